@@ -1,0 +1,75 @@
+"""Disagreement regularization: three ways to measure how much the heads differ.
+
+Li et al. 2018, "Multi-Head Attention with Disagreement Regularization", section 3.2, Eq. 1-3
+(the same equations are Eq. 5-7 of Li et al. 2021). Training maximizes `likelihood + lambda * D`.
+
+Every D averages over the H x H pairs of heads, i = j included, as printed. So D = -1 for identical heads,
+-1/H for orthogonal ones, and 0 only for heads whose unit vectors cancel.
+"""
+import torch
+from torch import Tensor
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Half precision counts in float32; float32 and float64 stay."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean of x over the positions where the mask (broadcastable to x) is True."""
+    if mask is None:
+        return x.mean()
+    mask = mask.expand_as(x)
+    return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
+
+
+def _cosine_disagreement(vectors: Tensor, mask: Tensor | None) -> Tensor:
+    """-(1/H^2) sum_ij cos(x^i, x^j) at every position, averaged over the valid ones; vectors [..., H, L, d_k]."""
+    x = _wide(vectors)
+    square = (x * x).sum(-1, keepdim=True)                                   # [..., H, L, 1]
+    unit = x * torch.rsqrt(torch.where(square > 0, square, 1))               # a zero vector stays zero: cosine 0
+    # (1/H^2) sum_i sum_j cos(x^i, x^j) = || (1/H) sum_h x^h / ||x^h|| ||^2, linear in H
+    centre = unit.mean(-3)                                                   # [..., L, d_k]
+    return -_masked_mean((centre * centre).sum(-1), mask)
+
+
+def subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Disagreement on subspaces, `D_subspace = -(1/H^2) sum_i sum_j V^i . V^j / (||V^i|| ||V^j||)`.
+
+    Li 2018 Eq. 1 (Li 2021 Eq. 5). The cosine is taken between the heads' value vectors at one position,
+    and averaged over the positions. A zero vector has cosine 0 with everything.
+
+    values: V^h [..., H, L_k, d_k]; mask: [..., L_k], True where a position counts. Returns a scalar in [-1, 0].
+    """
+    return _cosine_disagreement(values, mask)
+
+
+def position_disagreement(weights: Tensor, mask: Tensor | None = None, reduce: str = "mean") -> Tensor:
+    """Disagreement on attended positions, `D_position = -(1/H^2) sum_i sum_j |A^i (*) A^j|`.
+
+    Li 2018 Eq. 2 (Li 2021 Eq. 6); (*) is the product cell by cell.
+
+    weights: A^h [..., H, L_q, L_k]; mask: [..., L_q], True where a query counts.
+    reduce: "mean" sums over the keys and averages over the valid queries (training); "sum" is the literal
+    equation, the sum over all cells of a sentence's matrix, averaged over the sentences (Tables 4 and 5).
+    Returns a scalar <= 0 (>= -1 for "mean"). Raises ValueError for another reduce.
+    """
+    # (1/H^2) sum_i sum_j A^i (*) A^j = ((1/H) sum_h A^h)^2 in every cell, linear in H
+    mean = _wide(weights).mean(-3)                                           # [..., L_q, L_k]
+    rows = (mean * mean).sum(-1)                                             # [..., L_q]
+    if reduce == "mean":
+        return -_masked_mean(rows, mask)
+    if reduce == "sum":
+        rows = rows if mask is None else torch.where(mask, rows, 0)
+        return -rows.sum(-1).mean()
+    raise ValueError(f"reduce={reduce!r}: choose 'mean' or 'sum'")
+
+
+def output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Disagreement on outputs, `D_output = -(1/H^2) sum_i sum_j O^i . O^j / (||O^i|| ||O^j||)`.
+
+    Li 2018 Eq. 3 (Li 2021 Eq. 7); the cosine per position, as in `subspace_disagreement`.
+
+    outputs: O^h [..., H, L_q, d_k]; mask: [..., L_q], True where a position counts. Returns a scalar in [-1, 0].
+    """
+    return _cosine_disagreement(outputs, mask)

@@ -1,0 +1,67 @@
+"""Dynamic routing ("simple routing") between capsules.
+
+Li et al. 2019, section 4.2.1, Algorithm 1 with Eq. 7-8; Gu and Feng 2019, Eq. 8-11; Duan et al. 2020,
+Algorithm 1 with Eq. 6-7. All three go back to Sabour et al. 2017, "Dynamic Routing Between Capsules".
+"""
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+TINY = 1e-12     # added to a divisor that can be zero
+
+
+class DynamicRouting(NamedTuple):
+    """What `dynamic_routing` returns."""
+    capsules: Tensor     # Omega [..., N, D]
+    coupling: Tensor     # C [..., M, N], of the last iteration; a row sums to 1
+    logits: Tensor       # B [..., M, N], after the last update
+
+
+def squash(s: Tensor, dim: int = -1) -> Tensor:
+    """Shrinks a vector's length into [0, 1): `||s||^2 / (1 + ||s||^2) * s / ||s||`, and 0 at s = 0.
+
+    Li 2019 Eq. 8, Gu 2019 Eq. 10, Duan 2020 Eq. 6. s: [..., D] with the vectors along `dim`; the same shape comes
+    back. The gradient at s = 0 is 0.
+    """
+    # ||s||^2 / (1 + ||s||^2) / ||s|| = ||s|| / (1 + ||s||^2): no division by zero
+    length = torch.linalg.vector_norm(s, dim=dim, keepdim=True)
+    return s * (length / (1 + length * length))
+
+
+def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
+                    mask: Tensor | None = None) -> DynamicRouting:
+    """Couples M input capsules to N output capsules by the agreement of votes and outputs.
+
+    Li 2019 Algorithm 1 (normalize=True divides by the total coupling, Eq. 7); normalize=False is Sabour et al.
+    2017, Gu 2019 Eq. 8-11 and Duan 2020 Algorithm 1.
+
+    votes: V [..., M, N, D]; mask: [..., N], True for the output capsules that exist (the others get no coupling
+    and come out as 0). Returns capsules [..., N, D], coupling [..., M, N], logits [..., M, N]. Half precision is
+    computed in float32. Raises ValueError unless iterations >= 1.
+
+    >>> votes = torch.randn(2, 7, 8, 16, 4)          # 2 sentences, 7 positions, M = 8, N = 16, D = 4
+    >>> dynamic_routing(votes).capsules.shape
+    torch.Size([2, 7, 16, 4])
+    """
+    if iterations < 1:
+        raise ValueError(f"iterations={iterations}: routing takes at least 1")
+    V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
+    B = V.new_zeros(V.shape[:-1])                                            # [..., M, N]
+    for _ in range(iterations):
+        # C_mn = exp(B_mn) / sum_k exp(B_mk)                                   Li Alg. 1 line 4, Gu Eq. 9
+        if mask is None:
+            C = B.softmax(-1)                                                # [..., M, N]
+        else:
+            exists = mask.unsqueeze(-2)                                      # [..., 1, N]
+            C = B.masked_fill(~exists, torch.finfo(B.dtype).min).softmax(-1) * exists
+        # s_n = sum_m C_mn V_mn                                                Gu Eq. 8, Duan Eq. 7
+        s = (C.unsqueeze(-1) * V).sum(-3)                                    # [..., N, D]
+        if normalize:
+            # s_n = sum_m C_mn V_mn / sum_m C_mn                               Li Eq. 7
+            s = s / (C.sum(-2).unsqueeze(-1) + TINY)
+        # Omega_n = ||s_n||^2 / (1 + ||s_n||^2) * s_n / ||s_n||                Li Eq. 8, Gu Eq. 10, Duan Eq. 6
+        capsules = squash(s)                                                 # [..., N, D]
+        # B_mn += Omega_n . V_mn                                               Li Alg. 1 line 6, Gu Eq. 11
+        B = B + (capsules.unsqueeze(-3) * V).sum(-1)                         # [..., M, N]
+    return DynamicRouting(capsules, C, B)

@@ -1,0 +1,359 @@
+"""The whole model: an encoder-decoder Transformer in which every mechanism of the five papers has its place.
+
+Vaswani et al. 2017, with the aggregation of the heads (aggregation.py), the disagreement between them
+(disagreement.py) and the routing of the attention logits (capsule_transformer.py) chosen layer by layer. Its flags
+for the command line are defined here, once, beside its configuration.
+"""
+import argparse
+import math
+import re
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+from aggregation import CapsuleAggregation, LinearAggregation, RoutingAggregation
+from attention import Cache, Heads, MultiHeadAttention
+from capsule_transformer import CapsuleRouting
+from cli import UserError, real, whole
+from disagreement import output_disagreement, position_disagreement, subspace_disagreement
+
+PAD, BOS, EOS = 0, 1, 2
+COMPONENTS = ("enc", "cross", "dec")                     # encoder self-attention, decoder-encoder, decoder self
+KINDS = ("subspace", "position", "output")               # of disagreement
+AGGREGATIONS = ("linear", "dynamic", "em", "gu-dynamic", "gu-em")
+SIZES = {"tiny": dict(layers=4, d_model=128, heads=4, d_ff=256),
+         "small": dict(layers=6, d_model=256, heads=4, d_ff=1024),
+         "base": dict(layers=6, d_model=512, heads=8, d_ff=2048),
+         "big": dict(layers=6, d_model=1024, heads=16, d_ff=4096)}
+
+
+@dataclass
+class TransformerConfig:
+    """Sizes and mechanisms of a model; base size and no mechanism by default.
+
+    Places are written `component[:layers]`, layers counted from 1 at the bottom: "enc", "enc:1-2", "dec:4,6".
+    Raises UserError (a ValueError) for a place that does not exist, sizes that do not divide, unknown names.
+    """
+    vocab_size: int
+    d_model: int = 512
+    heads: int = 8
+    layers: int = 6
+    d_ff: int = 2048
+    dropout: float = 0.1
+    norm: str = "pre"                                    # "pre": x + f(norm(x)); "post": norm(x + f(x))
+    tie: str = "all"                                     # share embeddings: "none", "target" with output, "all"
+    iterations: int = 3                                  # T of every routing
+    capsules: int | None = None                          # N of the aggregation; None: d (Li), heads (Gu)
+    agg: str = "linear"
+    agg_at: tuple[str, ...] | None = None                # None: the default places of that aggregation
+    reg: tuple[str, ...] = ()
+    reg_at: tuple[str, ...] | None = None                # None: every component there is
+    reg_weight: float = 1.0                              # lambda of the disagreement
+    capsule: tuple[str, ...] = ()                        # places of the capsule routing of the logits
+    capsule_parts: tuple[str, ...] = ("vertical", "horizontal")   # of the encoder; the decoder has only the latter
+    decoder: bool = True                                 # False: an encoder alone (probing, logical inference)
+
+    def __post_init__(self):
+        for field in fields(self):                       # lists, as JSON gives them back, become tuples
+            value = getattr(self, field.name)
+            if isinstance(value, list):
+                setattr(self, field.name, tuple(value))
+        for name, choices in (("norm", ("pre", "post")), ("tie", ("none", "target", "all")), ("agg", AGGREGATIONS)):
+            if getattr(self, name) not in choices:
+                raise UserError(f"--{name} {getattr(self, name)}: choose from {', '.join(choices)}")
+        for name, choices in (("reg", KINDS), ("capsule_parts", ("vertical", "horizontal"))):
+            for value in getattr(self, name):
+                if value not in choices:
+                    raise UserError(f"--{name.replace('_', '-')} {value}: choose from {', '.join(choices)}")
+        if self.d_model % self.heads:
+            raise UserError(f"--heads {self.heads} does not divide --d-model {self.d_model}")
+        if self.d_model % 2:
+            raise UserError(f"--d-model {self.d_model} must be even, for the sine and cosine of the positions")
+        if self.capsules is not None and (self.capsules < 1 or self.d_model % self.capsules):
+            raise UserError(f"--capsules {self.capsules} does not divide --d-model {self.d_model}")
+        if self.capsule and not self.capsule_parts:
+            raise UserError("--capsule-parts is empty: choose from vertical, horizontal")
+        for unused, needs, flags in ((self.agg_at, self.agg != "linear", "--agg-at: choose an --agg other than linear"),
+                                     (self.capsules, self.agg != "linear",
+                                      "--capsules: choose an --agg other than linear"),
+                                     (self.reg_at, self.reg, "--reg-at: choose what to regularize with --reg")):
+            if unused is not None and not needs:
+                raise UserError(flags)
+        self.places("agg"), self.places("reg"), self.places("capsule")
+
+    def components(self) -> tuple[str, ...]:
+        """The kinds of attention that the model has."""
+        return COMPONENTS if self.decoder else ("enc",)
+
+    def places(self, mechanism: str) -> dict[str, set[int]]:
+        """Component -> layers (from 0) where "agg", "reg" or "capsule" acts, defaults filled in."""
+        if mechanism == "capsule":
+            return self._parse("--capsule", self.capsule, ("enc", "dec"))
+        if mechanism == "reg":
+            at = self.components() if self.reg_at is None else self.reg_at
+            return self._parse("--reg-at", at if self.reg else (), COMPONENTS)
+        at = self.agg_at
+        if at is None:
+            top = self.layers
+            li, gu = (f"enc:1-{min(2, top)}",), (f"cross:{top}", f"dec:{top}") if self.decoder else (f"enc:{top}",)
+            at = {"linear": (), "dynamic": li, "em": li, "gu-dynamic": gu, "gu-em": gu}[self.agg]
+        return self._parse("--agg-at", at, COMPONENTS)
+
+    def _parse(self, flag, places, allowed):
+        allowed = tuple(c for c in allowed if c in self.components())
+        found = {}
+        for place in places:
+            component, _, layers = place.partition(":")
+            if component not in allowed:
+                raise UserError(f"{flag} {place}: no such place here; choose from {', '.join(allowed)}")
+            if ":" not in place:
+                layers = f"1-{self.layers}"
+            for part in layers.split(","):
+                span = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part)
+                if not span:
+                    raise UserError(f"{flag} {place}: write layers as {component}:1-2 or {component}:1,3")
+                first, last = int(span[1]), int(span[2] or span[1])
+                if not 1 <= first <= last <= self.layers:
+                    raise UserError(f"{flag} {place}: the model has {component}:1 to {component}:{self.layers}")
+                found.setdefault(component, set()).update(range(first - 1, last))
+        return found
+
+    @classmethod
+    def from_flags(cls, args: argparse.Namespace, **overrides) -> "TransformerConfig":
+        """The configuration of parsed model flags: the size's defaults, single sizes over them, then overrides."""
+        given = {**SIZES[args.arch], "dropout": 0.3 if args.arch == "big" else 0.1}
+        for field in fields(cls):
+            value = getattr(args, field.name, None)
+            if value is not None:
+                given[field.name] = tuple(value) if isinstance(value, list) else value
+        return cls(**{**given, **overrides})
+
+
+def add_model_flags(parser: argparse.ArgumentParser, arch: str = "tiny") -> None:
+    """Adds the model's flags, grouped by paper, to a parser; `TransformerConfig.from_flags` reads them."""
+    none = dict(default=argparse.SUPPRESS)               # a flag not given leaves the choice to the size
+    group = parser.add_argument_group("model (Vaswani et al. 2017)")
+    group.add_argument("--arch", choices=SIZES, default=arch, help="size: " + "; ".join(
+        f"{name} {s['layers']} layers, d {s['d_model']}, {s['heads']} heads, FFN {s['d_ff']}" for name, s in SIZES.items()))
+    group.add_argument("--layers", type=whole(1, 1000), help="layers of the encoder and of the decoder, over --arch", **none)
+    group.add_argument("--d-model", type=whole(2, 65536), help="model width, over --arch", **none)
+    group.add_argument("--heads", type=whole(1, 4096), help="attention heads, over --arch", **none)
+    group.add_argument("--d-ff", type=whole(1, 10 ** 6), help="width of the feed-forward layer, over --arch", **none)
+    group.add_argument("--dropout", type=real(0, 0.99), help="one dropout rate (0.1, for big 0.3)", **none)
+    group.add_argument("--norm", choices=("pre", "post"), default="pre", help="layer normalization before or after")
+    group.add_argument("--tie", choices=("none", "target", "all"), default="all", help="which embeddings are shared: "
+                       "none, target with output, or all three")
+    group = parser.add_argument_group("aggregation of the heads (Li et al. 2019, 2021; Gu and Feng 2019)")
+    group.add_argument("--agg", choices=AGGREGATIONS, default="linear", help="linear: concatenation and W^O; dynamic, "
+                       "em: Li's routing-by-agreement; gu-dynamic, gu-em: Gu's capsule layer")
+    group.add_argument("--agg-at", nargs="+", metavar="PLACE", help="where: enc, cross, dec with layers, as in enc:1-2 "
+                       "cross:6 dec:4,6 (dynamic, em: the lowest two encoder layers; gu-*: the last of cross and dec)", **none)
+    group.add_argument("--capsules", type=whole(1, 65536), metavar="N", help="output capsules N, a divisor of the width "
+                       "(dynamic, em: the width itself; gu-*: the number of heads)", **none)
+    group.add_argument("--iterations", type=whole(1, 100), metavar="T", default=3, help="iterations of every routing")
+    group = parser.add_argument_group("disagreement of the heads (Li et al. 2018, 2021)")
+    group.add_argument("--reg", nargs="+", choices=KINDS, metavar="KIND", help="what the heads are rewarded to differ in: "
+                       "subspace, position, output", **none)
+    group.add_argument("--reg-at", nargs="+", metavar="PLACE", help="where, as --agg-at (everywhere)", **none)
+    group.add_argument("--reg-weight", type=real(0, 1e6), default=1.0, metavar="LAMBDA", help="weight of the reward")
+    group = parser.add_argument_group("capsule routing of the attention logits (Duan et al. 2020)")
+    group.add_argument("--capsule", nargs="+", metavar="PLACE", help="where: enc, dec with layers, as in enc:1-3 dec", **none)
+    group.add_argument("--capsule-parts", nargs="+", choices=("vertical", "horizontal"), metavar="PART",
+                       default=["vertical", "horizontal"], help="of the encoder: vertical, horizontal "
+                       "(the decoder has only the horizontal one)")
+
+
+class Memory(NamedTuple):
+    """What the decoder reads of the source."""
+    states: Tensor              # [B, L_s, d]
+    mask: Tensor                # [B, L_s], True at a token
+    heads: list                 # Heads of every encoder layer
+
+    def select(self, index: Tensor) -> "Memory":
+        """The rows `index` [B'] of the batch, as Cache.reorder; the heads stay behind."""
+        return Memory(self.states.index_select(0, index), self.mask.index_select(0, index), [])
+
+
+def positions(length: int, d_model: int, start: int = 0, device=None, dtype=None) -> Tensor:
+    """Sinusoidal positions [length, d]: `PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos` (Vaswani 3.5)."""
+    p = torch.arange(start, start + length, device=device, dtype=dtype).unsqueeze(1)
+    rate = torch.exp(torch.arange(0, d_model, 2, device=device, dtype=dtype) * (-math.log(10000.0) / d_model))
+    return torch.stack([torch.sin(p * rate), torch.cos(p * rate)], dim=-1).flatten(1)
+
+
+class Embedding(nn.Embedding):
+    """Word embeddings times sqrt(d), plus positions, with dropout: ids [B, L] -> [B, L, d]."""
+
+    def __init__(self, vocab_size: int, d_model: int, dropout: float):
+        super().__init__(vocab_size, d_model)
+        self.dropout = dropout
+        nn.init.normal_(self.weight, std=d_model ** -0.5)
+
+    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
+        d = self.embedding_dim
+        x = super().forward(ids) * math.sqrt(d)                              # [B, L, d]
+        x = x + positions(ids.shape[1], d, start, x.device, x.dtype)
+        return F.dropout(x, self.dropout, self.training)
+
+
+def _attention(config: TransformerConfig, component: str, layer: int) -> MultiHeadAttention:
+    """The attention of one place, with the aggregation and the capsule routing that the configuration puts there."""
+    c, at = config, lambda mechanism: layer in config.places(mechanism).get(component, ())
+    if not at("agg"):
+        aggregation = LinearAggregation(c.d_model)
+    elif c.agg.startswith("gu-"):
+        aggregation = CapsuleAggregation(c.d_model, c.heads, c.capsules, c.agg.removeprefix("gu-"), c.iterations)
+    else:
+        aggregation = RoutingAggregation(c.d_model, c.heads, c.capsules, c.agg, c.iterations)
+    parts = c.capsule_parts if component == "enc" else ("horizontal",)
+    capsule = CapsuleRouting(c.heads, parts, c.iterations) if at("capsule") else None
+    return MultiHeadAttention(c.d_model, c.heads, c.dropout, aggregation, capsule)
+
+
+class Layer(nn.Module):
+    """One layer: self-attention, in a decoder attention to the source, feed-forward; a residual around each."""
+
+    def __init__(self, config: TransformerConfig, layer: int, decoder: bool):
+        super().__init__()
+        self.pre, self.dropout = config.norm == "pre", config.dropout
+        regularized = {c for c, layers in config.places("reg").items() if layer in layers and "position" in config.reg}
+        self.weights_at = regularized                    # D_position reads A^h, so the explicit path runs there
+        self.attention = _attention(config, "dec" if decoder else "enc", layer)
+        self.norm1 = nn.LayerNorm(config.d_model)
+        if decoder:
+            self.cross = _attention(config, "cross", layer)
+            self.norm3 = nn.LayerNorm(config.d_model)
+        self.ffn = nn.Sequential(nn.Linear(config.d_model, config.d_ff), nn.ReLU(), nn.Dropout(config.dropout),
+                                 nn.Linear(config.d_ff, config.d_model))
+        self.norm2 = nn.LayerNorm(config.d_model)
+        for linear in (self.ffn[0], self.ffn[3]):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def residual(self, x: Tensor, norm: nn.Module, f):
+        """x + f(norm(x)), or norm(x + f(x)); f returns (output, Heads)."""
+        y, heads = f(norm(x) if self.pre else x)
+        x = x + F.dropout(y, self.dropout, self.training)
+        return x if self.pre else norm(x), heads
+
+    def forward(self, x: Tensor, mask: Tensor | None, memory: Memory | None = None, cache: Cache | None = None,
+                need_weights: bool = False):
+        """x [B, L, d] -> (x [B, L, d], Heads of self-attention, Heads of cross-attention or None)."""
+        decoder = memory is not None
+        need = lambda component: need_weights or (component in self.weights_at and cache is None)
+        x, own = self.residual(x, self.norm1, lambda y: self.attention(
+            y, y, mask, cache, need("dec" if decoder else "enc"), causal=decoder))
+        cross = None
+        if decoder:
+            x, cross = self.residual(x, self.norm3, lambda y: self.cross(
+                y, memory.states, memory.mask[:, None, None, :], cache, need("cross")))
+        x, _ = self.residual(x, self.norm2, lambda y: (self.ffn(y), None))
+        return x, own, cross
+
+
+class Encoder(nn.Module):
+    """The encoder on embedded input: [B, L, d] with mask [B, L] -> ([B, L, d], Heads of every layer)."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(config, i, decoder=False) for i in range(config.layers))
+        self.norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
+
+    def forward(self, x: Tensor, mask: Tensor, need_weights: bool = False) -> tuple[Tensor, list[Heads]]:
+        heads = []
+        for layer in self.layers:
+            x, own, _ = layer(x, mask[:, None, None, :], need_weights=need_weights)
+            heads.append(own)
+        return self.norm(x), heads
+
+
+class Decoder(nn.Module):
+    """The decoder on embedded input: [B, L, d] -> ([B, L, d], Heads of self-attention, Heads of cross-attention)."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(config, i, decoder=True) for i in range(config.layers))
+        self.norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
+
+    def forward(self, x: Tensor, memory: Memory, cache: Cache | None = None, need_weights: bool = False):
+        selves, crosses = [], []
+        for layer in self.layers:
+            x, own, cross = layer(x, None, memory, cache, need_weights)      # padding on the right: causal is enough
+            selves.append(own)
+            crosses.append(cross)
+        return self.norm(x), selves, crosses
+
+
+def layer_disagreement(kind: str, component: str, heads: Heads, source_mask: Tensor, target_mask: Tensor | None = None,
+                       reduce: str = "mean") -> Tensor:
+    """D of one kind in one layer of a component; masks [B, L], True at a token."""
+    if kind == "position":
+        if heads.weights is None:
+            raise ValueError("the position disagreement reads the attention weights: run with need_weights=True")
+        return position_disagreement(heads.weights, source_mask if component == "enc" else target_mask, reduce)
+    if kind == "subspace":
+        return subspace_disagreement(heads.values, target_mask if component == "dec" else source_mask)
+    return output_disagreement(heads.outputs, source_mask if component == "enc" else target_mask)
+
+
+def disagreement(config: TransformerConfig, heads: dict[str, list[Heads]], source_mask: Tensor,
+                 target_mask: Tensor | None = None, reduce: str = "mean") -> Tensor:
+    """The D of the training loss (Li 2018 section 3.1): the mean over the chosen layers of a component, summed over
+    the chosen components and kinds; 0 without --reg. heads: as `Transformer.forward` gives them."""
+    total = source_mask.new_zeros((), dtype=heads["enc"][0].values.dtype)
+    for component, layers in config.places("reg").items():
+        for kind in dict.fromkeys(config.reg):
+            D = [layer_disagreement(kind, component, heads[component][i], source_mask, target_mask, reduce)
+                 for i in sorted(layers)]
+            total = total + torch.stack(D).mean()
+    return total
+
+
+class Transformer(nn.Module):
+    """An encoder-decoder Transformer; ids 0 are padding, on the right."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.config = config
+        self.source_embedding = Embedding(config.vocab_size, config.d_model, config.dropout)
+        self.target_embedding = self.source_embedding if config.tie == "all" else \
+            Embedding(config.vocab_size, config.d_model, config.dropout)
+        self.encoder, self.decoder = Encoder(config), Decoder(config)
+        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        if config.tie == "none":
+            nn.init.normal_(self.output.weight, std=config.d_model ** -0.5)
+        else:
+            self.output.weight = self.target_embedding.weight
+
+    def encode(self, source: Tensor, need_weights: bool = False) -> Memory:
+        """source [B, L_s] ids -> Memory."""
+        mask = source != PAD                                                 # [B, L_s]
+        states, heads = self.encoder(self.source_embedding(source), mask, need_weights)
+        return Memory(states, mask, heads)
+
+    def decode(self, target: Tensor, memory: Memory, cache: Cache | None = None) -> Tensor:
+        """target [B, L_t] ids, with a cache only the new ones -> logits [B, L_t, V] of the tokens that follow."""
+        return self._decode(target, memory, cache)[0]
+
+    def _decode(self, target, memory, cache=None, need_weights=False):
+        start = 0
+        if cache is not None:
+            start, cache.length = cache.length, cache.length + target.shape[1]
+        x, selves, crosses = self.decoder(self.target_embedding(target, start), memory, cache, need_weights)
+        return self.output(x), selves, crosses
+
+    def forward(self, source: Tensor, target_in: Tensor, need_weights: bool = False) -> tuple[Tensor, dict]:
+        """source [B, L_s], target_in [B, L_t] (BOS first) -> logits [B, L_t, V] and the Heads of every layer,
+        {"enc": [...], "cross": [...], "dec": [...]}. need_weights: A^h in all of them, not only where --reg position
+        asks for it."""
+        memory = self.encode(source, need_weights)
+        logits, selves, crosses = self._decode(target_in, memory, need_weights=need_weights)
+        return logits, {"enc": memory.heads, "cross": crosses, "dec": selves}
+
+    def disagreement(self, heads: dict, source_mask: Tensor, target_mask: Tensor, reduce: str = "mean") -> Tensor:
+        """The D of the training loss for this model's --reg and --reg-at: see `disagreement`. Masks [B, L]."""
+        return disagreement(self.config, heads, source_mask, target_mask, reduce)
