@@ -1,0 +1,293 @@
+"""aggregation.py against the formulas of Li 2019 Eq. 3-12 and Gu 2019 Eq. 3-15, one capsule at a time."""
+import math
+
+import pytest
+import torch
+
+from aggregation import CapsuleAggregation, LinearAggregation, RoutingAggregation
+
+SIZES = [(1, 1, 1), (4, 1, 4), (4, 2, 4), (6, 3, 2), (6, 2, 1), (8, 4, 8), (6, 6, 3)]               # d, H, N
+GU_SIZES = [(1, 1, 1), (4, 2, 2), (6, 3, 2), (6, 2, 6), (8, 2, 1), (12, 2, 3), (4, 4, 4)]           # d, H, N
+
+
+def close(x, y, tolerance):
+    return x.shape == y.shape and torch.allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+def randomize(module):
+    """The module in float64 with random parameters: no zero bias and no unit gain that would hide an error."""
+    with torch.no_grad():
+        for parameter in module.double().parameters():
+            parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64) / math.sqrt(parameter.shape[-1]))
+    return module
+
+
+def affine(linear, x):
+    """W x + b with x a list of numbers."""
+    return [sum(w * v for w, v in zip(row, x)) + b for row, b in zip(linear.weight.tolist(), linear.bias.tolist())]
+
+
+def positions(outputs):
+    """(b, l, [u_1, ..., u_H]) for every position of O^h [B, H, L, d_k], the heads as lists of numbers."""
+    B, H, L, _ = outputs.shape
+    return [(b, l, [outputs[b, h, l].tolist() for h in range(H)]) for b in range(B) for l in range(L)]
+
+
+def softmax(x):
+    return [math.exp(v - max(x)) / sum(math.exp(w - max(x)) for w in x) for v in x]
+
+
+def squashed(s):
+    """‖s‖² / (1 + ‖s‖²) · s / ‖s‖ (Li 2019 Eq. 8, Gu 2019 Eq. 10)."""
+    norm = math.sqrt(sum(v * v for v in s))
+    return [norm ** 2 / (1 + norm ** 2) * v / norm if norm else 0.0 for v in s]
+
+
+def literal_dynamic(votes, iterations, normalize):
+    """Li 2019 Algorithm 1; votes[m][n] is a list of D numbers."""
+    M, N, D = len(votes), len(votes[0]), len(votes[0][0])
+    B = [[0.0] * N for _ in range(M)]
+    for _ in range(iterations):
+        C = [softmax(row) for row in B]
+        omega = []
+        for n in range(N):
+            s = [sum(C[m][n] * votes[m][n][i] for m in range(M)) for i in range(D)]
+            if normalize:
+                s = [v / sum(C[m][n] for m in range(M)) for v in s]
+            omega.append(squashed(s))
+        B = [[B[m][n] + sum(a * b for a, b in zip(omega[n], votes[m][n])) for n in range(N)] for m in range(M)]
+    return omega
+
+
+def literal_em(votes, beta_a, beta_mu, iterations, scale, eps=1e-9):
+    """Li 2019 Algorithm 2, Eq. 9-12 (the dimensions' densities multiplied); votes[m][n] is a list of D numbers.
+
+    None where a capsule has lost its votes beyond the range of these numbers: there Σ C V / Σ C is 0 / 0.
+    """
+    M, N, D = len(votes), len(votes[0]), len(votes[0][0])
+    C = [[1 / N] * N for _ in range(M)]
+    for t in range(iterations):
+        S = [sum(C[m][n] for m in range(M)) for n in range(N)]
+        if min(S) < 1e-290:
+            return None
+        mu = [[sum(C[m][n] * votes[m][n][i] for m in range(M)) / S[n] for i in range(D)] for n in range(N)]
+        variance = [[sum(C[m][n] * (votes[m][n][i] - mu[n][i]) ** 2 for m in range(M)) / S[n] + eps
+                     for i in range(D)] for n in range(N)]
+        chi = [sum(math.log(math.sqrt(variance[n][i])) + (1 + math.log(2 * math.pi)) / 2 for i in range(D)) * S[n]
+               for n in range(N)]
+        rate = 1 + (min(iterations, 3) - 1) * t / max(1, iterations - 1)
+        A = [1 / (1 + math.exp(-rate * (beta_a[n] - beta_mu[n] * S[n] - chi[n]))) for n in range(N)]
+        log_P = [[sum(-(votes[m][n][i] - mu[n][i]) ** 2 / (2 * variance[n][i])
+                      - math.log(2 * math.pi * variance[n][i]) / 2 for i in range(D)) for n in range(N)]
+                 for m in range(M)]
+        C = [softmax([math.log(A[n]) + log_P[m][n] for n in range(N)]) for m in range(M)]
+    return [[(A[n] if scale else 1.0) * v for v in mu[n]] for n in range(N)]
+
+
+def joined(capsules):
+    return None if capsules is None else [v for capsule in capsules for v in capsule]
+
+
+def literal_li_votes(module, u, H, N):
+    """Eq. 5-6: Ω_h = f_h(Ô), V_{h→n} = Ω_h W_{h→n}, with f one ReLU layer shared by the heads, on the normed Ô."""
+    O = joined(u)
+    d = len(O)
+    mean = sum(O) / d
+    variance = sum((v - mean) ** 2 for v in O) / d
+    normed = [(v - mean) / math.sqrt(variance + module.norm.eps) * g + b
+              for v, g, b in zip(O, module.norm.weight.tolist(), module.norm.bias.tolist())]
+    hidden = [max(0.0, v) for v in affine(module.hidden, normed)]
+    flat, D = affine(module.votes, hidden), d // N
+    return [[flat[h * d + n * D:h * d + (n + 1) * D] for n in range(N)] for h in range(H)]
+
+
+def literal_gu_votes(module, u, H, N, d, poses=False):
+    """Eq. 3: û_{j|i} = W_ij u_i; for EM routing (poses) W_ij M_i with M_i [p, q] the pose matrix of head i."""
+    weight = module.weight.tolist()
+    if not poses:
+        return [[[sum(u[i][a] * weight[i][j][a][e] for a in range(d // H)) for e in range(d // N)]
+                 for j in range(N)] for i in range(H)]
+    rows, p = module.weight.shape[2:]
+    q = d // H // p
+    pose = [[[u[i][a * q + b] for b in range(q)] for a in range(p)] for i in range(H)]                # M_i [p, q]
+    return [[[sum(weight[i][j][r][a] * pose[i][a][b] for a in range(p)) for r in range(rows) for b in range(q)]
+             for j in range(N)] for i in range(H)]
+
+
+def literal_gu_output(module, u, v):
+    """Eq. 5-7: O = u + FFN(v), FFN(x) = max(0, x W_1 + b_1) W_2 + b_2."""
+    if v is None:
+        return None
+    hidden = [max(0.0, x) for x in affine(module.ffn[0], joined(v))]
+    return [a + b for a, b in zip(joined(u), affine(module.ffn[2], hidden))]
+
+
+def compare(module, outputs, literal, tolerance=1e-9):
+    """The module against literal(u) at every position; None from literal leaves a position out, but never all."""
+    with torch.no_grad():
+        got = module(outputs)
+    B, H, L, d_k = outputs.shape
+    assert got.shape == (B, L, H * d_k) and got.dtype == torch.float64
+    compared = 0
+    for b, l, u in positions(outputs):
+        want = literal(u)
+        if want is not None:
+            assert close(got[b, l], torch.tensor(want, dtype=torch.float64), tolerance), (b, l)
+            compared += 1
+    assert compared >= B * L / 2
+
+
+@pytest.mark.parametrize("d,H", [(1, 1), (6, 1), (6, 2), (4, 4)])
+def test_li2019_eq3_eq4_linear(d, H):
+    module = randomize(LinearAggregation(d))
+    compare(module, torch.randn(2, H, 3, d // H).double(), lambda u: affine(module.output, joined(u)))
+
+
+@pytest.mark.parametrize("d,H,N", SIZES)
+def test_li2019_eq5_eq6_votes(d, H, N):
+    """With one iteration every coupling is 1/N, so that Eq. 7 is the mean of the votes: no routing in between."""
+    module = randomize(RoutingAggregation(d, H, capsules=N, routing="dynamic", iterations=1))
+
+    def literal(u):
+        votes = literal_li_votes(module, u, H, N)
+        return joined(squashed([sum(votes[h][n][i] for h in range(H)) / H for i in range(d // N)]) for n in range(N))
+    compare(module, torch.randn(2, H, 3, d // H).double(), literal)
+
+
+@pytest.mark.parametrize("T", [1, 2, 3, 5])
+@pytest.mark.parametrize("d,H,N", SIZES)
+def test_li2019_alg1_simple_routing(d, H, N, T):
+    module = randomize(RoutingAggregation(d, H, capsules=N, routing="dynamic", iterations=T))
+    compare(module, 2 * torch.randn(2, H, 2, d // H).double(), lambda u: joined(
+        literal_dynamic(literal_li_votes(module, u, H, N), T, normalize=True)))
+
+
+@pytest.mark.parametrize("T", [1, 2, 3, 5])
+@pytest.mark.parametrize("d,H,N", SIZES)
+def test_li2019_alg2_em_routing(d, H, N, T):
+    module = randomize(RoutingAggregation(d, H, capsules=N, routing="em", iterations=T))
+    assert module.beta_a.shape == module.beta_mu.shape == (N,)
+    compare(module, 2 * torch.randn(2, H, 2, d // H).double(), lambda u: joined(
+        literal_em(literal_li_votes(module, u, H, N), module.beta_a.tolist(), module.beta_mu.tolist(), T, scale=True)),
+        tolerance=1e-7)
+
+
+@pytest.mark.parametrize("d,H,N", GU_SIZES)
+def test_gu_eq3_eq4_votes(d, H, N):
+    """One iteration: c = 1/N, s_j = Σ_i û_{j|i} / N. The FFN is made to add (v + 9) - 9, so that O - u is v itself."""
+    module = randomize(CapsuleAggregation(d, H, capsules=N, routing="dynamic", iterations=1))
+    assert module.weight.shape == (H, N, d // H, d // N)
+    with torch.no_grad():
+        for layer, sign in ((module.ffn[0], 1), (module.ffn[2], -1)):
+            layer.weight.copy_(torch.eye(d))
+            layer.bias.fill_(9.0 * sign)
+
+    def literal(u):
+        votes = literal_gu_votes(module, u, H, N, d)
+        s = [[sum(votes[i][j][e] for i in range(H)) / N for e in range(d // N)] for j in range(N)]
+        return [a + b for a, b in zip(joined(u), joined(squashed(s_j) for s_j in s))]
+    compare(module, torch.randn(2, H, 2, d // H).double(), literal)
+
+
+@pytest.mark.parametrize("d,H,N", GU_SIZES)
+def test_gu_eq5_eq6_eq7_output(d, H, N):
+    """All votes 0: v = 0 and O = u + FFN(0), whatever u is."""
+    for routing in ("dynamic", "em"):
+        module = randomize(CapsuleAggregation(d, H, capsules=N, routing=routing))
+        with torch.no_grad():
+            module.weight.zero_()
+        compare(module, torch.randn(2, H, 2, d // H).double(), lambda u: literal_gu_output(module, u, [[0.0] * d]))
+
+
+@pytest.mark.parametrize("T", [1, 2, 3])
+@pytest.mark.parametrize("d,H,N", GU_SIZES)
+def test_gu_eq3_to_eq11_dynamic_routing(d, H, N, T):
+    module = randomize(CapsuleAggregation(d, H, capsules=N, routing="dynamic", iterations=T))
+    compare(module, 2 * torch.randn(2, H, 2, d // H).double(), lambda u: literal_gu_output(
+        module, u, literal_dynamic(literal_gu_votes(module, u, H, N, d), T, normalize=False)))
+
+
+@pytest.mark.parametrize("T", [1, 2, 3])
+@pytest.mark.parametrize("d,H,N", GU_SIZES)
+def test_gu_eq3_to_eq7_eq12_to_eq15_em_routing(d, H, N, T):
+    module = randomize(CapsuleAggregation(d, H, capsules=N, routing="em", iterations=T))
+    assert module.beta_a.shape == module.beta_mu.shape == (N,)
+    compare(module, 2 * torch.randn(2, H, 2, d // H).double(), lambda u: literal_gu_output(
+        module, u, literal_em(literal_gu_votes(module, u, H, N, d, poses=True), module.beta_a.tolist(),
+                              module.beta_mu.tolist(), T, scale=False)), tolerance=1e-7)
+
+
+@pytest.mark.parametrize("d,H,N,shape", [
+    (512, 8, 8, (8, 8)),        # d_k = d/N = 64: q = 8, as in Hinton et al. 2018
+    (24, 2, 3, (2, 3)),         # 12 and 8: q of 1, 2, 4; 4 is nearest to sqrt(12)
+    (36, 1, 4, (3, 12)),        # 36 and 9: q of 1, 3, 9; 3 and 9 are as near to 6, the smaller wins
+    (2, 2, 2, (1, 1)),
+    (12, 4, 2, (6, 3)),         # 3 and 6: q of 1, 3; 1 is nearest to sqrt(3)
+])
+def test_gu_pose_matrices(d, H, N, shape):
+    assert CapsuleAggregation(d, H, capsules=N, routing="em").weight.shape == (H, N) + shape
+
+
+def test_default_numbers_of_capsules():
+    assert RoutingAggregation(8, 2, routing="em").beta_a.shape == (8,)                       # N = d, D = 1
+    assert CapsuleAggregation(8, 2, routing="em").beta_a.shape == (2,)                       # N = H
+    assert CapsuleAggregation(8, 2, routing="dynamic").weight.shape == (2, 2, 4, 4)
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "em"])
+@pytest.mark.parametrize("aggregation", [RoutingAggregation, CapsuleAggregation])
+def test_capsules_must_divide_the_model(aggregation, routing):
+    for capsules in (5, 16):
+        with pytest.raises(ValueError, match=str(capsules)):
+            aggregation(8, 2, capsules=capsules, routing=routing)
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "em"])
+@pytest.mark.parametrize("aggregation", [RoutingAggregation, CapsuleAggregation])
+def test_fresh_activation_parameters_are_zero(aggregation, routing):
+    parameters = dict(aggregation(8, 2, routing=routing).named_parameters())
+    assert ("beta_a" in parameters) == ("beta_mu" in parameters) == (routing == "em")
+    assert all((parameters[name] == 0).all() for name in parameters if name.startswith("beta"))
+
+
+def modules(d, H):
+    return {"linear": LinearAggregation(d)} | {
+        f"{kind.__name__} {routing}": kind(d, H, routing=routing)
+        for kind in (RoutingAggregation, CapsuleAggregation) for routing in ("dynamic", "em")}
+
+
+@pytest.mark.parametrize("name", modules(4, 2))
+def test_gradcheck_aggregation(name):
+    module = randomize(modules(4, 2)[name])
+    names, parameters = zip(*module.named_parameters())
+    outputs = torch.randn(1, 2, 2, 2).double().requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda x, *p: torch.func.functional_call(module, dict(zip(names, p)), (x,)),
+        (outputs,) + parameters, atol=1e-6)
+
+
+@pytest.mark.parametrize("H", [1, 4])
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("hard", ["identical", "zeros", "1e-4", "1e4"])
+def test_hard_inputs_stay_finite(hard, autocast, H):
+    for name, module in modules(8, H).items():
+        x = torch.randn(2, H, 3, 8 // H)
+        x = {"identical": x[:, :1].expand_as(x).clone(), "zeros": 0 * x, "1e-4": 1e-4 * x, "1e4": 1e4 * x}[hard]
+        x.requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            out = module(x)
+        out.float().sum().backward()
+        assert out.isfinite().all(), name
+        assert x.grad.isfinite().all(), name
+        assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters()), name
+
+
+@pytest.mark.parametrize("name", modules(4, 2))
+def test_positions_do_not_mix(name):
+    module, x = randomize(modules(4, 2)[name]), torch.randn(2, 2, 3, 2).double()
+    with torch.no_grad():
+        together = module(x)
+        for b in range(2):
+            for l in range(3):
+                alone = module(x[b:b + 1, :, l:l + 1])[0, 0]
+                assert close(together[b, l], alone, 1e-12)

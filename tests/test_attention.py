@@ -1,0 +1,283 @@
+"""attention.py against Li 2019 Eq. 1-2 (= Gu 2019 Eq. 1-2) term by term, against torch.nn.MultiheadAttention,
+and against itself: the fused kernel and the explicit path, the cache and the full pass."""
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from aggregation import CapsuleAggregation, LinearAggregation, RoutingAggregation
+from attention import Cache, MultiHeadAttention
+from capsule_transformer import CapsuleRouting
+
+SIZES = [(1, 1, 1, 1, 1), (2, 4, 3, 6, 2), (2, 6, 4, 5, 3), (1, 8, 1, 1, 8), (3, 4, 5, 2, 1)]   # B, d, L_q, L_k, H
+AGGREGATIONS = {
+    "linear": lambda d, heads: LinearAggregation(d),
+    "dynamic": lambda d, heads: RoutingAggregation(d, heads, routing="dynamic"),
+    "em": lambda d, heads: RoutingAggregation(d, heads, routing="em"),
+    "gu-dynamic": lambda d, heads: CapsuleAggregation(d, heads, routing="dynamic"),
+    "gu-em": lambda d, heads: CapsuleAggregation(d, heads, routing="em"),
+}
+
+
+def close(x, y, tolerance=1e-10):
+    return x.shape == y.shape and torch.allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+def build(d, heads, agg="linear", parts=(), dropout=0.0):
+    """A float64 attention whose every parameter is random, so that none of them is at a value that hides an error."""
+    capsule = CapsuleRouting(heads, parts=parts, iterations=3) if parts else None
+    attention = MultiHeadAttention(d, heads, dropout, AGGREGATIONS[agg](d, heads), capsule).double()
+    with torch.no_grad():
+        for parameter in attention.parameters():
+            parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64) / math.sqrt(parameter.shape[-1]))
+    return attention
+
+
+def causal(length):
+    return torch.ones(length, length, dtype=torch.bool).tril()[None, None]
+
+
+def literal_heads(attention, query, memory, heads, mask=None):
+    """Q_h, K_h, V_h = Q W_h^Q, K W_h^K, V W_h^V and O_h = softmax(Q_h K_h^T / sqrt(d_k)) V_h, one number at a time."""
+    d = query.shape[-1]
+    d_k = d // heads
+    weight, bias = attention.in_proj.weight, attention.in_proj.bias
+
+    def projected(x, which, h, i):
+        row = which * d + h * d_k + i
+        return sum(float(x[c] * weight[row, c]) for c in range(d)) + (0.0 if bias is None else float(bias[row]))
+
+    B, L_q, L_k = query.shape[0], query.shape[1], memory.shape[1]
+    values, weights = torch.zeros(B, heads, L_k, d_k).double(), torch.zeros(B, heads, L_q, L_k).double()
+    outputs = torch.zeros(B, heads, L_q, d_k).double()
+    for b in range(B):
+        for h in range(heads):
+            q = [[projected(query[b, l], 0, h, i) for i in range(d_k)] for l in range(L_q)]
+            k = [[projected(memory[b, j], 1, h, i) for i in range(d_k)] for j in range(L_k)]
+            v = [[projected(memory[b, j], 2, h, i) for i in range(d_k)] for j in range(L_k)]
+            values[b, h] = torch.tensor(v, dtype=torch.float64)
+            for l in range(L_q):
+                e = [sum(q[l][i] * k[j][i] for i in range(d_k)) / math.sqrt(d_k) for j in range(L_k)]
+                seen = [mask is None or bool(mask[b, l, j]) for j in range(L_k)]
+                total = sum(math.exp(e[j]) for j in range(L_k) if seen[j])
+                for j in range(L_k):
+                    weights[b, h, l, j] = math.exp(e[j]) / total if seen[j] else 0.0
+                for i in range(d_k):
+                    outputs[b, h, l, i] = sum(float(weights[b, h, l, j]) * v[j][i] for j in range(L_k))
+    return values, weights, outputs
+
+
+@pytest.mark.parametrize("B,d,L_q,L_k,H", SIZES)
+@torch.no_grad()
+def test_li2019_eq1_eq2_heads(B, d, L_q, L_k, H):
+    attention = build(d, H)
+    query, memory = torch.randn(B, L_q, d).double(), torch.randn(B, L_k, d).double()
+    out, heads = attention(query, memory, need_weights=True)
+    values, weights, outputs = literal_heads(attention, query, memory, H)
+    assert close(heads.values, values, 1e-12)
+    assert close(heads.weights, weights, 1e-12)
+    assert close(heads.outputs, outputs, 1e-12)
+    # Eq. 3-4: O = [O_1, ..., O_H] W^O
+    concatenated = torch.cat([outputs[:, h] for h in range(H)], dim=-1)                    # [B, L_q, d]
+    linear = attention.aggregation.output
+    assert close(out, nn.functional.linear(concatenated, linear.weight, linear.bias), 1e-12)
+
+
+@torch.no_grad()
+def test_gu_eq1_eq2_masked_heads():
+    B, d, L_q, L_k, H = 2, 6, 3, 4, 3
+    attention = build(d, H)
+    query, memory = torch.randn(B, L_q, d).double(), torch.randn(B, L_k, d).double()
+    mask = torch.rand(B, 1, L_q, L_k) < 0.6
+    mask[..., 0] = True
+    _, heads = attention(query, memory, mask=mask, need_weights=True)
+    values, weights, outputs = literal_heads(attention, query, memory, H, mask[:, 0])
+    assert close(heads.values, values, 1e-12)
+    assert close(heads.weights, weights, 1e-12)
+    assert close(heads.outputs, outputs, 1e-12)
+    assert (heads.weights.masked_select(~mask.expand_as(heads.weights)) == 0).all()
+
+
+@pytest.mark.parametrize("masked", ["no mask", "keys", "causal", "full"])
+def test_fused_kernel_equals_explicit_path(masked):
+    B, d, L, H = 3, 8, 5, 2
+    attention, x = build(d, H), torch.randn(B, L, d).double()
+    keys = torch.arange(L) < torch.tensor([5, 3, 1])[:, None]
+    mask = {"no mask": None, "keys": keys[:, None, None], "causal": causal(L),
+            "full": keys[:, None, None] & causal(L)}[masked]
+    gradients = []
+    for need_weights in (False, True):
+        inputs = x.clone().requires_grad_()
+        out, heads = attention(inputs, inputs, mask=mask, need_weights=need_weights)
+        assert (heads.weights is None) != need_weights
+        attention.zero_grad()
+        out.square().sum().backward()
+        gradients.append([out, heads.values, heads.outputs, inputs.grad] + [p.grad for p in attention.parameters()])
+    for fused, explicit in zip(*gradients):
+        assert close(fused, explicit)
+
+
+def test_rows_of_weights_sum_to_one():
+    attention = build(8, 4, dropout=0.5).train()
+    x, mask = torch.randn(2, 6, 8).double(), torch.tensor([6, 2])[:, None] > torch.arange(6)
+    _, heads = attention(x, x, mask=mask[:, None, None], need_weights=True)
+    assert heads.weights.shape == (2, 4, 6, 6) and (heads.weights >= 0).all()
+    assert close(heads.weights.sum(-1), torch.ones(2, 4, 6).double(), 1e-12)
+    assert (heads.weights[1, :, :, 2:] == 0).all()
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("agg", list(AGGREGATIONS))
+def test_outputs_are_what_the_aggregation_gets(agg, need_weights):
+    attention, x = build(8, 2, agg, dropout=0.4).train(), torch.randn(2, 5, 8).double()
+    out, heads = attention(x, x, need_weights=need_weights)
+    assert out.shape == (2, 5, 8) and heads.values.shape == heads.outputs.shape == (2, 2, 5, 4)
+    assert close(out, attention.aggregation(heads.outputs), 1e-12)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_dropout_acts_in_training_only_and_keeps_the_mean(need_weights):
+    attention, x = build(8, 2, dropout=0.3), torch.randn(1, 4, 8).double()
+    attention.eval()
+    exact = attention(x, x, need_weights=need_weights)[1].outputs
+    assert torch.equal(exact, attention(x, x, need_weights=need_weights)[1].outputs)
+    attention.train()
+    batch = x.expand(4000, 4, 8).contiguous()
+    dropped = attention(batch, batch, need_weights=need_weights)[1].outputs
+    assert not close(dropped[0], exact[0])
+    assert close(dropped.mean(0), exact[0], 0.1)
+
+
+@pytest.mark.parametrize("H", [1, 2, 8])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_linear_equals_torch_multihead_attention(H, need_weights):
+    B, d, L_q, L_k = 3, 8, 4, 5
+    attention, theirs = build(d, H), nn.MultiheadAttention(d, H, batch_first=True).double()
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(attention.in_proj.weight)
+        theirs.in_proj_bias.copy_(attention.in_proj.bias)
+        theirs.out_proj.weight.copy_(attention.aggregation.output.weight)
+        theirs.out_proj.bias.copy_(attention.aggregation.output.bias)
+    query, memory = torch.randn(B, L_q, d).double(), torch.randn(B, L_k, d).double()
+    keys = torch.arange(L_k) < torch.tensor([5, 2, 3])[:, None]
+    out, heads = attention(query, memory, mask=keys[:, None, None], need_weights=need_weights)
+    want, weights = theirs(query, memory, memory, key_padding_mask=~keys, average_attn_weights=False)
+    assert close(out, want)
+    if need_weights:
+        assert close(heads.weights, weights)
+    out, _ = attention(query, query, mask=causal(L_q), need_weights=need_weights)
+    want, _ = theirs(query, query, query, attn_mask=~causal(L_q)[0, 0])
+    assert close(out, want)
+
+
+@pytest.mark.parametrize("steps", [(1,) * 5, (2, 1, 2), (3, 2), (5,)])
+@pytest.mark.parametrize("parts", [(), ("horizontal",)])
+@pytest.mark.parametrize("agg", list(AGGREGATIONS))
+@torch.no_grad()
+def test_cache_equals_full_pass(agg, parts, steps):
+    B, d, L, H = 2, 8, 5, 2
+    attention, x = build(d, H, agg, parts).eval(), torch.randn(B, L, d).double()
+    full, _ = attention(x, x, mask=causal(L))
+    cache, start = Cache(), 0
+    for step in steps:
+        stop = start + step
+        new = x[:, start:stop]
+        out, _ = attention(new, new, mask=causal(L)[..., start:stop, :stop], cache=cache)
+        assert close(out, full[:, start:stop]), f"positions {start} to {stop}"
+        start = stop
+
+
+@torch.no_grad()
+def test_cache_of_cross_attention_keeps_the_first_memory():
+    attention = build(8, 2).eval()
+    query, memory = torch.randn(2, 3, 8).double(), torch.randn(2, 4, 8).double()
+    mask = (torch.arange(4) < torch.tensor([4, 2])[:, None])[:, None, None]
+    full, _ = attention(query, memory, mask=mask)
+    cache = Cache()
+    for l in range(3):
+        given = memory if l == 0 else torch.full_like(memory, 7.0)
+        out, _ = attention(query[:, l:l + 1], given, mask=mask, cache=cache)
+        assert close(out, full[:, l:l + 1])
+
+
+@pytest.mark.parametrize("index", [[1, 0], [1, 1], [0, 0, 1, 1, 1], [1]])
+@pytest.mark.parametrize("parts", [(), ("horizontal",)])
+@torch.no_grad()
+def test_cache_reorder_follows_the_beams(parts, index):
+    attention, x = build(8, 2, parts=parts).eval(), torch.randn(2, 3, 8).double()
+    index = torch.tensor(index)
+    cache = Cache()
+    for l in range(2):
+        new = x[:, l:l + 1]
+        attention(new, new, cache=cache)
+    cache.reorder(index)
+    newest = torch.randn(len(index), 1, 8).double()
+    out, _ = attention(newest, newest, cache=cache)
+    beams = torch.cat([x[index, :2], newest], dim=1)
+    full, _ = attention(beams, beams, mask=causal(3))
+    assert close(out, full[:, -1:])
+
+
+@torch.no_grad()
+def test_cache_reorder_follows_the_beams_in_cross_attention():
+    attention = build(8, 2).eval()
+    query, memory, index = torch.randn(2, 1, 8).double(), torch.randn(2, 4, 8).double(), torch.tensor([1, 1, 0])
+    cache = Cache()
+    attention(query, memory, cache=cache)
+    cache.reorder(index)
+    out, _ = attention(query[index], memory[index], cache=cache)
+    full, _ = attention(query[index], memory[index])
+    assert close(out, full)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("parts", [(), ("vertical", "horizontal")])
+@pytest.mark.parametrize("agg", list(AGGREGATIONS))
+def test_a_sentence_without_any_key_harms_nobody(agg, parts, need_weights):
+    attention, x = build(8, 2, agg, parts), torch.randn(3, 4, 8).double()
+    keys = torch.arange(4) < torch.tensor([4, 0, 2])[:, None]
+    inputs = x.clone().requires_grad_()
+    out, _ = attention(inputs, inputs, mask=keys[:, None, None], need_weights=need_weights)
+    out[keys].square().sum().backward()
+    assert out[keys].isfinite().all()
+    assert inputs.grad[keys].isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in attention.parameters())
+    with torch.no_grad():
+        for b, length in ((0, 4), (2, 2)):
+            sentence = x[b:b + 1, :length]
+            assert close(out[b:b + 1, :length], attention(sentence, sentence)[0])
+
+
+@pytest.mark.parametrize("parts", [(), ("vertical",), ("horizontal",), ("vertical", "horizontal")])
+@pytest.mark.parametrize("agg", list(AGGREGATIONS))
+@torch.no_grad()
+def test_padding_changes_nothing(agg, parts):
+    attention, x = build(8, 2, agg, parts).eval(), torch.randn(3, 5, 8).double()
+    lengths = [5, 1, 3]
+    keys = torch.arange(5) < torch.tensor(lengths)[:, None]
+    padded, _ = attention(x, x, mask=keys[:, None, None])
+    for b, length in enumerate(lengths):
+        sentence = x[b:b + 1, :length]
+        alone, _ = attention(sentence, sentence)
+        assert close(padded[b:b + 1, :length], alone)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("parts", [(), ("vertical", "horizontal")])
+@pytest.mark.parametrize("agg", list(AGGREGATIONS))
+def test_gradcheck_attention(agg, parts, need_weights):
+    attention, x = build(4, 2, agg, parts), torch.randn(1, 3, 4).double().requires_grad_()
+    mask = torch.tensor([[True, True, False]])[:, None, None]
+    names, parameters = zip(*attention.named_parameters())
+
+    def outputs(x, *parameters):
+        out, heads = torch.func.functional_call(attention, dict(zip(names, parameters)), (x, x),
+                                                {"mask": mask, "need_weights": need_weights})
+        return (out[:, :2],) + ((heads.weights[:, :, :2],) if need_weights else ())
+    assert torch.autograd.gradcheck(outputs, (x,) + parameters, atol=1e-6)
+
+
+def test_heads_must_divide_the_model():
+    with pytest.raises(ValueError, match="heads"):
+        MultiHeadAttention(8, 3)

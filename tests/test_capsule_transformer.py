@@ -1,0 +1,251 @@
+"""capsule_transformer.py against Duan 2020 Algorithms 1-3 and Eq. 4-14, written as loops over heads and tokens."""
+import math
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from attention import MultiHeadAttention
+from capsule_transformer import CapsuleRouting, horizontal_routing, vertical_routing
+
+SIZES = [(1, 1, 1), (2, 1, 1), (1, 3, 3), (3, 4, 4), (2, 5, 2), (4, 2, 6)]                      # H, L_q, L_k
+
+
+def close(x, y, tolerance):
+    return x.shape == y.shape and torch.allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+def softmax(x):
+    return [math.exp(v - max(x)) / sum(math.exp(w - max(x)) for w in x) for v in x]
+
+
+def dot(a, b):
+    return sum(x * y for x, y in zip(a, b))
+
+
+def routing(votes, iterations):
+    """Algorithm 1 with Eq. 6-7: votes[m][n] is a list of numbers; returns the capsules Ω_n and the vote weights B."""
+    M, N, K = len(votes), len(votes[0]), len(votes[0][0])
+    B = [[0.0] * N for _ in range(M)]
+    for _ in range(iterations):
+        R = [softmax(row) for row in B]
+        omega = []
+        for n in range(N):
+            s = [sum(R[m][n] * votes[m][n][k] for m in range(M)) for k in range(K)]
+            norm = math.sqrt(dot(s, s))
+            omega.append([norm ** 2 / (1 + norm ** 2) * v / norm if norm else 0.0 for v in s])
+        for m in range(M):
+            for n in range(N):
+                B[m][n] += dot(omega[n], votes[m][n])
+    return omega, B
+
+
+def literal_vertical(E, weight, bias, iterations):
+    """Algorithm 2, Eq. 8-11, for the logits E [H, L, K] of one sentence; every query takes part."""
+    H, L, _ = E.shape
+    votes = [[E[h, l].tolist() for l in range(L)] for h in range(H)]                             # Eq. 8
+    omega, B = routing(votes, iterations)                                                        # Eq. 9
+    total = [sum(B[h]) for h in range(H)]
+    Lambda = [dot(weight[h].tolist(), total) + float(bias[h]) for h in range(H)]                 # Eq. 11
+    share = softmax(Lambda)
+    scaled = [[[share[h] * v for v in omega[l]] for l in range(L)] for h in range(H)]            # Eq. 10
+    return torch.tensor(scaled, dtype=torch.float64)
+
+
+def literal_horizontal(E, iterations):
+    """Algorithm 3, Eq. 12-14, for the logits E [H, L, K] of one sentence: a routing of its own for every l."""
+    H, L, _ = E.shape
+    out = torch.zeros_like(E)
+    for l in range(L):
+        votes = [[E[h, t].tolist() for h in range(H)] for t in range(l + 1)]                     # Eq. 12, t <= l
+        omega, _ = routing(votes, iterations)                                                    # Eq. 14
+        out[:, l] = torch.tensor(omega, dtype=torch.float64)
+    return out
+
+
+def inputs(H, L_q, L_k, B=2, scale=2.0):
+    return (scale * torch.randn(B, H, L_q, L_k).double(), torch.randn(H, H).double(), torch.randn(H).double())
+
+
+@pytest.mark.parametrize("T", [1, 2, 3, 5])
+@pytest.mark.parametrize("H,L_q,L_k", SIZES)
+def test_duan_alg2_eq8_to_eq11_vertical(H, L_q, L_k, T):
+    E, weight, bias = inputs(H, L_q, L_k)
+    got = vertical_routing(E, weight, bias, iterations=T)
+    want = torch.stack([literal_vertical(e, weight, bias, T) for e in E])
+    assert got.shape == E.shape and got.dtype == torch.float64
+    assert close(got, want, 1e-9)
+
+
+@pytest.mark.parametrize("T", [1, 2, 3, 5])
+@pytest.mark.parametrize("H,L_q,L_k", SIZES)
+def test_duan_alg3_eq12_to_eq14_horizontal(H, L_q, L_k, T):
+    E, _, _ = inputs(H, L_q, L_k)
+    got = horizontal_routing(E, iterations=T)
+    assert got.shape == E.shape and got.dtype == torch.float64
+    assert close(got, torch.stack([literal_horizontal(e, T) for e in E]), 1e-9)
+
+
+def test_default_is_three_iterations():
+    E, weight, bias = inputs(2, 4, 4)
+    assert torch.equal(vertical_routing(E, weight, bias), vertical_routing(E, weight, bias, iterations=3))
+    assert torch.equal(horizontal_routing(E), horizontal_routing(E, iterations=3))
+
+
+@pytest.mark.parametrize("H", [1, 3])
+@pytest.mark.parametrize("garbage", [1.0, 1e4, math.inf])
+def test_duan_alg2_alg3_padding(H, garbage):
+    """What stands in masked cells is of no account: the valid cells are those of the sentence without padding."""
+    lengths, L = [5, 3, 1], 5
+    E, weight, bias = inputs(H, L, L, B=3)
+    keys = torch.arange(L) < torch.tensor(lengths)[:, None]
+    mask = (keys[:, None, :, None] & keys[:, None, None, :])                                     # [B, 1, L, L]
+    E = torch.where(mask, E, garbage * torch.ones_like(E))
+    vertical, horizontal = vertical_routing(E, weight, bias, mask=mask), horizontal_routing(E, mask=mask)
+    assert vertical.isfinite().all() and horizontal.isfinite().all()
+    for b, n in enumerate(lengths):
+        valid = E[b, :, :n, :n]
+        assert close(vertical[b, :, :n, :n], literal_vertical(valid, weight, bias, 3), 1e-9)
+        assert close(horizontal[b, :, :n, :n], literal_horizontal(valid, 3), 1e-9)
+
+
+def test_duan_alg2_key_mask_keeps_every_query():
+    """A mask of keys alone leaves every row a True, so that every query is an output capsule; masked cells are 0."""
+    E, weight, bias = inputs(2, 4, 4)
+    keys = (torch.arange(4) < torch.tensor([4, 2])[:, None])[:, None, None]                      # [B, 1, 1, L_k]
+    zeroed = E.masked_fill(~keys, 0.0)
+    want = torch.stack([literal_vertical(e, weight, bias, 3) for e in zeroed])
+    assert close(vertical_routing(E, weight, bias, mask=keys), want, 1e-9)
+    assert close(vertical_routing(E, weight, bias, mask=keys.expand(2, 1, 4, 4)), want, 1e-9)
+    want = torch.stack([literal_horizontal(e, 3) for e in zeroed])
+    assert close(horizontal_routing(E, mask=keys), want, 1e-9)
+
+
+def test_duan_alg2_padded_query_is_no_output_capsule():
+    """A query in the middle that has no key at all takes no share of the softmax over l and none of Σ_l B."""
+    E, weight, bias = inputs(3, 4, 4, B=1)
+    mask, rest = torch.ones(1, 1, 4, 4, dtype=torch.bool), [0, 1, 3]
+    mask[:, :, 2] = False
+    got = vertical_routing(E, weight, bias, mask=mask)[0, :, rest]
+    assert close(got, literal_vertical(E[0, :, rest], weight, bias, 3), 1e-9)
+
+
+@pytest.mark.parametrize("H,L", [(1, 1), (1, 4), (3, 1), (3, 5)])
+def test_duan_masked_routing_in_decoder(H, L):
+    """§3.4.3: the forward mask comes before the routing; row l of the output sees rows and keys up to l only."""
+    E, _, _ = inputs(H, L, L)
+    causal = torch.ones(L, L, dtype=torch.bool).tril()[None, None]
+    got = horizontal_routing(E, mask=causal)
+    want = torch.stack([literal_horizontal(e.tril(), 3) for e in E])
+    assert close(got, want, 1e-9)
+    for l in range(L):
+        future = E.clone()
+        future[:, :, l + 1:], future[:, :, :, l + 1:] = 5.0, 5.0
+        assert close(horizontal_routing(future, mask=causal)[:, :, l], got[:, :, l], 1e-12)
+        short = horizontal_routing(E[:, :, :l + 1, :l + 1], mask=causal[..., :l + 1, :l + 1])
+        assert close(short[:, :, l], got[:, :, l, :l + 1], 1e-12)
+
+
+@pytest.mark.parametrize("H", [1, 2, 4])
+def test_duan_eq10_fresh_parameters_share_evenly(H):
+    """Zero weight and bias: every head takes 1/H of the capsules."""
+    E, _, _ = inputs(H, 3, 3)
+    got = vertical_routing(E, torch.zeros(H, H).double(), torch.zeros(H).double())
+    for e, o in zip(E, got):
+        omega, _ = routing([[e[h, l].tolist() for l in range(3)] for h in range(H)], 3)
+        assert close(o, torch.tensor(omega, dtype=torch.float64).expand(H, 3, 3) / H, 1e-9)
+
+
+def literal_logits(attention, x, H):
+    """Eq. 5: E_h = Q_h K_h^T / sqrt(d_k) of one sentence x [L, d]."""
+    L, d = x.shape
+    d_k = d // H
+    q, k, _ = torch.nn.functional.linear(x, attention.in_proj.weight, attention.in_proj.bias).split(d, dim=-1)
+    E = torch.zeros(H, L, L).double()
+    for h in range(H):
+        part = slice(h * d_k, (h + 1) * d_k)
+        for l in range(L):
+            for t in range(L):
+                E[h, l, t] = dot(q[l, part].tolist(), k[t, part].tolist()) / math.sqrt(d_k)
+    return E
+
+
+@pytest.mark.parametrize("parts", [("vertical",), ("horizontal",), ("vertical", "horizontal")])
+@pytest.mark.parametrize("causal", [False, True])
+@torch.no_grad()
+def test_duan_eq4_eq5_attention(parts, causal):
+    """ATT = softmax(E + Ω↑ + Ω↔), padded keys out of both the routing and the softmax."""
+    if causal and "vertical" in parts:
+        parts = ("horizontal",)
+    H, d, L, lengths = 2, 8, 4, [4, 2]
+    capsule = CapsuleRouting(H, parts=parts, iterations=3)
+    attention = MultiHeadAttention(d, H, capsule=capsule).double().eval()
+    weight, bias = torch.zeros(H, H).double(), torch.zeros(H).double()
+    for parameter in attention.parameters():
+        parameter.copy_(torch.randn_like(parameter))
+    for parameter in capsule.parameters():
+        weight, bias = (parameter, bias) if parameter.dim() == 2 else (weight, parameter)
+    x = torch.randn(2, L, d).double()
+    keys = torch.arange(L) < torch.tensor(lengths)[:, None]
+    mask = keys[:, None, None] & torch.ones(L, L, dtype=torch.bool).tril() if causal else keys[:, None, None]
+    _, heads = attention(x, x, mask=mask, need_weights=True)
+    for b, n in enumerate(lengths):
+        E = literal_logits(attention, x[b, :n], H)
+        seen = E.tril() if causal else E
+        routed = E.clone()
+        if "vertical" in parts:
+            routed += literal_vertical(seen, weight, bias, 3)
+        if "horizontal" in parts:
+            routed += literal_horizontal(seen, 3)
+        if causal:
+            routed = routed.masked_fill(~torch.ones(n, n, dtype=torch.bool).tril(), -math.inf)
+        assert close(heads.weights[b, :, :n, :n], routed.softmax(-1), 1e-9)
+        assert (heads.weights[b, :, :n, n:] == 0).all()
+
+
+@pytest.mark.parametrize("H", [1, 4, 16])
+def test_new_parameters(H):
+    """H² + H with the vertical part, all 0 at the start, and none for the horizontal one (Duan 2020 §4.2: 1.6K)."""
+    both = CapsuleRouting(H, parts=("vertical", "horizontal"), iterations=3)
+    assert sum(p.numel() for p in both.parameters()) == H * H + H
+    assert all((p == 0).all() for p in both.parameters())
+    assert not list(CapsuleRouting(H, parts=("horizontal",), iterations=3).parameters())
+
+
+@pytest.mark.parametrize("H,L", [(1, 1), (2, 3), (3, 2)])
+def test_gradcheck_routings(H, L):
+    E, weight, bias = (x.requires_grad_() for x in inputs(H, L, L, B=1, scale=1.0))
+    assert gradcheck(vertical_routing, (E, weight, bias))
+    assert gradcheck(horizontal_routing, (E,))
+    keys = torch.arange(L) < max(1, L - 1)
+    mask = (keys[:, None] & keys)[None, None]
+    assert gradcheck(lambda E, w, b: vertical_routing(E, w, b, mask=mask), (E, weight, bias))
+    assert gradcheck(lambda E: horizontal_routing(E, mask=mask), (E,))
+    assert gradcheck(lambda E: horizontal_routing(E, mask=torch.ones(L, L, dtype=torch.bool).tril()[None, None]), (E,))
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("H,L", [(1, 1), (3, 1), (1, 4), (3, 4)])
+@pytest.mark.parametrize("hard", ["identical", "zeros", "1e-4", "1e4", "no sentence"])
+def test_hard_inputs_stay_finite(hard, H, L, autocast):
+    E, weight, bias = torch.randn(2, H, L, L), torch.zeros(H, H, requires_grad=True), torch.zeros(H, requires_grad=True)
+    E = {"identical": torch.ones_like(E), "zeros": 0 * E, "1e-4": 1e-4 * E, "1e4": 1e4 * E}.get(hard, E)
+    E.requires_grad_()
+    mask = torch.ones(2, 1, L, L, dtype=torch.bool)
+    mask[1] = hard != "no sentence"
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        vertical = vertical_routing(E, weight, bias, mask=mask)
+        horizontal = horizontal_routing(E, mask=mask)
+    (vertical.float().sum() + horizontal.float().square().sum()).backward()
+    for x in (vertical, horizontal, E.grad, weight.grad, bias.grad):
+        assert x.isfinite().all()
+
+
+def test_autocast_computes_in_float32():
+    E, weight, bias = (x.float() for x in inputs(3, 5, 5))
+    plain = vertical_routing(E, weight, bias), horizontal_routing(E)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = vertical_routing(E, weight, bias), horizontal_routing(E)
+    for a, b in zip(plain, cast):
+        assert b.dtype == torch.float32
+        assert close(a, b, 1e-6)

@@ -1,0 +1,325 @@
+"""Tests of disagreement.py: Li et al. 2018, Eq. 1-3 (Eq. 5-7 of Li et al. 2021), against the printed double sums."""
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from disagreement import output_disagreement, position_disagreement, subspace_disagreement
+
+COSINES = {"subspace": subspace_disagreement, "output": output_disagreement}
+SHAPES = [((), 1, 1, 1), ((), 3, 4, 2), ((1,), 2, 1, 5), ((2,), 1, 3, 4), ((3,), 4, 5, 1), ((2, 3), 8, 4, 3)]
+every_shape = pytest.mark.parametrize("lead, H, L, width", SHAPES, ids=str)
+masked_or_not = pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+both_cosines = pytest.mark.parametrize("function", COSINES.values(), ids=COSINES.keys())
+both_reductions = pytest.mark.parametrize("reduce", ["mean", "sum"])
+
+
+def normal(*shape, dtype=torch.float64) -> Tensor:
+    """Standard normal numbers."""
+    return torch.randn(*shape, dtype=dtype)
+
+
+def attention(*shape, dtype=torch.float64) -> Tensor:
+    """Rows that sum to 1, as attention weights do."""
+    return normal(*shape, dtype=dtype).softmax(-1)
+
+
+def right_padding(lead: tuple, L: int) -> Tensor:
+    """A mask [*lead, L] with lengths L, 1, 2, ... (never 0) in turn."""
+    lengths = torch.tensor([L if i == 0 else 1 + (i - 1) % L for i in range(math.prod(lead))]).view(*lead, 1)
+    return torch.arange(L) < lengths
+
+
+def cosine(x: list, y: list) -> float:
+    """The cosine of two lists, 0 if one of them is all zero."""
+    size = math.sqrt(sum(a * a for a in x)) * math.sqrt(sum(b * b for b in y))
+    return sum(a * b for a, b in zip(x, y)) / size if size else 0.0
+
+
+def cosine_double_sum(vectors: Tensor, mask: Tensor | None = None) -> float:
+    """-1/H² Σ_i Σ_j cos(x_i, x_j) at every valid position of the batch, then the mean over these positions."""
+    H, L, width = vectors.shape[-3:]
+    sentences = vectors.reshape(-1, H, L, width).tolist()
+    valid = [[True] * L] * len(sentences) if mask is None else mask.reshape(-1, L).tolist()
+    scores = []
+    for heads, exists in zip(sentences, valid):
+        for position in range(L):
+            if exists[position]:
+                pairs = [cosine(heads[i][position], heads[j][position]) for i in range(H) for j in range(H)]
+                scores.append(-sum(pairs) / H ** 2)
+    return sum(scores) / len(scores)
+
+
+def position_double_sum(weights: Tensor, mask: Tensor | None = None, reduce: str = "mean") -> float:
+    """-1/H² Σ_i Σ_j |A^i ⊙ A^j| over the cells of valid queries, per valid query (mean) or per sentence (sum)."""
+    H, L_q, L_k = weights.shape[-3:]
+    sentences = weights.reshape(-1, H, L_q, L_k).tolist()
+    valid = [[True] * L_q] * len(sentences) if mask is None else mask.reshape(-1, L_q).tolist()
+    total, queries = 0.0, 0
+    for A, exists in zip(sentences, valid):
+        for q in range(L_q):
+            if exists[q]:
+                queries += 1
+                cells = [abs(A[i][q][k] * A[j][q][k]) for i in range(H) for j in range(H) for k in range(L_k)]
+                total -= sum(cells) / H ** 2
+    return total / (queries if reduce == "mean" else len(sentences))
+
+
+# The equations
+
+@masked_or_not
+@every_shape
+def test_li2018_eq1_subspace(lead, H, L, width, masked):
+    values, mask = normal(*lead, H, L, width), right_padding(lead, L) if masked else None
+    D = subspace_disagreement(values, mask)
+    assert D.shape == () and D.dtype == torch.float64
+    assert D.item() == pytest.approx(cosine_double_sum(values, mask), abs=1e-9)
+
+
+@both_reductions
+@masked_or_not
+@every_shape
+def test_li2018_eq2_position(lead, H, L, width, masked, reduce):
+    weights, mask = attention(*lead, H, L, width), right_padding(lead, L) if masked else None
+    D = position_disagreement(weights, mask, reduce)
+    assert D.shape == () and D.dtype == torch.float64
+    assert D.item() == pytest.approx(position_double_sum(weights, mask, reduce), abs=1e-12)
+
+
+@masked_or_not
+@every_shape
+def test_li2018_eq3_output(lead, H, L, width, masked):
+    outputs, mask = normal(*lead, H, L, width), right_padding(lead, L) if masked else None
+    D = output_disagreement(outputs, mask)
+    assert D.shape == () and D.dtype == torch.float64
+    assert D.item() == pytest.approx(cosine_double_sum(outputs, mask), abs=1e-9)
+
+
+test_li2021_eq5_subspace = test_li2018_eq1_subspace
+test_li2021_eq6_position = test_li2018_eq2_position
+test_li2021_eq7_output = test_li2018_eq3_output
+
+
+def test_position_reduces_by_mean_unless_told():
+    weights, mask = attention(2, 3, 4, 5), right_padding((2,), 4)
+    assert position_disagreement(weights, mask).item() == position_disagreement(weights, mask, reduce="mean").item()
+
+
+def test_position_sum_is_mean_times_queries_per_sentence():
+    weights, mask = attention(2, 3, 4, 5), torch.tensor([[True, True, True, True], [True, False, False, False]])
+    per_query, per_sentence = (position_disagreement(weights, mask, reduce) for reduce in ("mean", "sum"))
+    assert per_sentence.item() == pytest.approx(per_query.item() * 5 / 2)     # 5 valid queries in 2 sentences
+
+
+@both_cosines
+def test_a_position_counts_the_same_in_a_short_and_in_a_long_sentence(function):
+    same = torch.ones(1, 2, 4, 3, dtype=torch.float64)              # all cosines 1: D = -1
+    against = same * torch.tensor([1.0, -1.0]).view(2, 1, 1)        # the two heads cancel: D = 0
+    mask = torch.tensor([[True] * 4, [True] + [False] * 3])
+    assert function(torch.cat([same, against]), mask).item() == pytest.approx(-4 / 5)
+
+
+# Known values
+
+@pytest.mark.parametrize("H", [1, 2, 8])
+@both_cosines
+def test_identical_heads_score_minus_1(function, H):
+    assert function(normal(2, 1, 5, 4).expand(2, H, 5, 4)).item() == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("H", [1, 2, 8])
+@both_cosines
+def test_orthogonal_heads_score_minus_1_over_H(function, H):
+    basis = torch.linalg.qr(normal(2, 5, H, H)).Q * (0.1 + torch.rand(2, 5, H, 1, dtype=torch.float64))
+    D = function(basis.transpose(1, 2))                             # [B, H, L, H]
+    assert D.item() == pytest.approx(-1 / H)
+
+
+@both_cosines
+def test_li2018_table4_baseline_is_the_score_of_8_orthogonal_heads(function):
+    heads = torch.eye(8, dtype=torch.float64).view(1, 8, 1, 8)
+    assert round(function(heads).exp().item(), 3) == 0.882
+
+
+@both_cosines
+def test_heads_that_cancel_score_0(function):
+    pair = normal(2, 1, 5, 4) * torch.tensor([1.0, -3.0]).view(2, 1, 1)     # lengths do not count
+    angles = torch.arange(3, dtype=torch.float64) * 2 * math.pi / 3
+    star = torch.stack([angles.cos(), angles.sin()], -1).view(3, 1, 2)      # three directions, 120 degrees apart
+    for heads in (pair, star):
+        assert function(heads).item() == pytest.approx(0, abs=1e-9)
+
+
+@both_cosines
+def test_a_zero_vector_has_cosine_0_with_everything(function):
+    heads = torch.ones(4, 1, 3, dtype=torch.float64)
+    heads[3] = 0
+    assert function(heads).item() == pytest.approx(-9 / 16)         # 3 x 3 of the 4 x 4 pairs agree
+    assert function(torch.zeros(2, 4, 3, 5)).item() == 0
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
+@both_cosines
+def test_lengths_do_not_count(function, size):
+    heads = normal(2, 4, 3, 5)
+    scaled = heads * size * (0.5 + torch.rand(2, 4, 3, 1, dtype=torch.float64))
+    assert function(scaled).item() == pytest.approx(function(heads).item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("H", [1, 2, 8])
+def test_identical_one_hot_rows_score_minus_1_per_query(H):
+    one_hot = torch.eye(5, dtype=torch.float64)[torch.tensor([[0, 3, 3], [4, 1, 2]])]     # [B, L_q, L_k]
+    weights = one_hot.unsqueeze(1).expand(2, H, 3, 5)
+    assert position_disagreement(weights).item() == pytest.approx(-1)
+    assert position_disagreement(weights, reduce="sum").item() == pytest.approx(-3)       # three queries a sentence
+
+
+@pytest.mark.parametrize("H", [1, 2, 8])
+def test_one_hot_rows_at_different_positions_score_minus_1_over_H(H):
+    weights = torch.stack([torch.eye(H, dtype=torch.float64).roll(shift, 1) for shift in range(3)], 1)    # [H, 3, H]
+    assert position_disagreement(weights).item() == pytest.approx(-1 / H)
+
+
+def test_uniform_rows_score_minus_1_over_their_length():
+    weights = torch.full((2, 4, 3, 10), 0.1, dtype=torch.float64)
+    assert position_disagreement(weights).item() == pytest.approx(-0.1)
+    assert position_disagreement(weights, reduce="sum").item() == pytest.approx(-0.3)
+
+
+@pytest.mark.parametrize("trial", range(5))
+def test_scores_lie_between_minus_1_and_0(trial):
+    torch.manual_seed(trial)
+    heads = normal(2, 3, 4, 2) + trial
+    for D in (subspace_disagreement(heads), output_disagreement(heads), position_disagreement(heads.softmax(-1))):
+        assert -1 <= D.item() <= 0
+
+
+def test_the_order_of_heads_and_of_sentences_does_not_count():
+    heads, weights, mask = normal(3, 4, 5, 2), attention(3, 4, 5, 6), right_padding((3,), 5)
+    sentence, head = torch.tensor([2, 0, 1]), torch.tensor([3, 1, 0, 2])
+    for function, x in ((subspace_disagreement, heads), (output_disagreement, heads), (position_disagreement, weights)):
+        assert function(x[sentence][:, head], mask[sentence]).item() == pytest.approx(function(x, mask).item())
+
+
+# Masks
+
+@pytest.mark.parametrize("garbage", [1.0, -1e4, 1e15])
+def test_padded_positions_change_nothing(garbage):
+    mask = right_padding((3,), 4)                                   # [B, L]
+    hidden = ~mask[:, None, :, None]
+    for function, x in ((subspace_disagreement, normal(3, 2, 4, 5)), (output_disagreement, normal(3, 2, 4, 5)),
+                        (position_disagreement, attention(3, 2, 4, 5))):
+        x.requires_grad_()
+        other = torch.where(hidden, garbage * torch.rand_like(x), x).detach().requires_grad_()
+        D, D_other = function(x, mask), function(other, mask)
+        assert D_other.item() == D.item()
+        (slope,), (slope_other,) = torch.autograd.grad(D, x), torch.autograd.grad(D_other, other)
+        assert torch.equal(slope_other, slope)
+        assert not slope.masked_select(hidden).any()
+    assert position_disagreement(x, mask, "sum").item() == position_disagreement(other, mask, "sum").item()
+
+
+def test_a_mask_is_the_same_as_cutting_the_padding_off():
+    heads, weights, mask = normal(2, 3, 5, 4), attention(2, 3, 5, 6), torch.arange(5) < 3
+    mask = mask.expand(2, 5)
+    for function, x in ((subspace_disagreement, heads), (output_disagreement, heads), (position_disagreement, weights)):
+        assert function(x, mask).item() == pytest.approx(function(x[:, :, :3]).item())
+    cut = position_disagreement(weights[:, :, :3], reduce="sum").item()
+    assert position_disagreement(weights, mask, "sum").item() == pytest.approx(cut)
+
+
+def test_a_batch_without_valid_positions_scores_0():
+    nothing = torch.zeros(2, 5, dtype=torch.bool)
+    for function in (subspace_disagreement, output_disagreement, position_disagreement):
+        assert function(attention(2, 3, 5, 4), nothing).item() == 0
+
+
+def test_an_unknown_reduction_is_an_error():
+    with pytest.raises(ValueError, match="reduce"):
+        position_disagreement(attention(2, 3, 4, 4), reduce="median")
+
+
+# Gradients
+
+@masked_or_not
+@both_cosines
+def test_gradcheck_cosines(function, masked):
+    mask = right_padding((2,), 3) if masked else None
+    heads = normal(2, 4, 3, 2).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: function(x, mask), heads)
+
+
+@both_reductions
+@masked_or_not
+def test_gradcheck_position(masked, reduce):
+    mask = right_padding((2,), 3) if masked else None
+    weights = attention(2, 4, 3, 5).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: position_disagreement(x, mask, reduce), weights)
+
+
+@both_cosines
+def test_a_step_uphill_makes_the_heads_disagree_more(function):
+    heads = (1 + 0.1 * normal(2, 4, 3, 8)).requires_grad_()         # almost identical heads
+    D = function(heads)
+    (slope,) = torch.autograd.grad(D, heads)
+    assert function(heads + slope).item() > D.item()
+
+
+# Hard inputs and precision
+
+HARD = {
+    "identical": lambda: torch.ones(2, 4, 3, 5),
+    "one head": lambda: torch.randn(2, 1, 3, 5),
+    "zeros": lambda: torch.zeros(2, 4, 3, 5),
+    "a zero head": lambda: torch.randn(2, 4, 3, 5) * torch.tensor([1.0, 0.0, 1.0, 1.0]).view(4, 1, 1),
+    "1e-4": lambda: 1e-4 * torch.randn(2, 4, 3, 5),
+    "1e4": lambda: 1e4 * torch.randn(2, 4, 3, 5),
+}
+
+
+@pytest.mark.parametrize("amp", [False, True], ids=["float32", "autocast"])
+@pytest.mark.parametrize("hard", HARD.values(), ids=HARD.keys())
+@both_cosines
+def test_hard_inputs_stay_finite_cosines(function, hard, amp):
+    heads = hard().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=amp):
+        D = function(heads)
+    (slope,) = torch.autograd.grad(D, heads)
+    assert D.isfinite() and slope.isfinite().all()
+    assert D.item() == pytest.approx(cosine_double_sum(heads.detach().double()), abs=1e-5)
+
+
+@both_reductions
+@pytest.mark.parametrize("amp", [False, True], ids=["float32", "autocast"])
+@pytest.mark.parametrize("size", [0.0, 1e-4, 1.0, 1e4])
+def test_hard_inputs_stay_finite_position(size, amp, reduce):
+    weights = (size * torch.rand(2, 4, 3, 5)).requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=amp):
+        D = position_disagreement(weights, reduce=reduce)
+    (slope,) = torch.autograd.grad(D, weights)
+    assert D.isfinite() and slope.isfinite().all()
+    assert D.item() == pytest.approx(position_double_sum(weights.detach().double(), reduce=reduce), rel=1e-5)
+
+
+ALL = {**COSINES, "position": position_disagreement}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("function", ALL.values(), ids=ALL.keys())
+def test_autocast_changes_nothing(function, dtype):
+    x, mask = attention(3, 4, 5, 6, dtype=dtype), right_padding((3,), 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        D = function(x, mask)
+    assert D.dtype == dtype and D.item() == function(x, mask).item()
+
+
+@pytest.mark.parametrize("function", ALL.values(), ids=ALL.keys())
+def test_bfloat16_is_computed_in_float32(function):
+    x, mask = attention(3, 4, 5, 6).bfloat16().requires_grad_(), right_padding((3,), 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        D = function(x, mask)
+    assert D.dtype == torch.float32
+    assert D.item() == pytest.approx(function(x.detach().float(), mask).item(), rel=1e-6)
+    (slope,) = torch.autograd.grad(D, x)
+    assert slope.dtype == torch.bfloat16 and slope.isfinite().all() and slope.any()

@@ -1,0 +1,355 @@
+"""Tests of routing_dynamic.py: Li et al. 2019 Alg. 1 and Eq. 7-8, Gu et al. 2019 Eq. 8-11, Duan et al. 2020 Alg. 1."""
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from routing_dynamic import dynamic_routing, squash
+
+SIZES = [(1, 1, 1), (1, 4, 3), (4, 1, 3), (3, 5, 1), (6, 2, 4), (2, 3, 5)]                # M, N, D
+every_size = pytest.mark.parametrize("M, N, D", SIZES, ids=str)
+every_lead = pytest.mark.parametrize("lead", [(), (1,), (2, 3)], ids=str)
+both_kinds = pytest.mark.parametrize("normalize", [True, False], ids=["li2019", "sabour2017"])
+several_iterations = pytest.mark.parametrize("T", [1, 2, 3, 5])
+
+
+def normal(*shape, dtype=torch.float64) -> Tensor:
+    """Standard normal numbers."""
+    return torch.randn(*shape, dtype=dtype)
+
+
+def squash_by_hand(s: list) -> list:
+    """‖s‖²/(1+‖s‖²) · s/‖s‖ of a list."""
+    size = math.sqrt(sum(x * x for x in s))
+    return [size ** 2 / (1 + size ** 2) * x / size if size else 0.0 for x in s]
+
+
+def output_by_hand(votes: list, C: list, n: int, normalize: bool) -> list:
+    """The squashed total input of output capsule n: Σ_m C_mn V_mn, over Σ_m C_mn when normalize."""
+    M, D = len(votes), len(votes[0][n])
+    total = [sum(C[m][n] * votes[m][n][i] for m in range(M)) for i in range(D)]
+    divisor = sum(C[m][n] for m in range(M)) if normalize else 1.0
+    return squash_by_hand([x / divisor for x in total])
+
+
+def softmax_by_hand(b: list) -> list:
+    """exp(b_n) / Σ_n' exp(b_n')."""
+    return [math.exp(x) / sum(math.exp(y) for y in b) for x in b]
+
+
+def routing_by_hand(votes: list, T: int, normalize: bool) -> tuple[list, list, list]:
+    """The printed algorithm, loop by loop, for one item: Ω [N, D], C [M, N], B [M, N]."""
+    M, N, D = len(votes), len(votes[0]), len(votes[0][0])
+    B = [[0.0] * N for _ in range(M)]
+    for _ in range(T):
+        C = [softmax_by_hand(B[m]) for m in range(M)]
+        omega = [output_by_hand(votes, C, n, normalize) for n in range(N)]
+        for m in range(M):
+            for n in range(N):
+                B[m][n] += sum(omega[n][i] * votes[m][n][i] for i in range(D))
+    return omega, C, B
+
+
+def assert_by_hand(votes: Tensor, T: int, normalize: bool):
+    """dynamic_routing gives what the loops give, for every item of the leading dimensions."""
+    *lead, M, N, D = votes.shape
+    result = dynamic_routing(votes, T, normalize)
+    assert result.capsules.shape == (*lead, N, D)
+    assert result.coupling.shape == result.logits.shape == (*lead, M, N)
+    items = [routing_by_hand(item, T, normalize) for item in votes.reshape(-1, M, N, D).tolist()]
+    for got, want in zip((result.capsules, result.coupling, result.logits), zip(*items)):
+        torch.testing.assert_close(got, votes.new_tensor(want).view(got.shape))
+
+
+# Squashing
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("shape", [(1,), (5,), (3, 4), (2, 3, 1)], ids=str)
+def test_li2019_eq8(shape, size):
+    s = size * normal(*shape)
+    want = s.new_tensor([squash_by_hand(row) for row in s.reshape(-1, shape[-1]).tolist()]).view(shape)
+    torch.testing.assert_close(squash(s), want, atol=0, rtol=1e-6)
+
+
+test_gu_eq10 = test_duan_eq6 = test_li2021_eq11 = test_li2019_eq8
+
+
+@pytest.mark.parametrize("dim", [0, 1, -2])
+def test_squash_works_along_any_dimension(dim):
+    s = normal(3, 4, 5)
+    torch.testing.assert_close(squash(s, dim=dim), squash(s.movedim(dim, -1)).movedim(-1, dim))
+
+
+def test_squash_keeps_the_direction_and_a_length_below_1():
+    s = normal(100, 4) * torch.logspace(-4, 4, 100, dtype=torch.float64).unsqueeze(1)
+    lengths, squashed = s.norm(dim=-1), squash(s).norm(dim=-1)
+    assert (squashed >= 0).all() and (squashed < 1).all()
+    assert (squashed.argsort() == lengths.argsort()).all()          # longer stays longer
+    torch.testing.assert_close(torch.cosine_similarity(s, squash(s)), torch.ones(100, dtype=torch.float64))
+    assert squash(s.new_tensor([3.0, 4.0])).tolist() == pytest.approx([25 / 26 * 0.6, 25 / 26 * 0.8])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_squash_of_zero_is_zero_with_a_finite_gradient(dtype):
+    s = torch.zeros(2, 3, dtype=dtype, requires_grad=True)
+    assert not squash(s).any()
+    (slope,) = torch.autograd.grad(squash(s).sum(), s)
+    assert slope.isfinite().all()
+    torch.testing.assert_close(slope, torch.zeros_like(slope), atol=1e-3, rtol=0)     # ‖squash(s)‖ ~ ‖s‖²: flat at 0
+
+
+def test_gradcheck_squash():
+    assert torch.autograd.gradcheck(squash, normal(3, 4).requires_grad_())
+    assert torch.autograd.gradcheck(lambda s: squash(s, 0), normal(3, 2).requires_grad_())
+
+
+# The equations, one by one, from what the function returns
+
+@both_kinds
+@several_iterations
+@every_size
+def test_li2019_eq7(M, N, D, T, normalize):
+    """Ω_n is the squashed Σ_m C_mn V_mn, divided by Σ_m C_mn in Li 2019, with the coupling that is returned."""
+    votes = normal(M, N, D)
+    result = dynamic_routing(votes, T, normalize)
+    C, V = result.coupling.tolist(), votes.tolist()
+    want = votes.new_tensor([output_by_hand(V, C, n, normalize) for n in range(N)])
+    torch.testing.assert_close(result.capsules, want)
+
+
+test_li2021_eq10 = test_gu_eq8 = test_duan_eq7 = test_li2019_eq7
+
+
+@both_kinds
+@every_size
+def test_gu_eq9(M, N, D, normalize):
+    """The coupling is the softmax over the output capsules of the logits so far; at first these are 0."""
+    votes = 3 * normal(M, N, D)
+    even = torch.full((M, N), 1 / N, dtype=torch.float64)
+    torch.testing.assert_close(dynamic_routing(votes, 1, normalize).coupling, even)
+    for T in (1, 2, 4):
+        want = [softmax_by_hand(row) for row in dynamic_routing(votes, T, normalize).logits.tolist()]
+        torch.testing.assert_close(dynamic_routing(votes, T + 1, normalize).coupling, votes.new_tensor(want))
+
+
+@both_kinds
+@every_size
+def test_gu_eq11(M, N, D, normalize):
+    """Every iteration adds the dot product of the vote and the output capsule to the logits."""
+    votes = normal(M, N, D)
+    before = torch.zeros(M, N, dtype=torch.float64)
+    for T in (1, 2, 3, 4):
+        result = dynamic_routing(votes, T, normalize)
+        added = [[sum(a * b for a, b in zip(votes[m, n].tolist(), result.capsules[n].tolist())) for n in range(N)]
+                 for m in range(M)]
+        torch.testing.assert_close(result.logits - before, votes.new_tensor(added))
+        before = result.logits
+
+
+# The algorithms
+
+@several_iterations
+@every_lead
+@every_size
+def test_li2019_alg1(M, N, D, lead, T):
+    assert_by_hand(normal(*lead, M, N, D), T, normalize=True)
+
+
+@several_iterations
+@every_lead
+@every_size
+def test_duan_alg1(M, N, D, lead, T):
+    assert_by_hand(normal(*lead, M, N, D), T, normalize=False)
+
+
+test_li2021_alg1, test_gu_eq4 = test_li2019_alg1, test_duan_alg1
+
+
+def test_wrong_iterations_are_an_error():
+    with pytest.raises(ValueError, match="iterations"):
+        dynamic_routing(normal(4, 3, 2), iterations=0)
+
+
+def test_three_iterations_with_the_division_are_the_default():
+    votes = normal(2, 4, 3, 5)
+    for got, want in zip(dynamic_routing(votes), dynamic_routing(votes, iterations=3, normalize=True)):
+        assert torch.equal(got, want)
+
+
+@both_kinds
+@every_lead
+@every_size
+def test_coupling_rows_sum_to_1(M, N, D, lead, normalize):
+    result = dynamic_routing(5 * normal(*lead, M, N, D), 3, normalize)
+    torch.testing.assert_close(result.coupling.sum(-1), torch.ones(*lead, M, dtype=torch.float64))
+    assert (result.coupling >= 0).all()
+    assert (result.capsules.norm(dim=-1) < 1).all()
+
+
+# Masks
+
+EXISTS = torch.tensor([[True, True, True, True], [True, True, False, False], [False, True, False, True],
+                       [False, False, False, True]])                                      # [B, N]
+
+
+@pytest.mark.parametrize("garbage", [0.0, 1.0, -1e4, 1e15])
+@both_kinds
+@several_iterations
+def test_masked_output_capsules_behave_as_if_they_did_not_exist(T, normalize, garbage):
+    votes = normal(4, 3, 4, 5)                                      # [B, M, N, D]
+    votes = torch.where(EXISTS[:, None, :, None], votes, garbage * torch.rand_like(votes))
+    result = dynamic_routing(votes, T, normalize, mask=EXISTS)
+    assert not result.coupling.masked_select(~EXISTS.unsqueeze(1)).any()
+    assert all(tensor.isfinite().all() for tensor in (result.capsules, result.coupling))
+    for b, exists in enumerate(EXISTS):
+        alone = dynamic_routing(votes[b][:, exists], T, normalize)  # on the N' capsules that exist
+        torch.testing.assert_close(result.capsules[b][exists], alone.capsules)
+        torch.testing.assert_close(result.coupling[b][:, exists], alone.coupling)
+        torch.testing.assert_close(result.logits[b][:, exists], alone.logits)
+
+
+@both_kinds
+def test_masked_output_capsules_send_no_gradient(normalize):
+    votes = normal(4, 3, 4, 5).requires_grad_()
+    result = dynamic_routing(votes, 3, normalize, mask=EXISTS)
+    exists = EXISTS[:, None, :, None]
+    total = result.capsules.masked_select(EXISTS.unsqueeze(-1)).sum() + result.coupling.square().sum()
+    (slope,) = torch.autograd.grad(total, votes)
+    assert slope.isfinite().all()
+    assert not slope.masked_select(~exists).any() and slope.masked_select(exists).any()
+
+
+@both_kinds
+def test_a_mask_of_all_true_changes_nothing(normalize):
+    votes = normal(2, 3, 4, 5)
+    masked = dynamic_routing(votes, 3, normalize, mask=torch.ones(2, 4, dtype=torch.bool))
+    for got, want in zip(masked, dynamic_routing(votes, 3, normalize)):
+        torch.testing.assert_close(got, want)
+
+
+# Order and ties
+
+@both_kinds
+def test_permuting_capsules_permutes_coupling_rows_and_columns(normalize):
+    votes, parts, wholes = normal(2, 5, 3, 4), torch.tensor([3, 0, 4, 1, 2]), torch.tensor([2, 0, 1])
+    result = dynamic_routing(votes, 3, normalize)
+    permuted = dynamic_routing(votes[:, parts][:, :, wholes], 3, normalize)
+    torch.testing.assert_close(permuted.coupling, result.coupling[:, parts][..., wholes])
+    torch.testing.assert_close(permuted.logits, result.logits[:, parts][..., wholes])
+    torch.testing.assert_close(permuted.capsules, result.capsules[:, wholes])
+
+
+@both_kinds
+@several_iterations
+def test_output_capsules_with_the_same_votes_stay_tied(T, normalize):
+    votes = normal(2, 4, 1, 5).expand(2, 4, 3, 5)
+    result = dynamic_routing(votes, T, normalize)
+    torch.testing.assert_close(result.coupling, torch.full((2, 4, 3), 1 / 3, dtype=torch.float64))
+    torch.testing.assert_close(result.capsules, result.capsules[:, :1].expand(2, 3, 5))
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0])
+@several_iterations
+def test_one_input_capsule_with_the_division_is_squashed_whole(T, size):
+    """C V / C = V, however small the coupling (at size 30 some are 1e-100)."""
+    votes = size * normal(2, 1, 4, 5)
+    torch.testing.assert_close(dynamic_routing(votes, T).capsules, squash(votes.squeeze(1)))
+
+
+# Convergence on planted inputs
+
+def planted(assignment: list, N: int, noise: float) -> Tensor:
+    """Votes [M, N, 1 + M]: the parts m of whole n agree on its pose, every other vote on n goes a way of its own.
+
+    Without noise these ways are orthogonal to the pose and to each other, so a vote's agreement with the output
+    capsule grows with the coupling of all its like: the members' logits rise faster at every iteration.
+    """
+    M = len(assignment)
+    ways = 3 * torch.eye(1 + M, dtype=torch.float64)
+    votes = [[ways[0] if whole == n else ways[1 + m] for n in range(N)] for m, whole in enumerate(assignment)]
+    votes = torch.stack([torch.stack(row) for row in votes])        # [M, N, 1 + M]
+    return votes + noise * normal(*votes.shape)
+
+
+PLANTS = [([0, 0, 1, 1], 2), ([0, 1, 2, 0, 1, 2], 3), ([1, 1, 1, 0, 0, 0, 0, 0], 2)]
+
+
+@both_kinds
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("assignment, N", PLANTS, ids=str)
+def test_more_iterations_sharpen_the_coupling_towards_the_planted_parts(assignment, N, noise, normalize):
+    votes, whole = planted(assignment, N, noise), torch.tensor(assignment)
+    entropies, agreements, members = [], [], []
+    for T in (1, 2, 3, 5, 8, 30):
+        result = dynamic_routing(votes, T, normalize)
+        C = result.coupling
+        entropies.append(-torch.xlogy(C, C).sum(-1).mean().item())
+        agreements.append((C * torch.einsum("mnd,nd->mn", votes, result.capsules)).sum().item())
+        members.append(C.gather(1, whole.unsqueeze(1)).mean().item())
+        assert T == 1 or C.argmax(-1).equal(whole)
+    assert entropies[0] == pytest.approx(math.log(N))
+    assert all(later < earlier for earlier, later in pairwise(entropies))
+    assert all(later > earlier for earlier, later in pairwise(agreements))
+    assert all(later > earlier for earlier, later in pairwise(members)) and members[-1] > 0.99
+    pose = torch.nn.functional.one_hot(torch.tensor(0), votes.shape[-1]).double()
+    assert (result.capsules @ pose > 0.8).all()                     # every output capsule is its whole's pose, squashed
+
+
+# Gradients, hard inputs, precision
+
+@pytest.mark.parametrize("mask", [None, EXISTS[1:3, :3]], ids=["all", "masked"])
+@both_kinds
+@pytest.mark.parametrize("T", [1, 3])
+def test_gradcheck_dynamic_routing(T, normalize, mask):
+    votes = normal(2, 4, 3, 2).requires_grad_()
+    assert torch.autograd.gradcheck(lambda v: tuple(dynamic_routing(v, T, normalize, mask))[:2], votes)
+
+
+def test_gradcheck_logits():
+    assert torch.autograd.gradcheck(lambda v: dynamic_routing(v).logits, normal(3, 4, 2).requires_grad_())
+
+
+@both_kinds
+def test_hard_inputs_stay_finite(hard_votes, precision, normalize):
+    with precision:
+        result = dynamic_routing(hard_votes, 3, normalize)
+    for tensor in result:
+        assert tensor.dtype == torch.float32 and tensor.isfinite().all()
+        (slope,) = torch.autograd.grad((tensor * torch.randn_like(tensor)).sum(), hard_votes, retain_graph=True)
+        assert slope.isfinite().all()
+    torch.testing.assert_close(result.coupling.sum(-1), torch.ones_like(result.coupling[..., 0]))
+    assert (result.capsules.norm(dim=-1) <= 1 + 1e-6).all()         # in float32 1 - 1e-8 is 1
+
+
+@both_kinds
+def test_zero_votes_give_zero_capsules_and_an_even_coupling(normalize):
+    result = dynamic_routing(torch.zeros(4, 5, 3), 3, normalize)
+    assert not result.capsules.any() and not result.logits.any()
+    torch.testing.assert_close(result.coupling, torch.full((4, 5), 0.2))
+
+
+@both_kinds
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_autocast_changes_nothing(dtype, normalize):
+    votes = normal(2, 4, 3, 5, dtype=dtype)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside, squashed = dynamic_routing(votes, 3, normalize, EXISTS[:2, :3]), squash(votes)
+    assert squashed.dtype == dtype and torch.equal(squashed, squash(votes))
+    for got, want in zip(inside, dynamic_routing(votes, 3, normalize, EXISTS[:2, :3])):
+        assert got.dtype == dtype and torch.equal(got, want)
+
+
+@both_kinds
+def test_bfloat16_votes_are_routed_in_float32(normalize):
+    votes = normal(2, 4, 3, 5).bfloat16().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result, squashed = dynamic_routing(votes, 3, normalize), squash(votes)
+    assert squashed.dtype == torch.float32
+    torch.testing.assert_close(squashed, squash(votes.detach().float()))
+    for got, want in zip(result, dynamic_routing(votes.detach().float(), 3, normalize)):
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got, want)
+    (slope,) = torch.autograd.grad(result.capsules.sum(), votes)
+    assert slope.dtype == torch.bfloat16 and slope.isfinite().all() and slope.any()

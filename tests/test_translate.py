@@ -1,0 +1,431 @@
+"""Beam search against brute force and a slow twin; lines of any kind in, as many out; the command and its errors."""
+import io
+import itertools
+import json
+import math
+import random
+import sys
+from dataclasses import asdict
+
+import pytest
+import torch
+
+import checkpoint
+import data
+import translate
+from transformer import BOS, EOS, PAD, Transformer, TransformerConfig
+from translate import beam_search, corpus_bleu, expand, load_run, translate_lines, translate_nbest
+
+TEXT = ["a man sees the dog.", "the dog sees a man.", "ein Mann sieht den Hund.", "der Hund sieht einen Mann."] * 3
+
+
+def tiny(vocab_size=7, seed=0, **flags):
+    """A random model in float64, its weights made larger so that its choices differ from step to step."""
+    torch.manual_seed(seed)
+    model = Transformer(TransformerConfig(vocab_size, 16, 2, 2, 32, dropout=0.1, tie="none", **flags)).double().eval()
+    for name, weight in model.named_parameters():
+        if "norm" not in name:
+            weight.data.mul_(3 if "embedding" in name else 2)
+    return model
+
+
+def sentences(seed=1, count=6, longest=9, words=(3, 4, 5, 6)):
+    """Random padded sentences [B, L_s] of different lengths."""
+    pick = random.Random(seed)
+    rows = [pick.choices(words, k=pick.randint(1, longest)) + [EOS] for _ in range(count)]
+    width = max(map(len, rows))
+    return torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
+
+
+def log_p(model, sentence, words):
+    """log P of the words and EOS, from one full pass without a cache."""
+    y = torch.tensor([[BOS, *words, EOS]])
+    logits, _ = model(sentence[sentence != PAD].unsqueeze(0), y[:, :-1])
+    return logits.log_softmax(-1).gather(-1, y[:, 1:, None]).sum().item()
+
+
+def lp(length, lenpen):
+    return ((5 + length) / 6) ** lenpen
+
+
+def slow_beam_search(model, sentence, beam, lenpen, limit, nbest):
+    """(results, steps) of the same search for one sentence: plain lists, full passes, no cache, no early stop."""
+    sentence, live, ended = sentence[sentence != PAD].unsqueeze(0), [(0.0, [])], []
+    for t in range(1, limit + 1):
+        candidates = []
+        for total, words in live:
+            logits, _ = model(sentence, torch.tensor([[BOS, *words]]))
+            for token, p in enumerate(logits[0, -1].log_softmax(-1).tolist()):
+                if token not in (PAD, BOS) and (token == EOS or t < limit):
+                    candidates.append((total + p, [*words, token]))
+        candidates.sort(reverse=True)
+        ended += [(p / lp(t, lenpen), words[:-1]) for p, words in candidates[:beam] if words[-1] == EOS]
+        live = [x for x in candidates if x[1][-1] != EOS][:beam]
+        if len(ended) >= beam:
+            break
+    return sorted(ended, reverse=True)[:nbest], t
+
+
+# Beam search
+
+@pytest.mark.parametrize("lenpen", [0.0, 0.6, 2.0])
+def test_beam_search_against_exhaustive_enumeration(lenpen):
+    model, source = tiny(6), sentences(words=(3, 4, 5), count=4)
+    for sentence, found in zip(source, beam_search(model, source, beam=64, lenpen=lenpen, max_length=4, nbest=40)):
+        every = [list(words) for n in range(4) for words in itertools.product((3, 4, 5), repeat=n)]
+        best = sorted(((log_p(model, sentence, words) / lp(len(words) + 1, lenpen), words) for words in every),
+                      reverse=True)
+        assert [h.tokens for h in found] == [words for _, words in best]
+        assert [h.score for h in found] == pytest.approx([score for score, _ in best], abs=1e-9)
+
+
+@pytest.mark.parametrize("flags", [{}, dict(agg="em", agg_at=("enc", "cross", "dec"), capsule=("enc", "dec"))],
+                         ids=["linear", "em-capsule"])
+@pytest.mark.parametrize("beam, nbest, lenpen", [(1, 1, 0.6), (2, 1, 0.6), (3, 3, 0.0), (4, 2, 3.0)])
+def test_beam_search_against_its_slow_twin(flags, beam, nbest, lenpen):
+    model, source = tiny(**flags), sentences(count=5)
+    results = beam_search(model, source, beam, lenpen, max_length=8, nbest=nbest)
+    for sentence, found in zip(source, results):
+        expected, _ = slow_beam_search(model, sentence, beam, lenpen, 8, nbest)
+        assert [h.tokens for h in found] == [words for _, words in expected]
+        assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-9)
+
+
+def test_the_search_stops_where_nothing_better_can_come(monkeypatch):
+    model, steps, saved = tiny(), [], 0
+    decode = model.decode
+    for sentence in sentences(count=6):
+        monkeypatch.setattr(model, "decode", lambda *args: steps.append(1) or decode(*args))
+        ((found,),) = beam_search(model, sentence.unsqueeze(0), beam=4, max_length=16)
+        monkeypatch.undo()
+        (expected,), all_steps = slow_beam_search(model, sentence, 4, 0.6, 16, 1)
+        assert found.tokens == expected[1]
+        assert len(steps) <= all_steps
+        saved += all_steps - len(steps)
+        steps.clear()
+    assert saved > 0
+
+
+def test_beam_1_is_greedy_search():
+    model, source = tiny(), sentences(count=8)
+    lengths = set()
+    for sentence, (found,) in zip(source, beam_search(model, source, beam=1, max_length=12)):
+        words = []
+        while len(words) < 11:
+            logits, _ = model(sentence[sentence != PAD].unsqueeze(0), torch.tensor([[BOS, *words]]))
+            logits[:, :, [PAD, BOS]] = -math.inf
+            token = int(logits[0, -1].argmax())
+            if token == EOS:
+                break
+            words.append(token)
+        assert found.tokens == words
+        lengths.add(len(words))
+    assert len(lengths) > 3                       # most ended of themselves
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_translation_does_not_depend_on_its_batch_and_dropping_changes_nothing(beam):
+    model, source = tiny(), sentences(count=12)
+    together = beam_search(model, source, beam, nbest=beam)
+    assert len({len(found[0].tokens) for found in together}) > 2     # sentences left the batch at different steps
+    for order in (range(12), reversed(range(12))):
+        for i in order:
+            (alone,) = beam_search(model, source[i:i + 1, :int((source[i] != PAD).sum())], beam, nbest=beam)
+            assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
+            assert [h.score for h in alone] == pytest.approx([h.score for h in together[i]], abs=1e-9)
+    backwards = beam_search(model, source.flip(0), beam, nbest=beam)[::-1]
+    assert [[h.tokens for h in found] for found in backwards] == [[h.tokens for h in found] for found in together]
+
+
+def test_the_nbest_are_sorted_distinct_and_scored_as_the_full_pass_scores_them():
+    model, source = tiny(), sentences()
+    for sentence, found in zip(source, beam_search(model, source, beam=6, lenpen=0.6, nbest=5)):
+        assert len(found) == 5 and len({tuple(h.tokens) for h in found}) == 5
+        assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+        for h in found:
+            assert h.score == pytest.approx(log_p(model, sentence, h.tokens) / lp(len(h.tokens) + 1, 0.6), abs=1e-9)
+
+
+def test_length_limits():
+    model, source = tiny(), sentences(count=20)
+    model.output.weight.data[EOS] *= 0            # and now it ends only where it must
+    model.output.weight.data[3:] *= 4
+    for sentence, found in zip(source, beam_search(model, source, beam=2)):
+        assert len(found[0].tokens) < int((sentence != PAD).sum()) * 3 // 2 + 20
+    assert all(len(found[0].tokens) <= 4 for found in beam_search(model, source, beam=2, max_length=5))
+    assert all(found[0].tokens == [] for found in beam_search(model, source, beam=2, max_length=1))
+    with pytest.raises(ValueError, match="nbest=3"):
+        beam_search(model, source, beam=2, nbest=3)
+
+
+def test_scores_are_float32_under_bfloat16():
+    logits, last = torch.randn(6, 50).bfloat16(), torch.tensor([False, True])
+    scores, parents, ids, ends = expand(logits, torch.zeros(2, 3), 3, last)
+    exact = logits.float().log_softmax(-1).view(2, 3, 50)
+    assert scores.dtype == ends.dtype == torch.float32
+    assert torch.equal(scores[0], exact[0, parents[0], ids[0]]) and scores[1].isneginf().all()
+    assert torch.equal(ends[1], exact[1, :, EOS])
+    model, source = tiny().float(), sentences()
+    with torch.autocast("cpu", torch.bfloat16):
+        results = beam_search(model, source, beam=3)
+    for sentence, (found,) in zip(source, results):
+        expected = log_p(model, sentence, found.tokens) / lp(len(found.tokens) + 1, 0.6)
+        assert found.score == pytest.approx(expected, rel=0.05, abs=0.1)
+
+
+# Lines of text
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return data.train_tokenizer(TEXT, 290)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    return small(tokenizer)
+
+
+def small(tokenizer, seed=0):
+    """A random model for text, in float32."""
+    torch.manual_seed(seed)
+    return Transformer(TransformerConfig(tokenizer.get_vocab_size(), 16, 2, 1, 32, tie="none")).eval()
+
+
+def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizer):
+    lines = ["the dog", "", "a man sees the dog. " * 3, " \t\u3000", "a"]
+    together = translate_lines(model, tokenizer, lines, beam=2, max_tokens=30)
+    assert together == [translate_lines(model, tokenizer, [line], beam=2)[0] for line in lines]
+    assert [not text for text in together] == [False, True, False, True, False]
+    assert translate_nbest(model, tokenizer, ["", " "], nbest=2) == [[("", 0.0)]] * 2
+    assert translate_lines(model, tokenizer, []) == []
+
+
+def test_translating_leaves_the_training_mode(model, tokenizer):
+    model.train()
+    first = translate_lines(model, tokenizer, TEXT[:2], beam=1)
+    assert model.training
+    assert first == translate_lines(model.eval(), tokenizer, TEXT[:2], beam=1)      # no dropout was at work
+    assert not model.training
+
+
+def test_batches_hold_all_lines_within_max_tokens():
+    lengths = [random.Random(0).randint(1, 40) for _ in range(100)] + [500]
+    found = translate.batches(lengths, 100)
+    assert sorted(sum(found, [])) == list(range(101)) and found[0] == [100]
+    assert all(len(batch) * max(lengths[i] for i in batch) <= 100 for batch in found[1:])
+    assert len(found) < 40
+
+
+def test_pieces_of_long_lines(tokenizer):
+    cut = lambda line, limit=20: translate.pieces(line, tokenizer, limit)
+    for line in ("The dog sees. A man sees! " * 9, "word " * 50, "x" * 900, "猫が見る。犬が見る。" * 8, "😀 " * 30 + "é" * 99):
+        assert "".join(text for text, _ in cut(line)).replace(" ", "") == line.replace(" ", "")      # nothing is lost
+        assert all(0 < len(ids) <= 20 and ids == tokenizer.encode(text).ids for text, ids in cut(line))
+    assert [text for text, _ in cut("The dog sees it. A man sees! " * 2)] == ["The dog sees it.", "A man sees!"] * 2
+    assert [text for text, _ in cut("the dog sees a man")] == ["the dog sees a man"]
+    long = "A" * 1001
+    assert [(text, ids is None) for text, ids in cut(f"a dog {long} a man")] == \
+        [("a dog", False), (long, True), ("a man", False)]
+
+
+def test_long_lines_are_translated_in_pieces_and_joined(model, tokenizer):
+    line = "a man sees the dog. " * 4
+    length = len(tokenizer.encode("a man sees the dog.").ids)
+    parts = translate_nbest(model, tokenizer, ["a man sees the dog."], beam=3, nbest=3)[0]
+    whole, = translate_nbest(model, tokenizer, [line], beam=3, nbest=3, max_source=length)
+    assert [x.text for x in whole] == [" ".join([x.text] * 4) for x in parts]
+    assert [x.score for x in whole] == pytest.approx([4 * x.score for x in parts], rel=1e-5)
+
+
+def test_a_line_of_a_million_characters(model, tokenizer):
+    assert translate_lines(model, tokenizer, ["x" * 10 ** 6, "a"], beam=1)[0] == "x" * 10 ** 6
+    line = "x" * 500 + " " + "a man sees the dog " * 10_000
+    found = translate.pieces(line, tokenizer, 512)
+    assert len(found) > 10 and all(len(ids) <= 512 for _, ids in found)
+
+
+def test_any_unicode_gives_one_line_each(model, tokenizer):
+    pick = random.Random(5)
+    odd = "\0\x07\x1b\x85\u2028\u2029\u200f\u202e\ufeff\ud800\udfff\U0010ffff\u0301\t\x0b\x0c\x1c"
+    ranges = [(0, 0x7f), (0, 0x7ff), (0x590, 0x6ff), (0x4e00, 0x9fff), (0xd000, 0xffff), (0x1f300, 0x1f6ff), (0, 0x10ffff)]
+    lines = []
+    for _ in range(200):
+        low, high = pick.choice(ranges)
+        lines.append("".join(pick.choice(odd) if pick.random() < 0.1 else chr(pick.randint(low, high))
+                             for _ in range(pick.randint(0, 12))))
+    found = translate_lines(model, tokenizer, lines, beam=1)
+    assert len(found) == 200
+    assert all(len(text.splitlines()) <= 1 and text.encode() is not None for text in found)
+    assert sum(map(bool, found)) > 150
+
+
+# Scores
+
+def test_corpus_bleu_is_sacrebleus():
+    from sacrebleu import corpus_bleu as expected
+    references = [line.replace("sees", "saw") for line in TEXT]
+    score, signature = corpus_bleu(TEXT, references)
+    assert score == expected(TEXT, [references]).score and 0 < score < 100
+    assert "case:mixed" in signature and "tok:13a" in signature
+    shouted = [line.upper() for line in references]
+    assert corpus_bleu(shouted, references)[0] < 5 < corpus_bleu(shouted, references, lowercase=True)[0] == pytest.approx(100)
+    assert "case:lc" in corpus_bleu(shouted, references, lowercase=True)[1]
+
+
+def test_paired_bootstrap_tells_runs_apart():
+    references = [f"the dog number {i} sees a man and a cat" for i in range(60)]
+    worse = [line.replace("sees", "saw") if i % 2 else line for i, line in enumerate(references)]
+    table = translate.paired_bootstrap([("runs/worse", worse), ("runs/same", references)], references).splitlines()
+    assert "baseline" in table[1] and table[1].split()[0] == "runs/worse"
+    assert table[2].split()[:2] == ["runs/same", "100.00"] and float(table[2].split()[-1]) < 0.01
+    alike = translate.paired_bootstrap([("a", worse), ("b", worse)], references).splitlines()
+    assert alike[2].endswith(" identical")
+
+
+# The command
+
+def write_run(folder, tokenizer, seed=0):
+    """A run folder with random weights, as training leaves it."""
+    model = small(tokenizer, seed)
+    folder.mkdir()
+    settings = {"format": checkpoint.FORMAT, "data": "toy", "model": asdict(model.config)}
+    (folder / "config.json").write_text(json.dumps(settings))
+    data.save_tokenizer(tokenizer, folder / "tokenizer.json")
+    checkpoint.save(folder / "best.pt", {"model": model.state_dict()})
+    return model
+
+
+@pytest.fixture
+def runs(tmp_path, tokenizer, monkeypatch):
+    """Two run folders, NAME and OTHER, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "NAME", tokenizer), write_run(tmp_path / "OTHER", tokenizer, seed=1)
+    return tmp_path
+
+
+def pipe(monkeypatch, content: bytes):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def test_load_run(runs, tokenizer):
+    model, loaded, settings = load_run("NAME")
+    assert not model.training and settings["data"] == "toy"
+    assert loaded.encode(TEXT[0]).ids == tokenizer.encode(TEXT[0]).ids
+    expected = small(tokenizer).state_dict()
+    assert all(torch.equal(weight, expected[name]) for name, weight in model.state_dict().items())
+
+
+def test_command_as_a_filter(runs, model, tokenizer, monkeypatch, capfd):
+    pipe(monkeypatch, b"\xef\xbb\xbfa man\r\n\n" + "the dög\u2028sees".encode())
+    assert translate.main(["NAME", "--device", "cpu", "--beam", "2"]) == 0
+    expected = translate_lines(model, tokenizer, ["a man", "", "the dög\u2028sees"], beam=2)
+    output = capfd.readouterr().out
+    assert output == "".join(line + "\n" for line in expected) and output.count("\n") == 3
+    pipe(monkeypatch, b"")
+    assert translate.main(["NAME"]) == 0 and capfd.readouterr().out == ""
+
+
+def test_command_with_files_nbest_and_scores(runs, model, tokenizer, capfd):
+    (runs / "in.txt").write_text("a man\n\nthe dog\n")
+    flags = ["NAME", "--input", "in.txt", "--output", "out.txt", "--nbest", "2", "--scores", "--beam", "3"]
+    assert translate.main(flags) == 0 and capfd.readouterr().out == ""
+    rows = [row.split("\t") for row in (runs / "out.txt").read_text().splitlines()]
+    expected = translate_nbest(model, tokenizer, ["a man", "", "the dog"], beam=3, nbest=2)
+    assert [(int(number), text) for number, _, text in rows] == \
+        [(i, x.text) for i, line in enumerate(expected, 1) for x in line]
+    assert [float(score) for _, score, _ in rows] == pytest.approx([x.score for line in expected for x in line], abs=1e-4)
+    assert [number for number, *_ in rows] == ["1", "1", "2", "3", "3"]
+
+
+def test_command_scores_and_compares(runs, capfd):
+    (runs / "in.txt").write_text("\n".join(TEXT))
+    assert translate.main(["OTHER", "--input", "in.txt", "--output", "reference.txt", "--beam", "1"]) == 0
+    flags = ["--input", "in.txt", "--reference", "reference.txt", "--beam", "1", "--lowercase"]
+    assert translate.main(["OTHER", *flags]) == 0
+    captured = capfd.readouterr()
+    assert captured.out == (runs / "reference.txt").read_text()
+    assert captured.err.startswith("BLEU 100.00  nrefs:1|case:lc|")
+    assert translate.main(["NAME", *flags, "--compare", "OTHER"]) == 0
+    table = capfd.readouterr().err.splitlines()
+    assert len(table) == 5 and table[2].startswith("OTHER  100.00") and table[3].startswith("NAME ")
+    assert "|bs:1000|seed:12345|" in table[4]
+
+
+def test_command_on_a_terminal(runs, model, tokenizer, monkeypatch, capfd):
+    terminal = io.StringIO("a man\n\nthe dog\n")
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdin", terminal)
+    assert translate.main(["NAME", "--beam", "2"]) == 0
+    found = translate_lines(model, tokenizer, ["a man", "the dog"], beam=2)
+    assert capfd.readouterr().out == f"> {found[0]}\n> \n> {found[1]}\n> \n"
+
+
+ERRORS = {
+    "no run folder": (["nowhere"], "nowhere: is no run folder"),
+    "no checkpoint": (["NAME", "--checkpoint", "last"], "--checkpoint can be best"),
+    "damaged checkpoint": (["cut"], "best.pt: is cut short"),
+    "weights of another model": (["mixed"], "best.pt: weight"),
+    "weights that are no numbers": (["nan"], "no finite numbers"),
+    "foreign tokenizer": (["foreign"], "tokenizer.json is not a tokenizer"),
+    "settings without a model": (["modelless"], "config.json describes no model"),
+    "unknown settings": (["future"], "config.json describes no model"),
+    "no input": (["NAME", "--input", "nothing.txt"], "nothing.txt: cannot read"),
+    "empty input": (["NAME", "--input", "empty.txt"], "empty.txt is empty"),
+    "input is a folder": (["NAME", "--input", "OTHER"], "OTHER: cannot read"),
+    "input not UTF-8": (["NAME", "--input", "latin.txt"], "latin.txt, line 3: not UTF-8"),
+    "stdin not UTF-8": (["NAME"], "standard input, line 2: not UTF-8"),
+    "unequal line counts": (["NAME", "--input", "in.txt", "--reference", "one.txt"], "has 1 lines and the input 2"),
+    "nbest above beam": (["NAME", "--beam", "3", "--nbest", "4"], "--nbest 4 needs a --beam of 4"),
+    "compare alone": (["NAME", "--compare", "OTHER"], "it needs --reference"),
+    "lowercase alone": (["NAME", "--lowercase"], "it needs --reference"),
+    "compare with nothing": (["NAME", "--input", "in.txt", "--reference", "in.txt", "--compare", "x"], "x: is no run"),
+    "no such folder": (["NAME", "--output", "no/such/out.txt"], "--output no/such/out.txt: cannot be written"),
+    "output is a folder": (["NAME", "--output", "OTHER"], "--output OTHER: cannot be written"),
+    "unknown device": (["NAME", "--device", "tpu"], "--device tpu: choose"),
+    "no such device": (["NAME", "--device", "cuda:99"], "--device cuda:99: this machine has"),
+    "NUL in a name": (["NAME", "--input", "a\0b"], "NUL"),
+    "NUL in a run's name": (["a\0b"], "NUL"),
+    "beam 0": (["NAME", "--beam", "0"], "--beam"),
+    "lenpen -1": (["NAME", "--lenpen", "-1"], "--lenpen"),
+    "max-tokens 0": (["NAME", "--max-tokens", "0"], "--max-tokens"),
+    "no arguments": ([], "RUN"),
+}
+
+
+@pytest.fixture(scope="module")
+def spoilt(tmp_path_factory, tokenizer):
+    """The folder of ERRORS' run folders and files, and what they hold."""
+    folder = tmp_path_factory.mktemp("spoilt")
+    for seed, name in enumerate(("NAME", "OTHER", "cut", "mixed", "nan", "foreign", "modelless", "future")):
+        write_run(folder / name, tokenizer, seed)
+    best = lambda name: folder / name / "best.pt"
+    best("cut").write_bytes(best("cut").read_bytes()[:-999])
+    state = small(tokenizer).state_dict()
+    checkpoint.save(best("nan"), {"model": {**state, "output.weight": state["output.weight"] * math.nan}})
+    checkpoint.save(best("mixed"), {"model": {**state, "output.weight": torch.zeros(3, 3)}})
+    (folder / "foreign" / "tokenizer.json").write_text("{}")
+    (folder / "modelless" / "config.json").write_text(json.dumps({"format": checkpoint.FORMAT}))
+    (folder / "future" / "config.json").write_text(json.dumps({"format": checkpoint.FORMAT, "model": {"wings": 2}}))
+    (folder / "in.txt").write_text("a\nb\n")
+    (folder / "empty.txt").write_text("")
+    (folder / "one.txt").write_text("a\n")
+    (folder / "latin.txt").write_bytes("a\nb\nschön\n".encode("latin-1"))
+    return folder, contents(folder)
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("flags, message", ERRORS.values(), ids=ERRORS)
+def test_errors_are_one_line(flags, message, spoilt, monkeypatch, capfd):
+    folder, before = spoilt
+    monkeypatch.chdir(folder)
+    pipe(monkeypatch, b"a\nsch\xf6n\n")
+    try:
+        status = translate.main(flags)
+    except SystemExit as exit:                    # of the argument parser
+        status = exit.code
+    captured = capfd.readouterr()
+    assert status == 2 and captured.out == "" and captured.err.count("\n") == 1 and message in captured.err
+    assert contents(folder) == before
