@@ -36,9 +36,8 @@ def vertical_routing(logits: Tensor, weight: Tensor, bias: Tensor, iterations: i
     V, rows = _masked(logits, mask)                                          # V_{h->l} = e_{l,h}, Eq. 8
     # {Omega_l} = ROUTING({V_{h->l}}, T)                                       Eq. 9
     omega, _, B = dynamic_routing(V, iterations, normalize=False, mask=rows)     # [..., L_q, L_k], _, [..., H, L_q]
-    if rows is not None:
-        B = B * rows.unsqueeze(-2)
     # Lambda = W [sum_l B_{1->l}, ..., sum_l B_{H->l}] + b                     Eq. 11
+    # a query that takes no part has zero votes, so its B is 0 and adds nothing
     with torch.autocast(V.device.type, enabled=False):
         Lambda = F.linear(B.sum(-1), weight.to(V.dtype), bias.to(V.dtype))   # [..., H]
     # Omega = softmax(Lambda) [Omega_1 .. Omega_L]                             Eq. 10
@@ -61,9 +60,8 @@ def horizontal_routing(logits: Tensor, iterations: int = 3, mask: Tensor | None 
     L = E.shape[-2]
     last = L if last is None else last
     takes_part = torch.ones(last, L, dtype=torch.bool, device=E.device).tril(L - last)     # [last, L_q]: t <= l
-    if rows is not None:
-        takes_part = takes_part & rows.unsqueeze(-2) & rows[..., L - last:].unsqueeze(-1)  # [..., last, L_q]
-        takes_part = takes_part.unsqueeze(-3)                                # [..., 1, last, L_q]
+    if rows is not None:                                 # a t that takes no part has zero votes; an l comes out as 0
+        takes_part = (takes_part & rows[..., L - last:].unsqueeze(-1)).unsqueeze(-3)     # [..., 1, last, L_q]
     B = E.new_zeros(E.shape[:-2] + (last, L))                                # [..., H, l, t]
     with torch.autocast(E.device.type, enabled=False):
         # Omega_l = ROUTING({V_{t->h}}, T), t <= l                             Eq. 14

@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -131,6 +132,7 @@ def encode_files(tokenizer, pairs, max_length, parent) -> EncodedPairs:
     key = digest(FORMAT, source, target, tokenizer.to_str(), max_length)
     folder = Path(parent) / f"{source.stem}.{source.suffix[1:]}-{target.suffix[1:]}.{key}"
     if not folder.exists():
+        print(f"encoding {len(pairs.source):,} pairs into {folder}, once", file=sys.stderr, flush=True)
         with reported("write", folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             temporary = folder.with_name(f".{folder.name[:40]}.{secrets.token_hex(8)}.tmp")

@@ -21,7 +21,7 @@ PAD, BOS, EOS = 0, 1, 2
 # Their brackets are no characters of the byte-level alphabet: no merge, and so no text, can give these tokens.
 SPECIAL_TOKENS = ["⟨pad⟩", "⟨s⟩", "⟨/s⟩"]
 NAMES = {"toy": ("en", "de"), "multi30k": ("en", "de"), "wmt14-en-de": ("en", "de"), "wmt17-zh-en": ("zh", "en")}
-VOCAB_SIZES = {"toy": 1_000, "multi30k": 10_000, "wmt14-en-de": 32_000, "wmt17-zh-en": 32_000}
+VOCAB_SIZES = {"toy": 2_000, "multi30k": 10_000, "wmt14-en-de": 32_000, "wmt17-zh-en": 32_000}
 TOY_TRAIN, TOY_VALID, TOY_TEST, TOY_SEED = 30_000, 500, 1_000, 1
 LARGE = 1_000_000               # pairs: from here on own text gets 32,000 tokens
 LEARN_FROM = 1_000_000          # pairs that the tokenizer learns from at most, evenly spread over the corpus
@@ -104,7 +104,7 @@ def add_data_flags(parser: Parser) -> None:
                                                     "needed; named corpora: their own order)")
     group.add_argument("--tgt", metavar="TGT", help="target language, the ending of the target files")
     group.add_argument("--vocab-size", type=whole(259, 1_000_000), metavar="N",
-                       help="size of the joint BPE vocabulary (toy 1000, multi30k 10000, wmt 32000; own text 10000, "
+                       help="size of the joint BPE vocabulary (toy 2000, multi30k 10000, wmt 32000; own text 10000, "
                             "from a million lines on 32000; these defaults shrink where the text is too small)")
     group.add_argument("--max-length", type=whole(1, 1_000_000), default=256, metavar="N",
                        help="training pairs with more tokens on a side are dropped; valid and test are kept whole")
@@ -275,10 +275,11 @@ def batches(source_lengths, target_lengths, max_tokens: int, seed: int = 0, epoc
 
 
 def padding_share(source_lengths, target_lengths, found: list[np.ndarray]) -> float:
-    """The share of padding among all cells of the batches, both sides together, in 0..1."""
-    real = (np.asarray(source_lengths) + 1).sum() + (np.asarray(target_lengths) + 2).sum()
-    cells = sum(len(b) * (source_lengths[b].max() + 1 + target_lengths[b].max() + 2) for b in found)
-    return float(1 - real / cells)
+    """The share of padding among all cells of the batches `found`, both sides together, in 0..1."""
+    source, target = np.asarray(source_lengths) + 1, np.asarray(target_lengths) + 2         # [n] with BOS and EOS
+    cells = sum(len(batch) * (source[batch].max() + target[batch].max()) for batch in found)
+    real = sum(source[batch].sum() + target[batch].sum() for batch in found)
+    return float(1 - real / cells) if cells else 0.0
 
 
 def collate(encoded: EncodedPairs, indices, pad_to_multiple: int = 1) -> Batch:

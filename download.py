@@ -136,7 +136,7 @@ def fetch(archive: Archive, path: Path, instead: str) -> None:
 
     Raises UserError otherwise: it names the file, where it belongs, and `instead`, another way out.
     """
-    by_hand = f"fetch it by other means and put it there as {path}, {instead}, or use --data toy, which needs no download"
+    by_hand = f"fetch it by other means and put it at {path}, {instead}, or use --data toy, which needs no download"
     if path.is_file():
         with reported("read", path), open(path, "rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != archive.sha256:
@@ -215,4 +215,5 @@ def write_text(paths: list[Path], parts: list[Part], archives: dict[Archive, Pat
                 if surplus:
                     print(f"{part.src[0].url}: {surplus} lines without a translation left out", file=sys.stderr)
 
-    atomic_write(paths[0], lambda source_file: atomic_write(paths[1], lambda target_file: write(source_file, target_file)))
+    print(f"writing {paths[0]} and {paths[1]}", file=sys.stderr, flush=True)
+    atomic_write(paths[0], lambda source: atomic_write(paths[1], lambda target: write(source, target)))

@@ -8,8 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-TINY = 1e-12     # added to a divisor that can be zero
-
 
 class DynamicRouting(NamedTuple):
     """What `dynamic_routing` returns."""
@@ -22,9 +20,10 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
     """Shrinks a vector's length into [0, 1): `||s||^2 / (1 + ||s||^2) * s / ||s||`, and 0 at s = 0.
 
     Li 2019 Eq. 8, Gu 2019 Eq. 10, Duan 2020 Eq. 6. s: [..., D] with the vectors along `dim`; the same shape comes
-    back. The gradient at s = 0 is 0.
+    back. The gradient at s = 0 is 0. Half precision is computed in float32.
     """
     # ||s||^2 / (1 + ||s||^2) / ||s|| = ||s|| / (1 + ||s||^2): no division by zero
+    s = s.float() if s.dtype in (torch.float16, torch.bfloat16) else s
     length = torch.linalg.vector_norm(s, dim=dim, keepdim=True)
     return s * (length / (1 + length * length))
 
@@ -48,20 +47,20 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
         raise ValueError(f"iterations={iterations}: routing takes at least 1")
     V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
     B = V.new_zeros(V.shape[:-1])                                            # [..., M, N]
+    exists = None if mask is None else mask.unsqueeze(-2)                    # [..., 1, N]
     for _ in range(iterations):
         # C_mn = exp(B_mn) / sum_k exp(B_mk)                                   Li Alg. 1 line 4, Gu Eq. 9
-        if mask is None:
-            C = B.softmax(-1)                                                # [..., M, N]
-        else:
-            exists = mask.unsqueeze(-2)                                      # [..., 1, N]
-            C = B.masked_fill(~exists, torch.finfo(B.dtype).min).softmax(-1) * exists
+        logits = B if mask is None else B.masked_fill(~exists, torch.finfo(B.dtype).min)
+        log_C = logits.log_softmax(-1)                                       # [..., M, N]
         # s_n = sum_m C_mn V_mn                                                Gu Eq. 8, Duan Eq. 7
-        s = (C.unsqueeze(-1) * V).sum(-3)                                    # [..., N, D]
-        if normalize:
-            # s_n = sum_m C_mn V_mn / sum_m C_mn                               Li Eq. 7
-            s = s / (C.sum(-2).unsqueeze(-1) + TINY)
+        # s_n = sum_m C_mn V_mn / sum_m C_mn                                   Li Eq. 7: normalize
+        # C_mn / sum_m C_mn = softmax_m(log C_mn): exact where the sum underflows
+        share = log_C.softmax(-2) if normalize else log_C.exp()              # [..., M, N]
+        share = share if mask is None else share * exists
+        s = (share.unsqueeze(-1) * V).sum(-3)                                # [..., N, D]
         # Omega_n = ||s_n||^2 / (1 + ||s_n||^2) * s_n / ||s_n||                Li Eq. 8, Gu Eq. 10, Duan Eq. 6
         capsules = squash(s)                                                 # [..., N, D]
         # B_mn += Omega_n . V_mn                                               Li Alg. 1 line 6, Gu Eq. 11
         B = B + (capsules.unsqueeze(-3) * V).sum(-1)                         # [..., M, N]
+    C = log_C.exp() if mask is None else log_C.exp() * exists
     return DynamicRouting(capsules, C, B)

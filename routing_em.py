@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-TINY = 1e-12     # added to a divisor that can be zero
-
 
 class EMRouting(NamedTuple):
     """What `em_routing` returns."""
@@ -43,12 +41,13 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
         raise ValueError("beta_a and beta_mu go together: give both, or neither for no activations")
     V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
     N = V.shape[-2]
-    C = torch.full_like(V[..., 0], 1 / N)                                    # [..., M, N]
+    log_C = torch.full_like(V[..., 0], -math.log(N))                         # [..., M, N]
     for t in range(iterations):
         # M-step: C is held, mu, sigma and A are adjusted
         # S_n = sum_m C_mn
-        S = C.sum(-2)                                                        # [..., N]
-        share = (C / (S.unsqueeze(-2) + TINY)).unsqueeze(-1)                 # [..., M, N, 1]
+        S = log_C.exp().sum(-2)                                              # [..., N]
+        # C_mn / S_n = softmax_m(log C_mn): exact where S_n underflows, a capsule that few votes have chosen
+        share = log_C.softmax(-2).unsqueeze(-1)                              # [..., M, N, 1]
         # mu_n = sum_m C_mn V_mn / S_n                                         Li Eq. 10, Gu Eq. 12
         mu = (share * V).sum(-3)                                             # [..., N, D]
         # sigma_n^2 = sum_m C_mn (V_mn - mu_n)^2 / S_n + eps                   Li Eq. 11, Gu Eq. 12
@@ -68,8 +67,8 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
         log_P = (-square / (2 * sigma2).unsqueeze(-3)).sum(-1) \
             - (log_sigma + 0.5 * math.log(2 * math.pi)).sum(-1).unsqueeze(-2)   # [..., M, N]
         # C_mn = A_n P_mn / sum_k A_k P_mk                                     Li Eq. 12, Gu Eq. 15
-        C = (log_A.unsqueeze(-2) + log_P).softmax(-1)                        # [..., M, N]
+        log_C = (log_A.unsqueeze(-2) + log_P).log_softmax(-1)                # [..., M, N]
     A = log_A.exp()                                                          # [..., N]
     # Omega_n = A_n mu_n                                                       Li Eq. 9
     capsules = A.unsqueeze(-1) * mu if scale_by_activation else mu           # [..., N, D]
-    return EMRouting(capsules, A, C)
+    return EMRouting(capsules, A, log_C.exp())

@@ -27,7 +27,7 @@ class Verb(NamedTuple):
     third: str
     past: str
     participle: str
-    particle: str                                               # "up" of "wake up", or the preposition "for" of "wait for"
+    particle: str                                               # "up" of "wake up", "for" of "wait for", or ""
     infinitive: str                                             # without the separable prefix
     er: str
     praeteritum: str
@@ -101,7 +101,6 @@ T    lamp lamps          Lampe Lampen f
 T    chair chairs        Stuhl Stühle m
 T    gift gifts          Geschenk Geschenke n
 T    picture pictures    Bild Bilder n
-T    clock clocks        Uhr Uhren f
 
 X    book books          Buch Bücher n
 X    letter letters      Brief Briefe m
@@ -154,7 +153,6 @@ help helps helped helped              | helfen hilft half geholfen dat          
 thank thanks thanked thanked          | danken dankt dankte gedankt dat                  | H > H
 follow follows followed followed      | folgen folgt folgte +gefolgt dat                 | HA > HA
 answer answers answered answered      | antworten antwortet antwortete geantwortet dat   | H > H
-trust trusts trusted trusted          | vertrauen vertraut vertraute vertraut dat        | H > H
 buy buys bought bought                | kaufen kauft kaufte gekauft acc                  | H > ATXFV
 sell sells sold sold                  | verkaufen verkauft verkaufte verkauft acc        | H > ATFV
 need needs needed needed              | brauchen braucht brauchte gebraucht acc          | H > TFV
@@ -214,6 +212,8 @@ arrive arrives arrived arrived        | an-kommen kommt kam +gekommen acc       
 go goes went gone                     | gehen geht ging +gegangen acc                    | H >
 run runs ran run                      | laufen läuft lief +gelaufen acc                  | HA >
 come comes came come                  | kommen kommt kam +gekommen acc                   | HA >
+""",
+    "journey": """
 drive drives drove driven             | fahren fährt fuhr +gefahren acc                  | H >
 return returns returned returned      | zurück-kehren kehrt kehrte +gekehrt acc          | H >
 """,
@@ -240,13 +240,12 @@ young jung           | HA
 big groß             | ATFVP
 small klein          | HATFVP
 new neu              | TXVP
-beautiful schön      | HTXP
+beautiful schön      | TXP
 red rot              | TFV
 green grün           | TFV
 blue blau            | TV
 black schwarz        | ATV
 white weiß           | ATV
-brown braun          | AT
 happy glücklich      | H
 sad traurig          | HX
 tired müde/müd       | HA
@@ -264,13 +263,13 @@ expensive teuer/teur | TV
 cheap billig         | TV
 heavy schwer         | T
 long lang            | X
-short kurz           | X
 strange seltsam      | HXP
 quiet ruhig          | P
 dark dunkel/dunkl    | P
 """
 
-NAMES = "Anna Maria Clara Peter Paul Max"                       # the first three are resumed by "she", the others by "he"
+PASSING = "happy sad tired hungry sick strong friendly poor quiet dark expensive cheap"        # states that pass
+NAMES = {"subject": {"she": "Anna Clara", "he": "Peter Max"}, "object": {"she": "Maria Emma", "he": "Paul Leo"}}
 
 # English subject and object form | German nominative, accusative, dative | agreement: 1 (ich), 3 (er) or p (plural)
 PRONOUNS = """

@@ -21,7 +21,7 @@ from capsule_transformer import CapsuleRouting
 from cli import UserError, real, whole
 from disagreement import output_disagreement, position_disagreement, subspace_disagreement
 
-PAD, BOS, EOS = 0, 1, 2
+PAD = 0                                                  # the id of padding, as in data.py
 COMPONENTS = ("enc", "cross", "dec")                     # encoder self-attention, decoder-encoder, decoder self
 KINDS = ("subspace", "position", "output")               # of disagreement
 AGGREGATIONS = ("linear", "dynamic", "em", "gu-dynamic", "gu-em")
@@ -180,9 +180,10 @@ class Memory(NamedTuple):
 
 def positions(length: int, d_model: int, start: int = 0, device=None, dtype=None) -> Tensor:
     """Sinusoidal positions [length, d]: `PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos` (Vaswani 3.5)."""
-    p = torch.arange(start, start + length, device=device, dtype=dtype).unsqueeze(1)
-    rate = torch.exp(torch.arange(0, d_model, 2, device=device, dtype=dtype) * (-math.log(10000.0) / d_model))
-    return torch.stack([torch.sin(p * rate), torch.cos(p * rate)], dim=-1).flatten(1)
+    exact = torch.promote_types(dtype or torch.float32, torch.float32)       # bfloat16 cannot tell 256 from 257
+    p = torch.arange(start, start + length, device=device, dtype=exact).unsqueeze(1)
+    rate = torch.exp(torch.arange(0, d_model, 2, device=device, dtype=exact) * (-math.log(10000.0) / d_model))
+    return torch.stack([torch.sin(p * rate), torch.cos(p * rate)], dim=-1).flatten(1).to(dtype)
 
 
 class Embedding(nn.Embedding):
@@ -223,13 +224,13 @@ class Layer(nn.Module):
         regularized = {c for c, layers in config.places("reg").items() if layer in layers and "position" in config.reg}
         self.weights_at = regularized                    # D_position reads A^h, so the explicit path runs there
         self.attention = _attention(config, "dec" if decoder else "enc", layer)
-        self.norm1 = nn.LayerNorm(config.d_model)
         if decoder:
             self.cross = _attention(config, "cross", layer)
-            self.norm3 = nn.LayerNorm(config.d_model)
         self.ffn = nn.Sequential(nn.Linear(config.d_model, config.d_ff), nn.ReLU(), nn.Dropout(config.dropout),
                                  nn.Linear(config.d_ff, config.d_model))
-        self.norm2 = nn.LayerNorm(config.d_model)
+        self.norm1, self.norm2 = nn.LayerNorm(config.d_model), nn.LayerNorm(config.d_model)
+        if decoder:
+            self.norm3 = nn.LayerNorm(config.d_model)
         for linear in (self.ffn[0], self.ffn[3]):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
@@ -249,9 +250,9 @@ class Layer(nn.Module):
             y, y, mask, cache, need("dec" if decoder else "enc"), causal=decoder))
         cross = None
         if decoder:
-            x, cross = self.residual(x, self.norm3, lambda y: self.cross(
+            x, cross = self.residual(x, self.norm2, lambda y: self.cross(
                 y, memory.states, memory.mask[:, None, None, :], cache, need("cross")))
-        x, _ = self.residual(x, self.norm2, lambda y: (self.ffn(y), None))
+        x, _ = self.residual(x, self.norm3 if decoder else self.norm2, lambda y: (self.ffn(y), None))
         return x, own, cross
 
 
@@ -318,6 +319,8 @@ class Transformer(nn.Module):
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
+        if not config.decoder:
+            raise ValueError("config.decoder=False describes an encoder alone: build Encoder(config)")
         self.config = config
         self.source_embedding = Embedding(config.vocab_size, config.d_model, config.dropout)
         self.target_embedding = self.source_embedding if config.tie == "all" else \

@@ -19,10 +19,10 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 import checkpoint
-import data
 from attention import Cache
 from cli import Parser, UserError, real, run, whole
-from transformer import BOS, EOS, PAD, Transformer, TransformerConfig
+from data import BOS, EOS, PAD, load_tokenizer
+from transformer import Transformer, TransformerConfig
 
 MAX_SOURCE = 512            # tokens: longer lines are translated in pieces
 MAX_WORD = 1000             # characters: a longer run without a space is no language, and is copied as it stands
@@ -60,15 +60,13 @@ def expand(logits: Tensor, log_p: Tensor, beam: int, last: Tensor):
     next_p = logits.log_softmax(-1, dtype=log_p.dtype).view(*log_p.shape, -1)    # [B, k, V]
     ends = log_p + next_p[:, :, EOS]                                         # [B, k]
     next_p[:, :, :EOS + 1] = -math.inf                                       # padding and BOS are never produced
-    words, ids = next_p.topk(min(beam, next_p.shape[-1]))                    # [B, k, b]
-    b = words.shape[-1]
+    words, ids = next_p.topk(b := min(beam, next_p.shape[-1]))               # [B, k, b]
     words = (log_p.unsqueeze(-1) + words).flatten(1)                         # [B, k * b]
     words = words.masked_fill(last.unsqueeze(1), -math.inf)
     words, best = words.topk(min(beam, words.shape[1]))                      # [B, k']
     rivals = torch.cat([words, ends], dim=1).unsqueeze(1)                    # [B, 1, k' + k]
     better = (rivals > ends.unsqueeze(2)).sum(-1)                            # [B, k]
-    ends = ends.masked_fill(better >= beam, -math.inf)
-    return words, best // b, ids.flatten(1).gather(1, best), ends
+    return words, best // b, ids.flatten(1).gather(1, best), ends.masked_fill(better >= beam, -math.inf)
 
 
 @torch.inference_mode()
@@ -80,11 +78,11 @@ def beam_search(model, source: Tensor, beam: int = 4, lenpen: float = 0.6, max_l
     live on. The search of a sentence stops when `beam` hypotheses have finished (so beam 1 is greedy search), at
     max_length tokens with EOS (None: see `length_limit`), or when no live hypothesis can beat the worst of the nbest
     kept: log P only falls and lp only grows, so `log P / lp(max_length)` of the best live one bounds all that is to
-    come. The latter changes no result. A stopped sentence leaves the batch; no sentence's result depends on the others'.
-    Log-probabilities are float32 or better. Fewer than nbest come back only where fewer exist within max_length.
+    come. The last changes no result. A stopped sentence leaves the batch; no result depends on the other sentences.
+    Scores are float32 or better. Fewer than nbest come back only where fewer were found within max_length.
     """
-    if not 1 <= nbest <= beam:
-        raise ValueError(f"nbest={nbest} must lie between 1 and beam={beam}")
+    if not 1 <= nbest <= beam or (max_length is not None and max_length < 1):
+        raise ValueError(f"needs 1 <= nbest={nbest} <= beam={beam} and max_length={max_length} of 1 or more")
     B, device = len(source), source.device
     limit = length_limit(source) if max_length is None else source.new_full((B,), max_length)
     longest = int(limit.max())
@@ -95,7 +93,8 @@ def beam_search(model, source: Tensor, beam: int = 4, lenpen: float = 0.6, max_l
     tokens = source.new_full((B, 1, longest), EOS)                           # [B, k, longest], k = 1 at first
     newest, log_p = source.new_full((B, 1), BOS), lp.new_zeros(B, 1)         # [B * k, 1], [B, k]
     kept, scores = tokens.expand(-1, nbest, -1), lp.new_full((B, nbest), -math.inf)
-    ended, alive, found = limit.new_zeros(B), list(range(B)), [None] * B
+    ended, alive, found = limit.new_zeros(B), list(range(B)), {}
+    take = lambda x, index: x.gather(1, index.unsqueeze(-1).expand(-1, -1, longest))       # [B, n, longest]
     for t in range(1, longest + 1):
         k, logits = log_p.shape[1], model.decode(newest, memory, cache)[:, -1]             # [B * k, V]
         log_p, parent, ids, ends = expand(logits, log_p, beam, limit == t)
@@ -107,35 +106,23 @@ def beam_search(model, source: Tensor, beam: int = 4, lenpen: float = 0.6, max_l
         done = (ended >= beam) | (log_p[:, 0] / lp[limit] <= scores[:, -1]) | (limit == t)
         rows = torch.arange(len(alive), device=device).unsqueeze(1) * k + parent           # [B, k']
         done = done.tolist()                                                 # the step's only wait for the device
-        for i, stopped in enumerate(done):
-            if stopped:
-                found[alive[i]] = kept[i], scores[i]
-        if all(done):
+        found.update((alive[i], (kept[i], scores[i])) for i, stopped in enumerate(done) if stopped)
+        left = [i for i, stopped in enumerate(done) if not stopped]
+        if not left:
             break
-        if any(done):
-            alive = [sentence for sentence, stopped in zip(alive, done) if not stopped]
-            left = torch.tensor([i for i, stopped in enumerate(done) if not stopped], device=device)
+        moved = len(left) < len(alive) or rows.shape[1] != k                 # rows change their sentences
+        if len(left) < len(alive):
+            alive, left = [alive[i] for i in left], torch.tensor(left, device=device)
             log_p, ids, rows, tokens, kept, scores, ended, limit = (
                 x.index_select(0, left) for x in (log_p, ids, rows, tokens, kept, scores, ended, limit))
-        moved = any(done) or rows.shape[1] != k                              # rows change their sentences
         if moved:
             memory = memory.select(rows.flatten())
         if moved or beam > 1:
             cache.reorder(rows.flatten(), same_sources=not moved)
         newest = ids.reshape(-1, 1)
-    return hypotheses(*(torch.stack(x) for x in zip(*found)))
-
-
-def take(x: Tensor, index: Tensor) -> Tensor:
-    """x [B, k, L] at index [B, k'] of its second dimension: [B, k', L]."""
-    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
-
-
-def hypotheses(tokens: Tensor, scores: Tensor) -> list[list[Hypothesis]]:
-    """tokens [B, nbest, longest], filled up with EOS, and scores [B, nbest], -inf where there is none, as lists."""
+    kept, scores = (torch.stack(x).tolist() for x in zip(*(found[i] for i in range(B))))
     return [[Hypothesis(ids[:ids.index(EOS)] if EOS in ids else ids, score)
-             for ids, score in zip(*sentence) if score > -math.inf]
-            for sentence in zip(tokens.tolist(), scores.tolist())]
+             for ids, score in zip(*sentence) if score > -math.inf] for sentence in zip(kept, scores)]
 
 
 # Lines of text
@@ -161,18 +148,16 @@ def pieces(line: str, tokenizer, limit: int) -> list[tuple[str, list[int] | None
             if more is not None and len(ids) + len(more) <= limit:
                 text, ids = longer, ids + more
                 continue
-            if text:
-                found.append((text, ids))
+            found += [(text, ids)] * bool(text)
             text, ids = "", []
             if more is None:
                 found.append((word, None))
             elif len(more := encode(word)) <= limit:
                 text, ids = word, more
             else:
-                step = max(1, limit // 4)                                    # a character has 4 bytes, so 4 tokens, at most
+                step = max(1, limit // 4)                                    # a character is 4 bytes or tokens at most
                 found += [(part, encode(part)) for part in (word[i:i + step] for i in range(0, len(word), step))]
-        if text:
-            found.append((text, ids))
+        found += [(text, ids)] * bool(text)
     return found
 
 
@@ -183,11 +168,10 @@ def one_line(text: str) -> str:
 
 def batches(lengths: list[int], max_tokens: int) -> list[list[int]]:
     """Indices sorted by length, longest first, in batches of at most max_tokens with padding (but never empty)."""
-    order, found = sorted(range(len(lengths)), key=lambda i: -lengths[i]), []
-    while order:
-        size = max(1, max_tokens // lengths[order[0]])
-        found.append(order[:size])
-        order = order[size:]
+    order, found, start = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True), [], 0
+    while start < len(order):
+        found.append(order[start:start + max(1, max_tokens // lengths[order[start]])])
+        start += len(found[-1])
     return found
 
 
@@ -219,11 +203,9 @@ def translate_nbest(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
     return [joined(line) for line in results]
 
 
-def translate_lines(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6, max_tokens: int = 8192,
-                    progress: bool = False) -> list[str]:
-    """The best translation of every line, as text: see `translate_nbest`."""
-    return [line[0].text for line in translate_nbest(model, tokenizer, lines, beam, lenpen, max_tokens,
-                                                     progress=progress)]
+def translate_lines(model, tokenizer, lines, **how) -> list[str]:
+    """The best translation of every line, as text; the arguments are those of `translate_nbest`."""
+    return [line[0].text for line in translate_nbest(model, tokenizer, lines, **how)]
 
 
 def joined(parts: list[list[Translation]]) -> list[Translation]:
@@ -238,13 +220,13 @@ def joined(parts: list[list[Translation]]) -> list[Translation]:
 def pick_device(name: str) -> torch.device:
     """The device of that name; "auto" is the first GPU, else the CPU. Raises UserError for one that is not there."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kind, _, number = name.partition(":")
-    if name != "cpu" and not (kind == "cuda" and (name == "cuda" or number.isdecimal())):
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d\d?)?", name):
         raise UserError(f"--device {name}: choose auto, cpu, cuda or cuda:N")
-    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
-        raise UserError(f"--device {name}: this machine has {torch.cuda.device_count()} GPUs; --device cpu works anywhere")
-    return torch.device(name)
+    device, count = torch.device(name), torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise UserError(f"--device {name}: this machine has {count} GPUs; --device cpu works anywhere")
+    return device
 
 
 def load_run(folder, name: str = "best", device="cpu"):
@@ -258,8 +240,8 @@ def load_run(folder, name: str = "best", device="cpu"):
     there = sorted(file.stem for file in folder.glob("*.pt"))
     if name not in there:
         raise UserError(f"{path} does not exist; --checkpoint can be {', '.join(there) or 'given once there is one'}")
-    tokenizer = data.load_tokenizer(folder / "tokenizer.json")
-    state = checkpoint.load(path, device, needs=("model",))["model"]
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    state = checkpoint.load(path, needs=("model",))["model"]
     try:
         config = TransformerConfig(**settings["model"])
         model = Transformer(config).to(device)
@@ -274,15 +256,10 @@ def load_run(folder, name: str = "best", device="cpu"):
     return model.eval(), tokenizer, settings
 
 
-def bleu_metric(lowercase: bool = False, references=None):
-    """sacreBLEU's BLEU, case-sensitive on its own 13a tokens unless lowercase; references: one list of lines."""
-    from sacrebleu.metrics import BLEU
-    return BLEU(lowercase=lowercase, force=True, references=references and [references])
-
-
 def corpus_bleu(hypotheses, references, lowercase: bool = False) -> tuple[float, str]:
-    """The sacreBLEU score (0..100) of lines against one reference each, and its signature."""
-    metric = bleu_metric(lowercase)
+    """The sacreBLEU score (0..100) of lines against one reference each, and its signature; lowercase: without case."""
+    from sacrebleu.metrics import BLEU
+    metric = BLEU(lowercase=lowercase, force=True)
     return metric.corpus_score(list(hypotheses), [list(references)]).score, str(metric.get_signature())
 
 
@@ -291,16 +268,16 @@ def paired_bootstrap(systems, references, lowercase: bool = False) -> str:
 
     p is the chance that the baseline would look as different as this by the choice of the test sentences alone.
     """
+    from sacrebleu.metrics import BLEU
     from sacrebleu.significance import PairedTest
-    metric = {"BLEU": bleu_metric(lowercase, references)}
-    signatures, columns = PairedTest(systems, metric, references=None, test_type="bs")()
+    metric = BLEU(lowercase=lowercase, force=True)
+    signatures, columns = PairedTest(systems, {"BLEU": metric}, [references], test_type="bs")()
     width = max(len(name) for name, _ in systems)
-    rows = [f"{'run':<{width}}   BLEU   mean ± 95% CI        p"]
-    for name, result in zip(columns["System"], columns["BLEU"]):
-        p = "baseline" if result.p_value is None else f"{result.p_value:.4f}"
-        if name != systems[0][0] and dict(systems)[name] == systems[0][1]:   # sacreBLEU would give them the smallest p
-            p = "identical"
-        rows.append(f"{name:<{width}}  {result.score:5.2f}  {result.mean:6.2f} ± {result.ci:4.2f} {p:>10}")
+    rows = [f"{'run':<{width}}   BLEU   mean ± 95% CI           p"]
+    for (name, lines), result in zip(systems, columns["BLEU"]):
+        same = lines == systems[0][1]                                        # sacreBLEU would give them the smallest p
+        p = "baseline" if result.p_value is None else "identical" if same else f"{result.p_value:.4f}"
+        rows.append(f"{name:<{width}}  {result.score:5.2f}  {result.mean:6.2f} ± {result.ci:4.2f}  {p:>10}")
     return "\n".join(rows + [str(signatures["BLEU"])])
 
 
@@ -314,19 +291,18 @@ def parser() -> Parser:
     p.add_argument("--input", metavar="FILE", help="text to translate, UTF-8 (standard input)")
     p.add_argument("--output", metavar="FILE", help="where the translations go, at the end (standard output)")
     p.add_argument("--checkpoint", default="best", metavar="NAME", help="best, last, average, step-N")
-    p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     group = p.add_argument_group("beam search")
     group.add_argument("--beam", type=whole(1, 1000), default=4, help="hypotheses kept; 1 is greedy search")
     group.add_argument("--lenpen", type=real(0, 10), default=0.6, help="length penalty; 0 prefers short translations")
-    group.add_argument("--nbest", type=whole(1, 1000), default=1, help="translations per line, at most --beam; more than "
-                       "1 adds a first column, the number of the input line")
+    group.add_argument("--nbest", type=whole(1, 1000), default=1, help="translations per line; more than 1 adds a "
+                       "first column, the line's number")
     group.add_argument("--scores", action="store_true", help="adds a column before the text: log P / length penalty")
     group.add_argument("--max-tokens", type=whole(1), default=8192, help="batch size in beams x source tokens")
     group = p.add_argument_group("scoring (on standard error)")
     group.add_argument("--reference", metavar="FILE", help="reference translations: prints sacreBLEU and its signature")
     group.add_argument("--lowercase", action="store_true", help="scores without regard to case")
-    group.add_argument("--compare", metavar="OTHER", help="another run folder, translated alike: prints the paired "
-                       "bootstrap test of RUN against it; needs --reference")
+    group.add_argument("--compare", metavar="OTHER", help="another run: prints a paired bootstrap test against it")
     return p
 
 
@@ -354,22 +330,17 @@ def check_flags(args, interactive: bool) -> None:
     if args.nbest > args.beam:
         raise UserError(f"--nbest {args.nbest} needs a --beam of {args.nbest} or more")
     if (args.compare or args.lowercase) and not args.reference:
-        raise UserError(f"--{'compare' if args.compare else 'lowercase'} scores translations: it needs --reference FILE")
+        raise UserError(f"--{'compare' if args.compare else 'lowercase'} is about scores: it needs --reference FILE")
     if interactive and (args.reference or args.output):
         raise UserError(f"--{'reference' if args.reference else 'output'} needs text from --input or a pipe")
-    if args.output:
-        folder = Path(args.output).absolute().parent
-        if Path(args.output).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise UserError(f"--output {args.output}: cannot be written; name a file in a folder that exists")
+    if args.output and (Path(args.output).is_dir() or not os.access(Path(args.output).absolute().parent, os.W_OK)):
+        raise UserError(f"--output {args.output}: cannot be written; name a file in a folder that exists")
 
 
-def formatted(translations: list[list[Translation]], nbest: int, scores: bool) -> str:
-    """The output: a line per translation, columns separated by tabs: line number (nbest > 1), score, text."""
-    rows = []
-    for number, line in enumerate(translations, start=1):
-        for x in line:
-            rows.append("\t".join([str(number)] * (nbest > 1) + [f"{x.score:.4f}"] * scores + [x.text]) + "\n")
-    return "".join(rows)
+def formatted(translations: list[list[Translation]], args) -> str:
+    """The output: a line per translation, columns separated by tabs: line number (--nbest), score (--scores), text."""
+    return "".join("\t".join([str(number)] * (args.nbest > 1) + [f"{x.score:.4f}"] * args.scores + [x.text]) + "\n"
+                   for number, line in enumerate(translations, start=1) for x in line)
 
 
 def interact(translate, args) -> None:
@@ -377,7 +348,7 @@ def interact(translate, args) -> None:
     print("One sentence per line; Ctrl-D ends.", file=sys.stderr)
     while True:
         try:
-            print(formatted(translate([input("> ")]), args.nbest, args.scores), end="", flush=True)
+            print(formatted(translate([input("> ")]), args), end="", flush=True)
         except UnicodeDecodeError:
             print("that was not UTF-8", file=sys.stderr)
         except EOFError:
@@ -392,25 +363,27 @@ def command(args) -> None:
     device = pick_device(args.device)
     runs = {folder: load_run(folder, args.checkpoint, device)[:2] for folder in filter(None, [args.compare, args.run])}
     lines = [] if interactive else read_lines(args.input)
-    references = read_lines(args.reference) if args.reference else None
-    if references is not None and len(references) != len(lines):
+    references = read_lines(args.reference) if args.reference else []
+    if references and len(references) != len(lines):
         raise UserError(f"--reference {args.reference} has {len(references)} lines and the input {len(lines)}; "
                         "line i of the one must translate line i of the other")
 
     def translate(lines, folder=args.run, progress=False):
-        return translate_nbest(*runs[folder], lines, args.beam, args.lenpen, args.max_tokens, args.nbest,
-                               progress=progress)
+        try:
+            return translate_nbest(*runs[folder], lines, args.beam, args.lenpen, args.max_tokens, args.nbest,
+                                   progress=progress)
+        except torch.OutOfMemoryError:
+            raise UserError(f"--max-tokens {args.max_tokens} is too much for the memory of {device}") from None
 
     if interactive:
         return interact(translate, args)
     found = {folder: translate(lines, folder, progress=True) for folder in runs}
-    text = formatted(found[args.run], args.nbest, args.scores)
+    text = formatted(found[args.run], args)
     if args.output:
         checkpoint.atomic_write(args.output, text)
     else:
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         sys.stdout.write(text)
-        sys.stdout.flush()
     if references:
         systems = [(folder, [line[0].text for line in found[folder]]) for folder in runs]
         score, signature = corpus_bleu(systems[-1][1], references, args.lowercase)
