@@ -126,6 +126,8 @@ def splits(train: int = 50_000, valid: int = 1_000, test: int = 1_000, seed: int
 def write(prefix: str, count: int, seed: int = 1) -> None:
     """Writes `count` pairs to PREFIX.en and PREFIX.de, line by line, with repetitions (a set of all lines would need
     the memory). Both files appear when they are whole. Raises UserError where they cannot be written."""
+    if not os.path.basename(prefix):
+        raise UserError(f"--write {prefix!r} names no file: give a prefix such as data/toy")
     rng, names = random.Random(seed), [f"{prefix}.en", f"{prefix}.de"]
     parts = [f"{name}.{os.getpid()}.part" for name in names]
     try:

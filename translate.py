@@ -194,9 +194,10 @@ def translate_nbest(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
         with tqdm(total=len(places), unit="line", disable=not (progress and sys.stderr.isatty())) as bar:
             for batch in batches([len(ids) * beam for ids in sources], max_tokens):
                 source = pad_sequence([sources[n] for n in batch], batch_first=True, padding_value=PAD)    # [B, L_s]
-                for n, found in zip(batch, beam_search(model, source.to(device), beam, lenpen, nbest=nbest)):
-                    i, j = places[n]
-                    results[i][j] = [Translation(one_line(tokenizer.decode(h.tokens)), h.score) for h in found]
+                found = beam_search(model, source.to(device), beam, lenpen, nbest=nbest)
+                for (i, j), best in zip((places[n] for n in batch), found):
+                    results[i][j] = [Translation(one_line(tokenizer.decode(h.tokens)), h.score) for h in best] or \
+                        [Translation("", -math.inf)]                         # a model whose scores are no numbers
                 bar.update(len(batch))
     finally:
         model.train(training)
@@ -210,8 +211,7 @@ def translate_lines(model, tokenizer, lines, **how) -> list[str]:
 
 def joined(parts: list[list[Translation]]) -> list[Translation]:
     """One line's translations from those of its pieces: the n-th (or last) of each, joined; scores added."""
-    ranks = range(max(map(len, parts), default=1))
-    chosen = [[part[min(n, len(part) - 1)] for part in parts] for n in ranks]
+    chosen = [[part[min(n, len(part) - 1)] for part in parts] for n in range(max(map(len, parts), default=1))]
     return [Translation(" ".join(x.text for x in line), sum(x.score for x in line)) for line in chosen]
 
 
@@ -225,7 +225,7 @@ def pick_device(name: str) -> torch.device:
         raise UserError(f"--device {name}: choose auto, cpu, cuda or cuda:N")
     device, count = torch.device(name), torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
-        raise UserError(f"--device {name}: this machine has {count} GPUs; --device cpu works anywhere")
+        raise UserError(f"--device {name}: this machine has {count} GPUs; choose cpu or auto")
     return device
 
 
@@ -311,8 +311,7 @@ def read_lines(path: str | None) -> list[str]:
 
     Raises UserError for a file that is missing, unreadable, empty, or not UTF-8 (naming the line).
     """
-    name = path or "standard input"
-    with checkpoint.reported("read", name):
+    with checkpoint.reported("read", name := path or "standard input"):
         content = sys.stdin.buffer.read() if path is None else Path(path).read_bytes()
     if path and not content:
         raise UserError(f"{path} is empty; it should hold one sentence per line")
@@ -352,8 +351,7 @@ def interact(translate, args) -> None:
         except UnicodeDecodeError:
             print("that was not UTF-8", file=sys.stderr)
         except EOFError:
-            print()
-            return
+            return print()
 
 
 def command(args) -> None:

@@ -263,6 +263,12 @@ def test_any_unicode_gives_one_line_each(model, tokenizer):
     assert sum(map(bool, found)) > 150
 
 
+def test_a_model_whose_scores_are_no_numbers_still_gives_a_line_each(tokenizer):
+    model = small(tokenizer)
+    model.output.weight.data.fill_(math.nan)
+    assert translate_nbest(model, tokenizer, ["a dog", ""], beam=2) == [[("", -math.inf)], [("", 0.0)]]
+
+
 # Scores
 
 def test_corpus_bleu_is_sacrebleus():

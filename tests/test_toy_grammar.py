@@ -1,0 +1,110 @@
+"""toy_grammar.py: the counts are exact, every rule is used, and the German is a function of the English."""
+import random
+from collections import Counter
+from itertools import product
+
+import pytest
+
+import toy
+import toy_grammar as grammar
+
+def derivations(part):
+    """Every value of a part of the grammar."""
+    if isinstance(part, grammar.Leaf):
+        yield part.value
+    elif isinstance(part, grammar.Choice):
+        for one in part.parts:
+            yield from derivations(one)
+    else:
+        for values in product(*(list(derivations(one)) for one in part.parts)):
+            yield part.make(*values)
+
+
+@pytest.mark.parametrize("part", [
+    grammar.prepositional("goal"), grammar.argument("V", role="subject", plain=True), grammar.time("past"),
+    grammar.groups("past", negated=True), grammar.copula("H", True)])
+def test_counts_are_exact(part):
+    """The counts by length agree with writing all derivations out."""
+    found = list(derivations(part))
+    assert len(found) == sum(part.lengths.values())
+    if hasattr(found[0], "tree"):
+        trees = [value.tree() for value in found]
+        assert Counter(len(toy.words(tree)) for tree in trees) == part.lengths
+        assert len(set(trees)) == len(trees)
+
+
+def test_lengths_of_sentences(monkeypatch):
+    """The number of words that the grammar counts for a derivation is that of its English sentence."""
+    counted, leaf, join = [0], grammar.Leaf.sample, grammar.Join.sample
+
+    def leaf_words(self, uniform):
+        counted[0] += next(iter(self.lengths))
+        return leaf(self, uniform)
+
+    def join_words(self, uniform):
+        counted[0] += self.words
+        return join(self, uniform)
+    monkeypatch.setattr(grammar.Leaf, "sample", leaf_words)
+    monkeypatch.setattr(grammar.Join, "sample", join_words)
+    rng = random.Random(5)
+    for _ in range(5_000):
+        counted[0] = 0
+        found = toy.example(grammar.sentence().sample(rng.random))
+        assert found.features.words == counted[0] and found.features.words in grammar.sentence().lengths
+
+
+def test_count_derivations():
+    lengths = grammar.sentence().lengths
+    assert toy.count_derivations() == sum(lengths.get(words, 0) for words in range(6, 21)) > 10 ** 9
+
+
+def productions(part, seen):
+    """Every (Choice, alternative) below a part, by name."""
+    if id(part) not in seen:
+        seen.add(id(part))
+        for label, one in zip(getattr(part, "labels", ()), getattr(part, "parts", ())):
+            yield part.name, label
+        for one in getattr(part, "parts", ()):
+            yield from productions(one, seen)
+
+
+CONSTRUCTIONS = {"sentence", "tense", "negated", "be", "frame", "group", "argument", "modifier", "adjunct", "determiner",
+                 "goal", "place", "coordination", "kind", "conjunction", "adjectives"}             # names of Choices
+
+
+def test_every_production_is_reached(monkeypatch):
+    """20,000 sentences reach every alternative of every Choice, and each construction is in at least 2 % of them."""
+    drawn, draw = set(), grammar.Choice.sample
+
+    def recorded(self, uniform):
+        index = grammar.bisect(self.bounds, uniform() * self.total)
+        drawn.add((self.name, self.labels[index]))
+        return self.parts[index].sample(uniform)
+    assert draw(grammar.sentence(), random.Random(1).random) is not None
+    monkeypatch.setattr(grammar.Choice, "sample", recorded)
+    rng, times = random.Random(6), Counter()
+    for _ in range(20_000):
+        drawn.clear()
+        toy.derive(rng)
+        times.update(drawn)
+    every = set(productions(grammar.sentence(), set()))
+    assert every == set(times), every - set(times)
+    rare = {one: count for one, count in times.items() if one[0] in CONSTRUCTIONS and count < 400}
+    assert not rare
+
+
+def test_one_translation(monkeypatch):
+    """No English sentence has two translations or two trees. With one word of each kind, many derivations collide."""
+    draw, one_word = grammar.Choice.sample, {"noun", "verb", "adjective", "name", "adverb", "conjunction", "word"}
+    known, rng, turn = {}, random.Random(3), 0
+
+    def narrow(self, uniform):
+        if self.name == "adjectives":
+            return self.parts[0].sample(uniform)
+        return self.parts[turn % len(self.parts)].sample(uniform) if self.name in one_word else draw(self, uniform)
+    monkeypatch.setattr(grammar.Choice, "sample", narrow)
+    for turn in range(20):
+        for _ in range(1_000):
+            one = toy.derive(rng)
+            assert known.setdefault(one.english, (one.german, one.tree)) == (one.german, one.tree)
+    assert len(known) < 19_000                                      # so there was something to compare
