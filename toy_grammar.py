@@ -97,6 +97,11 @@ NAMES = {(role, pronoun): [Word("NNP", (name, name), dict.fromkeys(lexicon.CASES
          for role, table in lexicon.NAMES.items() for pronoun, names in table.items()}
 
 
+def rank(adjective: lexicon.Adjective) -> int:
+    """Where an adjective stands among others: size after quality, then age, then color. So German needs no comma."""
+    return next((i for i, words in enumerate(lexicon.RANKS, 1) if adjective.english in words.split()), 0)
+
+
 @lru_cache(maxsize=None)
 def noun_phrase(kind: str, use: str = "any", level: int = 0, number: str = "sp", half: int = 0,
                 plain: bool = False) -> Choice:
@@ -108,15 +113,18 @@ def noun_phrase(kind: str, use: str = "any", level: int = 0, number: str = "sp",
     """
     wide = {"he": "H", "she": "H", "W": "T"}.get(kind, kind if kind in "HATFXV" else "P")
     adjective = one_of("adjective", ADJECTIVES[wide], 1)
+    pairs = [(one, other) for one in ADJECTIVES[wide] for other in ADJECTIVES[wide] if rank(one) < rank(other)]
     adjectives = Leaf(()) if plain else Choice(
-        "adjectives", (70, "none", Leaf(())), (27, "one", Join(lambda one: (one,), adjective)),
-        (3, "two", Join(lambda one, other: (one, other), adjective, adjective)))
-    noun = one_of("noun", NOUNS[kind][half - 1::2] if half else NOUNS[kind], 1)
-    modifier = modifiers(kind) if level else NOTHING
+        "adjectives", (72, "none", Leaf(())), (25, "one", Join(lambda one: (one,), adjective)),
+        (3, "two", Choice("pair", *((1, f"{one.english} {other.english}", Leaf((one, other), 2)) for one, other in pairs))))
+    nouns = NOUNS[kind][half - 1::2] if half else NOUNS[kind]
+    owned = one_of("noun", [noun for noun in nouns if noun.english not in lexicon.UNOWNED.split()], 1)
+    noun, modifier = one_of("noun", nouns, 1), modifiers(kind) if level else NOTHING
 
     def phrases(weights, plural):
         return [(weight, f"{name} {'plural' if plural else 'singular'}", Join(
-            NounPhrase, Leaf(name, 0 if plural and name == "a" else 1), adjectives, noun, Leaf(plural), modifier))
+            NounPhrase, Leaf(name, 0 if plural and name == "a" else 1), adjectives,
+            owned if name in ("my", "his", "her") else noun, Leaf(plural), modifier))
             for name, weight in weights.items() if use == "place" or name in USES[use]]
     if use == "place":
         return Choice("determiner", *phrases(PLACE, False))
@@ -132,7 +140,7 @@ def argument(kind: str, use: str = "any", level: int = 0, role: str = "object", 
     pair = ("he", 0), ("she", 0)
     if kind != "H":
         pair = (kind, 1), (kind, 2)
-    both = Join(Both, *(noun_phrase(one, "definite", half=half) for one, half in pair), words=1)
+    both = Join(Both, *(noun_phrase(one, "definite", half=half, plain=plain) for one, half in pair), words=1)
     no = Join(lambda noun: NounPhrase("no", (), noun, False), one_of("noun", NOUNS[kind], 1), words=1)
     subject = role == "subject"
     pronouns = [PRONOUNS[name] for name in (PRONOUNS if subject else ("he", "she", "they"))]
@@ -176,7 +184,7 @@ def modifiers(kind: str) -> Choice:
 
     def relative(pronoun, clauses):
         return Join(lambda clause: Relative(pronoun, clause), either_tense(clauses), words=1)
-    return Choice("modifier", (80, "none", NOTHING),
+    return Choice("modifier", (82, "none", NOTHING),
                   (7, "subject relative", relative("who" if human else "that", lacks_subject)),
                   (6 if human else 12, "object relative", relative("whom" if human else "that", lacks_object)),
                   (6, "with", prepositional("with")) if human else None,
@@ -187,8 +195,9 @@ def modifiers(kind: str) -> Choice:
 
 KINDS = {"H": 70, "A": 15, "V": 5, "X": 4, "T": 4, "F": 2, "P": 2}                       # weights of subjects
 ADJUNCTS = {"none": 42, "adverb": 18, "time": 15, "place": 16, "both": 4,
-            "dated": 42, "fronted": 42, "fronted adverb": 14}
+            "dated": 42, "fronted": 42, "fronted adverb": 17}
 EVERYWHERE = ("none", "adverb", "time", "place", "both")
+SHORT = ("none", "adverb", "time")
 
 
 def either_tense(part: Callable[[str], Any]) -> Choice:
@@ -197,15 +206,18 @@ def either_tense(part: Callable[[str], Any]) -> Choice:
 
 
 @lru_cache(maxsize=None)
-def groups(tense: str, negated: bool = False, question: bool = False, be: bool = False) -> Choice:
-    """Tense, perfect and modal; the English words they add are the auxiliaries, "not" and "to"."""
+def groups(tense: str, kind: str = "H", negated: bool = False, question: bool = False, be: bool = False) -> Choice:
+    """Tense, perfect and modal of a verb, or of "be", with a subject of the class `kind`: only H and A want things.
+
+    The English words that they add are the auxiliaries, "not" and "to".
+    """
     simple = int(negated) if be else 2 if negated else int(question)
     can = 1 + (negated and tense == "past")                     # cannot, could not
     semi = 3 if question else 4 if negated else 2               # does ... have to, does not have to, has to
     return Choice("group", (60, "simple", Leaf(Group(tense), simple)),
                   (22 if tense == "present" else 9, "perfect", Leaf(Group(tense, True), 1 + negated)),
                   *((7, modal, Leaf(Group(tense, False, modal), can if modal == "can" else semi))
-                    for modal in MODALS if not be))
+                    for modal in MODALS if not be and (modal != "want" or kind in "HA")))
 
 
 @lru_cache(maxsize=None)
@@ -249,7 +261,7 @@ def predicate(kind: str, negated: bool, level: int, located: bool = False) -> Ch
                   (9, "alone", frame("alone")),
                   None if located else (9, "place", frame("place", ("place", phrase("place")))),
                   None if located else (6, "goal", frame("goal", ("goal", phrase("goal")))),
-                  None if located else (3, "journey", frame("journey", ("goal", phrase("to")))))
+                  None if located else (4, "journey", frame("journey", ("goal", phrase("to")))))
 
 
 @lru_cache(maxsize=None)
@@ -273,7 +285,7 @@ def clause(tense: str, subject: Any = None, kinds: tuple = tuple(KINDS), adjunct
         return ADJUNCTS[adjunct], adjunct, Join(
             lambda subject, group, fields, adverb, place, time: Clause(
                 subject, group, negated, **{"adverb": adverb, "place": place, "time": time, **fields}),
-            subject or usual, groups(tense, negated, question, be), values,
+            subject or usual, groups(tense, kind, negated, question, be), values,
             ADVERB if "adverb" in adjunct else NOTHING,
             prepositional("place") if adjunct in ("place", "both") else NOTHING,
             time(tense) if adjunct in ("time", "both") else NOTHING)
@@ -310,14 +322,15 @@ THAT, AND, BUT = fixed("IN", "that", "dass"), fixed("CC", "and", "und"), fixed("
 @lru_cache(maxsize=None)
 def reason(tense: str) -> Join:
     """A subordinate clause with because, although, while, or in the present if."""
-    words = [word for name, word in CONJUNCTIONS.items() if tense == "present" or name != "if"]
-    return Join(Subordinate, one_of("conjunction", words, 1), clause(tense, level=0))
+    weights = {name: 3 if name == "if" else 1 for name in CONJUNCTIONS if tense == "present" or name != "if"}
+    conjunction = Choice("conjunction", *((weight, name, Leaf(CONJUNCTIONS[name], 1)) for name, weight in weights.items()))
+    return Join(Subordinate, conjunction, clause(tense, adjuncts=SHORT, level=0))
 
 
 @lru_cache(maxsize=None)
 def reporting(tense: str, nested: bool = False) -> Choice:
     """He says that ...; unless `nested` already, perhaps: he says that she believes that ..."""
-    inner = either_tense(lambda tense: Choice("that", (85, "clause", clause(tense)), None if nested else
+    inner = either_tense(lambda tense: Choice("that", (85, "clause", clause(tense, adjuncts=SHORT)), None if nested else
                                               (15, "nested", reporting(tense, True))))
     that = Join(lambda inner: Subordinate(THAT, inner), inner, words=1)
     fields = Join(lambda verb, that: {"verb": verb, "that": that}, one_of("verb", VERBS["clause"], 1), that)
@@ -330,8 +343,6 @@ def coordination(tense: str) -> Choice:
 
     No other noun phrase in the place of subject or object of the first clause fits the pronoun better.
     """
-    plain = ("none", "adverb", "time", "place")
-
     def pair(first, conjunction, second):
         return Join(lambda first, conjunction, second: Sentence(first, conjunction=conjunction, second=second),
                     first, conjunction, second)
@@ -343,7 +354,7 @@ def coordination(tense: str) -> Choice:
                       (15, "name", one_of("name", NAMES[role, pronoun], 1)))
 
     def resumed(pronoun):
-        second = clause(tense, Leaf(PRONOUNS[pronoun], 1), ("H",), plain, 0)
+        second = clause(tense, Leaf(PRONOUNS[pronoun], 1), ("H",), SHORT, 0)
         conjunction = Choice("conjunction", (2, "and", Leaf(AND, 1)), (1, "but", Leaf(BUT, 1)))
         pronouns = one_of("pronoun", [PRONOUNS[name] for name in PRONOUNS if name != pronoun], 1)
         other = Choice("argument", (50, "noun phrase", people("she" if pronoun == "he" else "he", "subject")),
@@ -351,13 +362,13 @@ def coordination(tense: str) -> Choice:
         verbs = [verb for verb in VERBS["object"] if "H" in verb.subjects and "H" in verb.objects]
         meets = Join(lambda verb, object_: {"verb": verb, "object": object_}, one_of("verb", verbs, 1),
                      people(pronoun, "object"))
-        return {"subject": pair(clause(tense, people(pronoun, "subject"), ("H",), plain, 0), conjunction, second),
+        return {"subject": pair(clause(tense, people(pronoun, "subject"), ("H",), SHORT, 0), conjunction, second),
                 "object": pair(clause(tense, other, ("H",), ("none",), 0, "no", fields=meets), conjunction, second)}
     parts = {pronoun: resumed(pronoun) for pronoun in ("he", "she", "they")}
     nouns = noun_phrase("H", "unquantified")
-    denied = pair(clause(tense, nouns, ("H",), plain, 0, "no"), Leaf(BUT, 1),
+    denied = pair(clause(tense, nouns, ("H",), SHORT, 0, "no"), Leaf(BUT, 1),
                   clause(tense, nouns, ("H",), ("none", "place"), 0, "yes"))
-    return Choice("coordination", (20, "denied", denied), *((40, f"{role} resumed", Choice(
+    return Choice("coordination", (30, "denied", denied), *((35, f"{role} resumed", Choice(
         "resumed", *((1, pronoun, part[role]) for pronoun, part in parts.items()))) for role in ("subject", "object")))
 
 
@@ -370,15 +381,15 @@ def sentence() -> Choice:
         adverb = Choice("front", (60, "time", time(tense)), (40, "sometimes", Leaf(SOMETIMES, 1)))
         because = Join(lambda clause, reason: Sentence(clause._replace(reason=reason)),
                        clause(tense, adjuncts=("none", "place"), level=0), reason(tense))
-        return Choice("sentence", (36, "plain", Join(Sentence, clause(tense))),
-                      (8, "that", Join(Sentence, reporting(tense))),
-                      (7, "reason", because),
+        return Choice("sentence", (41, "plain", Join(Sentence, clause(tense))),
+                      (6, "that", Join(Sentence, reporting(tense))),
+                      (5, "reason", because),
                       (9, "fronted adverb", fronted(adverb, adjuncts=("dated", "place"))),
-                      (9, "fronted place", fronted(prepositional("place"), kinds=("H", "A"),
+                      (8, "fronted place", fronted(prepositional("place"), kinds=("H", "A"),
                                                    adjuncts=("fronted", "fronted adverb"))),
-                      (7, "fronted reason", fronted(reason(tense), adjuncts=("none", "adverb"), level=0)),
-                      (11, "question", Join(lambda clause: Sentence(clause, question=True),
+                      (6, "fronted reason", fronted(reason(tense), adjuncts=("none", "adverb"), level=0)),
+                      (13, "question", Join(lambda clause: Sentence(clause, question=True),
                                             clause(tense, question=True))),
-                      (10, "coordination", coordination(tense)),
+                      (8, "coordination", coordination(tense)),
                       (4, "opening", Join(lambda clause: Sentence(clause, opening=BUT), clause(tense), words=1)))
     return either_tense(shapes)

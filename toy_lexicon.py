@@ -68,7 +68,6 @@ she  aunt aunts          Tante Tanten f
 she  queen queens        Königin Königinnen f
 -    child children      Kind Kinder n
 -    girl girls          Mädchen Mädchen n
-
 A    dog dogs            Hund Hunde m
 A    cat cats            Katze Katzen f
 A    horse horses        Pferd Pferde n
@@ -78,7 +77,6 @@ A    mouse mice          Maus Mäuse f
 A    lion lions          Löwe Löwen m Löwen
 A    bear bears          Bär Bären m Bären
 A    fox foxes           Fuchs Füchse m
-
 F    apple apples        Apfel Äpfel m
 F    egg eggs            Ei Eier n
 F    cake cakes          Kuchen Kuchen m
@@ -87,7 +85,6 @@ F    tomato tomatoes     Tomate Tomaten f
 F    potato potatoes     Kartoffel Kartoffeln f
 F    cookie cookies      Keks Kekse m
 F    roll rolls          Brötchen Brötchen n
-
 W    hat hats            Hut Hüte m
 W    coat coats          Mantel Mäntel m
 W    bag bags            Tasche Taschen f
@@ -101,19 +98,16 @@ T    lamp lamps          Lampe Lampen f
 T    chair chairs        Stuhl Stühle m
 T    gift gifts          Geschenk Geschenke n
 T    picture pictures    Bild Bilder n
-
 X    book books          Buch Bücher n
 X    letter letters      Brief Briefe m
 X    story stories       Geschichte Geschichten f
 X    poem poems          Gedicht Gedichte n
 X    report reports      Bericht Berichte m
-
 V    car cars            Auto Autos n
 V    bicycle bicycles    Fahrrad Fahrräder n
 V    train trains        Zug Züge m
 V    bus buses           Bus Busse m
 V    ship ships          Schiff Schiffe n
-
 in   house houses        Haus Häuser n
 in   garden gardens      Garten Gärten m
 in   school schools      Schule Schulen f
@@ -155,7 +149,7 @@ follow follows followed followed      | folgen folgt folgte +gefolgt dat        
 answer answers answered answered      | antworten antwortet antwortete geantwortet dat   | H > H
 buy buys bought bought                | kaufen kauft kaufte gekauft acc                  | H > ATXFV
 sell sells sold sold                  | verkaufen verkauft verkaufte verkauft acc        | H > ATFV
-need needs needed needed              | brauchen braucht brauchte gebraucht acc          | H > TFV
+choose chooses chose chosen           | wählen wählt wählte gewählt acc                  | H > TFV
 lose loses lost lost                  | verlieren verliert verlor verloren acc           | H > TX
 forget forgets forgot forgotten       | vergessen vergisst vergaß vergessen acc          | H > TX
 steal steals stole stolen             | stehlen stiehlt stahl gestohlen acc              | HA > F
@@ -268,6 +262,8 @@ quiet ruhig          | P
 dark dunkel/dunkl    | P
 """
 
+RANKS = ("big small long", "old young new", "red green blue black white")     # the order of two adjectives; others first
+UNOWNED = "man woman boy girl king queen lion bear fox mountain street river lake beach station forest"    # not with "my"
 PASSING = "happy sad tired hungry sick strong friendly poor quiet dark expensive cheap"        # states that pass
 NAMES = {"subject": {"she": "Anna Clara", "he": "Peter Max"}, "object": {"she": "Maria Emma", "he": "Paul Leo"}}
 
@@ -316,13 +312,12 @@ CONJUNCTIONS = {"because": "weil", "although": "obwohl", "while": "während", "i
 def nouns() -> dict[str, list[Noun]]:
     """The nouns by class. H is all humans, W is also in T, P is all places; around, to, into: those that go with it."""
     table: dict[str, list[Noun]] = {}
-    for line in NOUNS.split("\n"):
-        if line:
-            kind, *forms = line.split()
-            noun = Noun(*forms) if len(forms) == 6 else Noun(*forms, oblique=forms[2])
-            wider = {"he": "H", "she": "H", "-": "H", "W": "T", "in": "P", "at": "P", "on": "P"}.get(kind)
-            for key in (kind, wider) if wider else (kind,):
-                table.setdefault(key, []).append(noun)
+    for line in NOUNS.strip().split("\n"):
+        kind, *forms = line.split()
+        noun = Noun(*forms) if len(forms) == 6 else Noun(*forms, oblique=forms[2])
+        wider = {"he": "H", "she": "H", "-": "H", "W": "T", "in": "P", "at": "P", "on": "P"}.get(kind)
+        for key in (kind, wider) if wider else (kind,):
+            table.setdefault(key, []).append(noun)
     for key, names in (("around", BUILDINGS), ("to", GOALS), ("into", ROOMS)):
         table[key] = [noun for noun in table["P"] if noun.english in names.split()]
     return table

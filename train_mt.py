@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,17 +26,20 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 import checkpoint
-from cli import Parser, UserError, real, run, whole
-from data import (BatchDataset, add_data_flags, batches, corpus_tokenizer, encode_pairs, load_corpora, load_tokenizer,
-                  padding_share, save_tokenizer)
-from transformer import KINDS, PAD, Transformer, TransformerConfig, add_model_flags, layer_disagreement
-from translate import corpus_bleu, translate_lines
+import cli
+from cli import Parser, UserError, real, whole
+from data import (BatchDataset, add_data_flags, batches, corpus_tokenizer, encode_pairs, encode_train, load_corpora,
+                  load_tokenizer, padding_share, save_tokenizer)
+from evaluate import bleu, disagreement_scores, score_table, validate
+from transformer import PAD, Transformer, TransformerConfig, add_model_flags
+from translate import pick_device
 
 # What a size takes where no flag says otherwise: the papers' settings for base and big, a small machine's for the rest.
 RECIPES = {"toy": dict(steps=1_200, warmup=300, max_tokens=1024), "tiny": dict(steps=6_000, warmup=1_000, max_tokens=4096),
            "small": dict(steps=10_000, warmup=2_000, max_tokens=4096),
            "base": dict(steps=100_000, warmup=4_000, max_tokens=4096),
            "big": dict(steps=300_000, warmup=4_000, max_tokens=4096)}
+PATIENCE = 5                    # steps in a row without a finite gradient, after which the run gives up
 FREE = ("device", "workers", "data_dir", "train", "valid", "test", "log_every")     # may differ when a run is resumed
 
 
@@ -81,8 +85,8 @@ def parser() -> Parser:
 class Machine(NamedTuple):
     """Where this process computes: its device, and its place among the processes of the run."""
     device: torch.device
-    rank: int
-    world: int
+    rank: int = 0
+    world: int = 1
 
     @property
     def first(self) -> bool:
@@ -92,23 +96,14 @@ class Machine(NamedTuple):
 
 def machine(name: str) -> Machine:
     """The device called name ("auto" prefers a GPU); joins the other processes where torchrun started this one."""
-    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f"--device {name}: choose auto, cpu, cuda or cuda:N") from None
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"--device {name}: choose auto, cpu, cuda or cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"--device {name}: this machine has {torch.cuda.device_count()} GPUs; choose cpu or auto")
-    if world > 1:
-        if device.type == "cuda":
-            device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-            torch.cuda.set_device(device)
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return Machine(device, rank, world)
+    device, world = pick_device(name), int(os.environ.get("WORLD_SIZE", 1))
+    if world == 1:
+        return Machine(device)
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=2))
+    return Machine(device, dist.get_rank(), world)
 
 
 # ---- Batches and loss
@@ -158,8 +153,8 @@ def learning_rate(step: int, d_model: int, warmup: int) -> float:
 
 
 def train_step(model, optimizer, step: Step, args, where: Machine):
-    """One update: (cross-entropy, D times target tokens) summed over this process's micro-batches, and the norm of
-    the gradient, all still on the device. An update whose gradient is not finite is left out.
+    """One update: [cross-entropy, D times target tokens] summed over this process's micro-batches, and the norm of
+    the gradient, all still on the device. Where the gradient is not finite the parameters stay as they are.
 
     The loss of a micro-batch is cross-entropy per target token - lambda D (Li 2018 section 3.1); the micro-batches
     of an update are weighted by their target tokens, so it does not matter how the tokens fall on the processes.
@@ -176,243 +171,225 @@ def train_step(model, optimizer, step: Step, args, where: Machine):
             (loss * where.world).backward()                                  # the processes' gradients are averaged
         total += torch.stack([cross_entropy.detach(), D.detach() * tokens])
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip or math.inf)
-    if torch.isfinite(norm):
-        optimizer.step()
+    optimizer.found_inf = (~torch.isfinite(norm)).float()      # the fused Adam then leaves the step out, as for AMP
+    optimizer.step()
     return total, norm
-
-
-# ---- Validation and test
-
-@torch.no_grad()
-def validate(model, encoded, args, device) -> tuple[float, dict]:
-    """Cross-entropy per target token, and exp(D) of the three kinds by component (Li 2018 Table 4): the exponential
-    of the mean over the layers, positions by the literal sum of Eq. 2."""
-    model.eval()
-    nll, count, sentences, scores = 0.0, 0, 0, {}
-    found = batches(encoded.source_lengths, encoded.target_lengths, args.max_tokens, shuffle=False)
-    for batch in DataLoader(BatchDataset(encoded, found), batch_size=None, generator=torch.Generator()):
-        source, target = (x.to(device) for x in batch)
-        with torch.autocast(device.type, torch.bfloat16, enabled=args.amp):
-            logits, heads = model(source, target[:, :-1], need_weights=True)
-        nll += F.cross_entropy(logits.float().flatten(0, 1), target[:, 1:].flatten(), ignore_index=PAD,
-                               reduction="sum").item()
-        count += int((target[:, 1:] != PAD).sum())
-        for component, layers in heads.items():
-            for kind in KINDS:
-                D = [layer_disagreement(kind, component, h, source != PAD, target[:, 1:] != PAD, reduce="sum")
-                     for h in layers]
-                total = scores.setdefault(component, {}).setdefault(kind, 0.0)
-                scores[component][kind] = total + torch.stack(D).mean().item() * len(source)
-        sentences += len(source)
-    model.train()
-    return nll / count, {c: {k: math.exp(v / sentences) for k, v in kinds.items()} for c, kinds in scores.items()}
-
-
-def bleu(model, tokenizer, pairs, args, beam: int, device):
-    """(hypotheses, sacreBLEU, signature) of the translation of pairs."""
-    with torch.autocast(device.type, torch.bfloat16, enabled=args.amp):
-        hypotheses = translate_lines(model, tokenizer, pairs.source, beam=beam, lenpen=args.lenpen)
-    return hypotheses, *corpus_bleu(hypotheses, pairs.target, lowercase=args.lowercase)
-
-
-def score_table(scores: dict) -> str:
-    """exp(D) as a small table, a row per component."""
-    rows = [f"  {'':6}" + "".join(f"{kind:>10}" for kind in KINDS)]
-    rows += [f"  {c:6}" + "".join(f"{kinds[kind]:10.3f}" for kind in KINDS) for c, kinds in scores.items()]
-    return "\n".join(rows)
 
 
 # ---- The run
 
-def complete(args) -> None:
-    """Fills in what the flags left to the recipe of the corpus and the size."""
-    small_toy = args.data == "toy" and not args.train and args.arch == "tiny"
-    for name, value in RECIPES["toy" if small_toy else args.arch].items():
-        setattr(args, name, getattr(args, name, value))
-    args.eval_every = getattr(args, "eval_every", max(1, args.steps // 10))
-    if not hasattr(args, "run"):
-        flags = [Path(args.train).name if args.train else args.data, args.arch, args.agg if args.agg != "linear" else "",
-                 "-".join(getattr(args, "reg", [])), "capsule" if hasattr(args, "capsule") else "", f"seed{args.seed}"]
-        args.run = "-".join(flag for flag in flags if flag)
+class Training:
+    """A model in training: all that a checkpoint holds."""
 
-
-def settings(args, config: TransformerConfig) -> dict:
-    """What config.json holds: the model's configuration, and the flags that are not part of it."""
-    model = dataclasses.asdict(config)
-    flags = {k: v for k, v in vars(args).items() if k not in model and k not in ("run", "runs")}
-    return {"model": model, **flags}
-
-
-class Run:
-    """A model in training: everything that a checkpoint holds, and the folder that holds the checkpoints."""
-
-    def __init__(self, args, config: TransformerConfig, folder, where: Machine):
-        self.args, self.config, self.folder, self.where = args, config, folder, where
+    def __init__(self, args, config: TransformerConfig, where: Machine):
         torch.manual_seed(args.seed)
-        self.model = Transformer(config).to(where.device)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9,
-                                          fused=where.device.type == "cuda")
-        rate = lambda done: args.lr * learning_rate(done + 1, config.d_model, args.warmup)
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, rate)
-        self.step, self.place, self.best, self.seconds, self.tokens = 0, (0, 0), -1.0, 0.0, 0
+        self.args, self.where, self.model = args, where, Transformer(config).to(where.device)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda done: args.lr * learning_rate(done + 1, config.d_model, args.warmup))
+        self.step, self.place, self.best = 0, (0, 0), -1.0
+        self.seconds, self.tokens = 0.0, 0                                   # of training, up to the last log line
+        self.window, self.window_tokens = torch.zeros(2, device=where.device), 0     # sums since the last log line
+        self.norms = []                                                      # of the gradients since then
         torch.manual_seed(args.seed + 1_000_003 * where.rank)                # every process has its own dropout
 
     def save(self, path) -> None:
         """Writes all that resuming exactly takes."""
+        names = ("step", "place", "best", "seconds", "tokens", "window", "window_tokens", "norms")
         checkpoint.save(path, {
             "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state_dict(), "random": checkpoint.random_state(), "step": self.step,
-            "place": list(self.place), "best": self.best, "seconds": self.seconds, "tokens": self.tokens})
+            "schedule": self.schedule.state_dict(), "random": checkpoint.random_state(),
+            **{name: getattr(self, name) for name in names}})
 
     def resume(self, path) -> None:
         """Takes up what `save` wrote."""
-        state = checkpoint.load(path, self.where.device)
-        checkpoint.load_model_state(self.model, state["model"], path)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
-        checkpoint.set_random_state(state["random"])
-        self.step, self.place, self.best = state["step"], tuple(state["place"]), state["best"]
-        self.seconds, self.tokens = state["seconds"], state["tokens"]
+        state = checkpoint.load(path, self.where.device, needs=("model", "optimizer", "schedule", "random", "place"))
+        checkpoint.load_model_state(self.model, state.pop("model"), path)
+        self.optimizer.load_state_dict(state.pop("optimizer"))
+        self.schedule.load_state_dict(state.pop("schedule"))
+        checkpoint.set_random_state(state.pop("random"))
+        vars(self).update(state)
 
 
-def say(*text) -> None:
+def say(text: str) -> None:
     """Prints past the progress bar."""
-    tqdm.write(" ".join(map(str, text)), file=sys.stdout)
+    tqdm.write(text, file=sys.stdout)
     sys.stdout.flush()
 
 
-def fit(run: Run, encoded, corpora, tokenizer, stop) -> None:
-    """Trains run up to its last step, validating as it goes."""
-    args, folder, where = run.args, run.folder, run.where
-    model = run.model
+def fit(job: Training, folder, encoded, corpora, tokenizer, stop: list) -> None:
+    """Trains up to the last step or a signal to stop, logging and validating as it goes."""
+    args, where, model = job.args, job.where, job.model
     if where.world > 1:
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    bar = tqdm(total=args.steps, initial=run.step, unit="step", dynamic_ncols=True,
+    bar = tqdm(total=args.steps, initial=job.step, unit="step", dynamic_ncols=True,
                disable=not (where.first and sys.stderr.isatty()))
-    window, window_tokens, started = torch.zeros(2, device=where.device), 0, time.perf_counter()
-    run.model.train()
-    for step in steps(encoded["train"], args, run.place, where.rank, where.world, where.device.type == "cuda"):
-        if run.step >= args.steps or stop:
+    model.train()
+    started = time.perf_counter()
+    for step in steps(encoded["train"], args, job.place, where.rank, where.world, where.device.type == "cuda"):
+        if job.step >= args.steps or agreed(stop, job.step, where):
             break
-        total, norm = train_step(model, run.optimizer, step, args, where)
-        run.schedule.step()
-        run.step, run.place = run.step + 1, step.place
-        window, window_tokens = window + total, window_tokens + step.tokens
+        total, norm = train_step(model, job.optimizer, step, args, where)
+        job.schedule.step()
+        job.step, job.place = job.step + 1, step.place
+        job.window, job.window_tokens, job.norms = job.window + total, job.window_tokens + step.tokens, job.norms + [norm]
         bar.update()
-        if run.step % args.log_every == 0 or run.step % args.eval_every == 0 or run.step == args.steps:
-            if where.world > 1:
-                dist.all_reduce(window)
-            cross_entropy, D = (window / window_tokens).tolist()             # waits for the device
-            seconds = time.perf_counter() - started
-            run.seconds, run.tokens = run.seconds + seconds, run.tokens + window_tokens
-            row = {"step": run.step, "epoch": step.place[0], "loss": cross_entropy, "disagreement": D,
-                   "gradient_norm": norm.item(), "lr": run.schedule.get_last_lr()[0],
-                   "tokens_per_second": window_tokens / seconds}
-            if where.first:
-                folder.append_metrics(row)
-                say(f"step {run.step:6}  epoch {row['epoch']:3}  loss {cross_entropy:.3f}"
-                    + (f"  D {D:.3f}" if run.config.reg else "") + f"  lr {row['lr']:.2e}"
-                    f"  {row['tokens_per_second']:,.0f} target tokens/s")
-            if (run.step % args.eval_every == 0 or run.step == args.steps) and where.first:
-                judge(run, encoded["valid"], corpora.valid, tokenizer)
-            window, window_tokens, started = torch.zeros_like(window), 0, time.perf_counter()
+        judging = job.step % args.eval_every == 0 or job.step == args.steps
+        if judging or job.step % args.log_every == 0:
+            log(job, folder, time.perf_counter() - started)
+            if judging and where.first:
+                judge(job, folder, encoded["valid"], corpora.valid, tokenizer)
+            started = time.perf_counter()
+    job.seconds += time.perf_counter() - started
     bar.close()
 
 
-def judge(run: Run, encoded, pairs, tokenizer) -> None:
+def agreed(stop: list, step: int, where: Machine) -> bool:
+    """Whether to stop here; several processes ask each other now and then, for they must stop at the same step."""
+    if where.world == 1:
+        return bool(stop)
+    if step % 10:
+        return False
+    votes = torch.tensor([max(stop, default=0)], device=where.device)
+    dist.all_reduce(votes, dist.ReduceOp.MAX)
+    stop[:] = [int(votes)] if votes else []
+    return bool(stop)
+
+
+def log(job: Training, folder, seconds: float) -> None:
+    """A log line and a row of metrics about the steps since the last one. Raises UserError where too many of them had
+    a gradient that is not finite."""
+    if job.where.world > 1:
+        dist.all_reduce(job.window)
+    cross_entropy, D = (job.window / job.window_tokens).tolist()             # waits for the device
+    norms = torch.stack([torch.as_tensor(norm) for norm in job.norms]).tolist()
+    job.seconds, job.tokens = job.seconds + seconds, job.tokens + job.window_tokens
+    row = {"step": job.step, "epoch": job.place[0], "loss": cross_entropy, "disagreement": D,
+           "gradient_norm": norms[-1], "lr": job.schedule.get_last_lr()[0],
+           "tokens_per_second": job.window_tokens / seconds}
+    if job.where.first:
+        folder.append_metrics(row)
+        say(f"step {job.step:6}  epoch {job.place[0]:3}  loss {cross_entropy:.3f}"
+            + (f"  D {D:.3f}" if job.model.config.reg else "")
+            + f"  lr {row['lr']:.2e}  {row['tokens_per_second']:,.0f} target tokens/s")
+    skipped = [job.step - len(norms) + i + 1 for i, norm in enumerate(norms) if not math.isfinite(norm)]
+    if skipped and job.where.first:
+        say(f"step {skipped[0]}: the gradient is not finite; {len(skipped)} of the last {len(norms)} steps left out")
+    if any(skipped[i + PATIENCE - 1] - first == PATIENCE - 1 for i, first in enumerate(skipped[:1 - PATIENCE])):
+        raise UserError(f"steps {skipped[0]} to {skipped[-1]} (batch {job.place[1]} of epoch {job.place[0]}): the gradient "
+                        "is not finite; the last checkpoint is intact: resume with a lower --lr, or --clip 1")
+    job.window, job.window_tokens, job.norms = torch.zeros_like(job.window), 0, []
+
+
+def judge(job: Training, folder, encoded, pairs, tokenizer) -> None:
     """Validation loss and BLEU by greedy search, two translations to look at, checkpoints."""
-    args, folder = run.args, run.folder
-    started = time.perf_counter()
-    nll, scores = validate(run.model, encoded, args, run.where.device)
-    hypotheses, score, _ = bleu(run.model, tokenizer, pairs, args, beam=1, device=run.where.device)
-    folder.append_metrics({"step": run.step, "valid_loss": nll, "valid_perplexity": math.exp(min(nll, 700)),
-                           "valid_bleu": score, "valid_disagreement": scores})
-    say(f"step {run.step:6}  valid loss {nll:.3f}  perplexity {math.exp(min(nll, 700)):.2f}  BLEU {score:.2f} (greedy)"
-        f"  {time.perf_counter() - started:.1f} s")
-    for i in (run.step % len(hypotheses), (run.step + len(hypotheses) // 2) % len(hypotheses)):
-        say(f"    source      {pairs.source[i]}\n    reference   {pairs.target[i]}\n    translation {hypotheses[i]}")
+    args = job.args
+    nll, D = validate(job.model, encoded, args.max_tokens, args.amp)
+    hypotheses, score, *_ = bleu(job.model, tokenizer, pairs, 1, args.lenpen, args.lowercase, args.amp)
+    perplexity = math.exp(min(nll, 700))
+    folder.append_metrics({"step": job.step, "valid_loss": nll, "valid_perplexity": perplexity, "valid_bleu": score,
+                           "valid_disagreement": D})
+    say(f"step {job.step:6}  valid loss {nll:.3f}  perplexity {perplexity:.2f}  BLEU {score:.2f} (greedy)")
+    lines = list(zip(pairs.source, pairs.target, hypotheses))
+    for i in (job.step % len(lines), (job.step + len(lines) // 2) % len(lines)):
+        say("    source      {}\n    reference   {}\n    translation {}".format(*lines[i]))
     if args.average:
-        run.save(folder.numbered(run.step))
+        checkpoint.save(folder.numbered(job.step), {"model": job.model.state_dict(), "step": job.step})
         folder.keep(args.average)
-    if score > run.best:
-        run.best = score
-        run.save(folder.best)
-    run.save(folder.last)
-    run.model.train()
+    if score > job.best:
+        job.best = score
+        checkpoint.save(folder.best, {"model": job.model.state_dict(), "step": job.step})
+    job.save(folder.last)
 
 
-def test(run: Run, encoded, corpora, tokenizer) -> None:
+def test(job: Training, folder, encoded, corpora, tokenizer) -> None:
     """The last words of a run: test BLEU by beam search with its signature, speed, parameters, disagreement."""
-    args, folder, device = run.args, run.folder, run.where.device
+    args = job.args
     if args.average:
         state = checkpoint.average([folder.numbered(step) for step in folder.steps()])
-        checkpoint.save(folder.path / "average.pt", {"model": state})
+        checkpoint.save(folder.path / "average.pt", {"model": state, "step": job.step})
     else:
-        state = checkpoint.load(folder.best, device)["model"]
-    run.model.load_state_dict(state)
-    _, scores = validate(run.model, encoded["valid"], args, device)
-    started = time.perf_counter()
+        state = checkpoint.load(folder.best, job.where.device, needs=("model",))["model"]
+    job.model.load_state_dict(state)
+    scores = disagreement_scores(validate(job.model, encoded, args.max_tokens, args.amp)[1])
     pairs = corpora.test or corpora.valid
-    _, score, signature = bleu(run.model, tokenizer, pairs, args, beam=args.beam, device=device)
-    seconds = time.perf_counter() - started
-    parameters = sum(p.numel() for p in run.model.parameters())
-    result = {"step": run.step, "test_bleu": score, "signature": signature, "beam": args.beam, "lenpen": args.lenpen,
-              "parameters": parameters, "tokens_per_second": run.tokens / max(run.seconds, 1e-9),
-              "sentences_per_second": len(pairs.source) / seconds, "disagreement": scores}
-    folder.append_metrics(result)
-    say(f"\n{folder.path}: {'test' if corpora.test else 'validation'} BLEU {score:.2f}   {signature}\n"
-        f"  beam {args.beam}, length penalty {args.lenpen}, {'average of the last ' + str(args.average) if args.average else 'best'}"
-        f" checkpoint\n  {parameters:,} parameters; trained {run.tokens:,} target tokens at {result['tokens_per_second']:,.0f}/s;"
-        f" decoded {result['sentences_per_second']:.1f} sentences/s\n"
-        f"  disagreement exp(D) on the validation set (1: the heads cancel, e^-1 = 0.368: they are alike)\n{score_table(scores)}")
+    _, score, signature, speed = bleu(job.model, tokenizer, pairs, args.beam, args.lenpen, args.lowercase, args.amp)
+    folder.append_metrics({
+        "step": job.step, "test_bleu": score, "signature": signature, "set": "test" if corpora.test else "validation",
+        "beam": args.beam, "lenpen": args.lenpen, "average": args.average, "disagreement": scores,
+        "parameters": sum(p.numel() for p in job.model.parameters()), "tokens": job.tokens,
+        "tokens_per_second": job.tokens / max(job.seconds, 1e-9), "sentences_per_second": speed})
+
+
+def report(path, result: dict) -> None:
+    """Prints what `test` found."""
+    which = f"average of the last {result['average']} checkpoints" if result["average"] else "best checkpoint"
+    say(f"\n{path}: {result['set']} BLEU {result['test_bleu']:.2f}   {result['signature']}\n"
+        f"  {which}, beam {result['beam']}, length penalty {result['lenpen']}\n"
+        f"  {result['parameters']:,} parameters; trained on {result['tokens']:,} target tokens, "
+        f"{result['tokens_per_second']:,.0f} per second; decoded {result['sentences_per_second']:.1f} sentences per second\n"
+        f"  disagreement exp(D) on the validation set; 1 where the heads cancel, 0.368 where they are alike\n"
+        f"{score_table(result['disagreement'])}")
+
+
+def complete(args, where: Machine) -> None:
+    """Fills in what the flags leave to the corpus, the size and the machine."""
+    gpu, toy = where.device.type == "cuda", args.data == "toy" and not args.train and args.arch == "tiny"
+    for name, value in {**RECIPES["toy" if toy else args.arch], "amp": gpu, "workers": 2 if gpu else 0}.items():
+        setattr(args, name, getattr(args, name, value))
+    args.eval_every = getattr(args, "eval_every", max(1, args.steps // 10))
+    if not hasattr(args, "run"):
+        parts = [Path(args.train).name if args.train else args.data, args.arch, args.agg if args.agg != "linear" else "",
+                 "-".join(getattr(args, "reg", [])), "capsule" if hasattr(args, "capsule") else "", f"seed{args.seed}"]
+        args.run = "-".join(part for part in parts if part)
 
 
 def train(args) -> None:
     """Trains, validates and tests one run; the same command again takes it up where it stopped."""
-    complete(args)
     where = machine(args.device)
-    args.amp = getattr(args, "amp", where.device.type == "cuda")
-    args.workers = getattr(args, "workers", 2 if where.device.type == "cuda" else 0)
+    complete(args, where)
     path = Path(args.runs) / args.run
     corpora = load_corpora(args)
     known = (path / "tokenizer.json").exists()
     tokenizer = load_tokenizer(path / "tokenizer.json") if known else corpus_tokenizer(corpora, args.vocab_size)
     config = TransformerConfig.from_flags(args, vocab_size=tokenizer.get_vocab_size())
-    with checkpoint.RunFolder(path, settings(args, config), FREE) if where.first else contextlib.nullcontext() as folder:
+    model = dataclasses.asdict(config)
+    flags = {name: value for name, value in vars(args).items() if name not in model and name not in ("run", "runs")}
+    with checkpoint.RunFolder(path, {"model": model, **flags}, FREE) if where.first else contextlib.nullcontext() as folder:
         if where.first and not known:
             save_tokenizer(tokenizer, folder.tokenizer)
-        encoded = {"train": encode_pairs(tokenizer, corpora.train, args.max_length),
+        encoded = {"train": encode_train(tokenizer, corpora, args.max_length),
                    "valid": encode_pairs(tokenizer, corpora.valid)}
-        run = Run(args, config, folder, where)
-        last = path / "last.pt"
+        job, last, stop = Training(args, config, where), path / "last.pt", []
         if last.exists():
-            run.resume(last)
+            job.resume(last)
         if where.first:
             if last.exists():
-                folder.truncate_metrics(run.step)
+                folder.truncate_metrics(job.step)
             lengths = encoded["train"].source_lengths, encoded["train"].target_lengths
-            share = padding_share(*lengths, batches(*lengths, args.max_tokens, args.seed, 0))
-            say(f"{path}: {sum(p.numel() for p in run.model.parameters()):,} parameters on {where.device} x {where.world};"
-                f" {len(encoded['train']):,} pairs, {config.vocab_size:,} tokens, {share:.1%} padding"
-                + (f"; resumed at step {run.step}" if run.step else ""))
-        stop = []
+            share = padding_share(*lengths, batches(*lengths, args.max_tokens, args.seed))
+            say(f"{path}: {sum(p.numel() for p in job.model.parameters()):,} parameters on {where.world} x {where.device}, "
+                f"{len(encoded['train']):,} pairs, {config.vocab_size:,} tokens, {share:.1%} padding"
+                + (f"; resumed at step {job.step}" if job.step else ""))
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, lambda number, frame: stop.append(number))
-        fit(run, encoded, corpora, tokenizer, stop)
-        if where.first and not stop:
-            test(run, encoded, corpora, tokenizer)
+        fit(job, folder, encoded, corpora, tokenizer, stop)
         if stop:
             if where.first:
-                run.save(last)
-                say(f"stopped at step {run.step}; the same command resumes it")
+                job.save(last)
+                say(f"{path}: stopped at step {job.step}; the same command resumes it")
             raise SystemExit(128 + stop[0])
+        if where.first:
+            if not any("test_bleu" in row for row in folder.read_metrics()):
+                test(job, folder, encoded["valid"], corpora, tokenizer)
+            report(path, [row for row in folder.read_metrics() if "test_bleu" in row][-1])
     if where.world > 1:
         dist.destroy_process_group()
 
 
 def main(argv=None) -> int:
     """The command line; returns the exit status."""
-    return run(train, parser(), argv)
+    return cli.run(train, parser(), argv)
 
 
 if __name__ == "__main__":

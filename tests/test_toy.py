@@ -11,7 +11,7 @@ import toy_lexicon as lexicon
 from toy_grammar import ADJECTIVES, NOUNS
 from toy_readings import VERBS, Tree
 
-HASH = "?"                                                      # of the first 1,000 examples of seed 1
+HASH = "?"  # of the first 1,000 examples of seed 1
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_same_seed_same_corpus():
 
 
 def test_splits():
-    """The sizes asked for, no English sentence twice, and held-out sentences that do not depend on the training size."""
+    """The sizes asked for, no English sentence twice, and held-out parts that do not depend on the training size."""
     parts = toy.splits(train=3_000, valid=200, test=300, seed=4)
     assert {name: len(part) for name, part in parts.items()} == {"train": 3_000, "valid": 200, "test": 300}
     assert len({one.english for part in parts.values() for one in part}) == 3_500
@@ -60,7 +60,8 @@ def test_text(sample):
     """Ordinary text: one sentence per line, a capital, no space before a mark, a comma before a German conjunction."""
     for one in sample:
         for line in (one.english, one.german):
-            assert re.fullmatch(r"[A-ZÄÖÜ][\w ,]*[.?]", line) and not re.search(r"  | [.,?]|,[^ ]|, *[,.?]", line), line
+            assert re.fullmatch(r"[A-ZÄÖÜ][\w ,]*[.?]", line), line
+            assert not re.search(r"  | [.,?]|,[^ ]|, *[,.?]", line), line
         assert (one.english[-1] == "?") == (one.german[-1] == "?")
         assert not re.search(r"[^,] (weil|obwohl|während|wenn|dass|aber) ", one.german), one.german
         assert not re.search(r"\b(in|an|von|zu) dem\b|\bzu der\b|\bin das\b", one.german), one.german
@@ -74,7 +75,9 @@ PLURAL = {"we", "they", "them"}
 def features_of(tree: Tree) -> toy.Features:
     """The features, read off the English tree alone: part-of-speech labels, a few word lists and the shape."""
     def leaves(node):
-        return [node] if isinstance(node.children[0], str) else [leaf for child in node.children for leaf in leaves(child)]
+        if isinstance(node.children[0], str):
+            return [node]
+        return [leaf for child in node.children for leaf in leaves(child)]
 
     def child(node, *labels):
         return next((one for one in node.children if not isinstance(one, str) and one.label in labels), None)
@@ -99,8 +102,8 @@ def features_of(tree: Tree) -> toy.Features:
     depth, level = 0, [tree]
     while level:
         depth, level = depth + 1, [one for node in level for one in node.children if not isinstance(one, str)]
-    return toy.Features("past" if past else "present", number(child(main, "NP")), number(objects[-1]) if objects else None,
-                        depth, top, top.count("S") == 2, len(words))
+    return toy.Features("past" if past else "present", number(child(main, "NP")),
+                        number(objects[-1]) if objects else None, depth, top, top.count("S") == 2, len(words))
 
 
 def test_features_from_the_tree(sample):
