@@ -1,68 +1,18 @@
 """The grammar of the embedded corpus: which derivations there are, how often each is drawn, and how many they are.
 
-It is made of three kinds of parts, `Leaf`, `Join` and `Choice`, built bottom up. Every part can be sampled, and knows
-how many derivations it has for each number of English words (`lengths`), so that both follow the same rules.
-`sentence()` is the start. The classes of nouns (H human, A animal, ...) are explained in toy_lexicon.py.
+Every function below gives a part (toy_parts.py) that is sampled into the records of toy_readings.py; `sentence()` is
+the start. The classes of nouns (H human, A animal, ...) are explained in toy_lexicon.py.
 """
-from bisect import bisect
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any, Callable
 
 import toy_lexicon as lexicon
+from toy_parts import Choice, Join, Leaf
 from toy_readings import (BE, MODALS, VERBS, Both, Clause, Fixed, Group, NounPhrase, PrepositionalPhrase, Relative,
                           Sentence, Subordinate, Tree, Word, leaves)
 
 TENSES = ("present", "past")
 NOUNS, ADJECTIVES = lexicon.nouns(), lexicon.adjectives()
-
-
-# ---- parts -----------------------------------------------------------------------------------------------------------
-
-class Leaf:
-    """One value, and how many English words it makes."""
-
-    def __init__(self, value: Any, words: int = 0):
-        self.value, self.lengths = value, {words: 1}
-
-    def sample(self, uniform: Callable[[], float]) -> Any:
-        """The value. `uniform` draws a number from [0, 1)."""
-        return self.value
-
-
-class Join:
-    """`make(...)` of one value of every part, plus `words` English words. Counts multiply, lengths add."""
-
-    def __init__(self, make: Callable, *parts, words: int = 0):
-        self.make, self.parts, self.words, self.lengths = make, parts, words, {words: 1}
-        for part in parts:
-            lengths: dict[int, int] = {}
-            for one, count in self.lengths.items():
-                for other, times in part.lengths.items():
-                    lengths[one + other] = lengths.get(one + other, 0) + count * times
-            self.lengths = lengths
-
-    def sample(self, uniform: Callable[[], float]) -> Any:
-        """`make` of a sample of every part, drawn from left to right."""
-        return self.make(*[part.sample(uniform) for part in self.parts])
-
-
-class Choice:
-    """One of the alternatives `(weight, label, part)`. Counts add. An alternative that is None or empty is left out."""
-
-    def __init__(self, name: str, *alternatives):
-        alternatives = [alternative for alternative in alternatives if alternative and alternative[2].lengths]
-        weights, labels, self.parts = zip(*alternatives) if alternatives else ((), (), ())
-        self.name, self.labels, self.bounds = name, labels, list(accumulate(weights))
-        self.total = sum(weights)
-        self.lengths: dict[int, int] = {}
-        for part in self.parts:
-            for words, count in part.lengths.items():
-                self.lengths[words] = self.lengths.get(words, 0) + count
-
-    def sample(self, uniform: Callable[[], float]) -> Any:
-        """A sample of one alternative, drawn by weight."""
-        return self.parts[bisect(self.bounds, uniform() * self.total)].sample(uniform)
 
 
 def one_of(name: str, values, words: int = 0) -> Choice:
@@ -109,14 +59,15 @@ def noun_phrase(kind: str, use: str = "any", level: int = 0, number: str = "sp",
 
     `use`: any determiner, "unquantified" (all but every), only "definite" ones, "negatable" (definite, or a: what may
     stand in a negated predicate), or "place" (one place, mostly with "the"). `level` 1 allows a modifier. `number`: s,
-    p or both. `half`: only the even (1) or odd (2) nouns of the class. `plain`: no adjectives.
+    p or both. `half`: every other noun, from the first (1) or second (2). `plain`: no adjectives.
     """
     wide = {"he": "H", "she": "H", "W": "T"}.get(kind, kind if kind in "HATFXV" else "P")
     adjective = one_of("adjective", ADJECTIVES[wide], 1)
-    pairs = [(one, other) for one in ADJECTIVES[wide] for other in ADJECTIVES[wide] if rank(one) < rank(other)]
+    pairs = Choice("pair", *((1, f"{one.english} {other.english}", Leaf((one, other), 2)) for one in ADJECTIVES[wide]
+                             for other in ADJECTIVES[wide] if rank(one) < rank(other)))
     adjectives = Leaf(()) if plain else Choice(
         "adjectives", (72, "none", Leaf(())), (25, "one", Join(lambda one: (one,), adjective)),
-        (3, "two", Choice("pair", *((1, f"{one.english} {other.english}", Leaf((one, other), 2)) for one, other in pairs))))
+        (3, "two", pairs))
     nouns = NOUNS[kind][half - 1::2] if half else NOUNS[kind]
     owned = one_of("noun", [noun for noun in nouns if noun.english not in lexicon.UNOWNED.split()], 1)
     noun, modifier = one_of("noun", nouns, 1), modifiers(kind) if level else NOTHING
@@ -162,7 +113,7 @@ def prepositional(kind: str) -> Choice:
                                  for english, german in lexicon.PLACES.items()),
                       *(phrase(5, english, german, "dat", "around") for english, german in lexicon.AROUND.items()))
     if kind == "from":
-        return Choice("from", phrase(1, "from", "aus", "dat", "in"))
+        return Choice("from", phrase(1, "from", "aus", "dat", "from"))
     if kind == "with":
         return Choice("with", phrase(1, "with", "mit", "dat", "W", "any"))
     return Choice("goal", phrase(1, "to", "zu", "dat", "to"),
@@ -278,10 +229,12 @@ def clause(tense: str, subject: Any = None, kinds: tuple = tuple(KINDS), adjunct
 
     `subject` and `fields` (the predicate) replace the usual ones. `level` 1 lets noun phrases have modifiers, the
     object only where nothing follows it. `adjuncts`: those allowed; before a "dated" clause stands a time, before a
-    "fronted" one a place. `negation`: no, maybe or yes. A negated clause has no "every", "no" or adverb.
+    "fronted" one a place. `negation`: no, maybe or yes. Of "not", an adverb, and a subject with "every" or
+    "no", a clause has at most one.
     """
     def joined(kind, negated, adjunct, values, be):
-        usual = argument(kind, "unquantified" if negated or question else "any", level, "subject", be)
+        use = "unquantified" if negated or question or "adverb" in adjunct else "any"
+        usual = argument(kind, use, level, "subject", be)
         return ADJUNCTS[adjunct], adjunct, Join(
             lambda subject, group, fields, adverb, place, time: Clause(
                 subject, group, negated, **{"adverb": adverb, "place": place, "time": time, **fields}),
@@ -323,8 +276,8 @@ THAT, AND, BUT = fixed("IN", "that", "dass"), fixed("CC", "and", "und"), fixed("
 def reason(tense: str) -> Join:
     """A subordinate clause with because, although, while, or in the present if."""
     weights = {name: 3 if name == "if" else 1 for name in CONJUNCTIONS if tense == "present" or name != "if"}
-    conjunction = Choice("conjunction", *((weight, name, Leaf(CONJUNCTIONS[name], 1)) for name, weight in weights.items()))
-    return Join(Subordinate, conjunction, clause(tense, adjuncts=SHORT, level=0))
+    words = Choice("conjunction", *((weight, name, Leaf(CONJUNCTIONS[name], 1)) for name, weight in weights.items()))
+    return Join(Subordinate, words, clause(tense, adjuncts=SHORT, level=0))
 
 
 @lru_cache(maxsize=None)

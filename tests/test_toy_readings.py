@@ -264,7 +264,7 @@ HAND_CHECKED = [
     (after("on the street", "the girls", "find", "a key", tense="past"),
      "On the street, the girls found a key.", "Auf der Straße fanden die Mädchen einen Schlüssel."),
     (after("in the forest", "the dog", "hear", "them"),
-     "In the forest, the dog hears them.", "Im Wald hört sie der Hund."),
+     "In the forest, the dog hears them.", "Im Wald hört der Hund sie."),
     (after("manchmal", "the farmer", "bring", "eggs", to="her"), "Sometimes the farmer brings her eggs.",
      "Manchmal bringt ihr der Bauer Eier."),
     (after("manchmal", "Anna", "call", "him"), "Sometimes Anna calls him.", "Manchmal ruft Anna ihn an."),
@@ -281,7 +281,8 @@ HAND_CHECKED = [
      "We slept although he called them.", "Wir schliefen, obwohl er sie anrief."),
     (main("I", "cry", because=("because", clause("the fox", "steal", "the egg", perfect=True))),
      "I cry because the fox has stolen the egg.", "Ich weine, weil der Fuchs das Ei gestohlen hat."),
-    (main("she", "sing", tense="past", because=("while", clause("they", "clean", "the lamps", modal="have", tense="past"))),
+    (main("she", "sing", tense="past", because=("while", clause("they", "clean", "the lamps", modal="have",
+                                                                tense="past"))),
      "She sang while they had to clean the lamps.", "Sie sang, während sie die Lampen putzen mussten."),
     (after(("if", clause("Peter", "come", goal="to the castle")), "the king", "be happy"),
      "If Peter comes to the castle, the king is happy.", "Wenn Peter zum Schloss kommt, ist der König glücklich."),
@@ -296,7 +297,8 @@ HAND_CHECKED = [
      "Ich weiß, dass er einen Mantel wählt."),
     (main("she", "believe", negated=True, perfect=True, that=clause("Max", "see", "the bear", perfect=True)),
      "She has not believed that Max has seen the bear.", "Sie hat nicht geglaubt, dass Max den Bären gesehen hat."),
-    (main("they", "think", tense="past", that=clause("I", "hope", tense="past", that=clause("he", "dance", tense="past"))),
+    (main("they", "think", tense="past", that=clause("I", "hope", tense="past", that=clause("he", "dance",
+                                                                                          tense="past"))),
      "They thought that I hoped that he danced.", "Sie dachten, dass ich hoffte, dass er tanzte."),
     # relative clauses: every gender, gap in the nominative, accusative and dative, after the end of the clause
     (main(rel("the man", "who", None, "buy", "the cake"), "sing"), "The man who buys the cake sings.",
@@ -310,7 +312,8 @@ HAND_CHECKED = [
     (main(rel("the boy", "whom", "they", "help", tense="past"), "thank", "them"),
      "The boy whom they helped thanks them.", "Der Junge, dem sie halfen, dankt ihnen."),
     (main("I", "see", rel("the students", "whom", "the teacher", "answer"), negated=True),
-     "I do not see the students whom the teacher answers.", "Ich sehe die Studenten nicht, denen der Lehrer antwortet."),
+     "I do not see the students whom the teacher answers.",
+     "Ich sehe die Studenten nicht, denen der Lehrer antwortet."),
     (main("the dog", "follow", rel("the cat", "that", None, "chase", "the mouse")),
      "The dog follows the cat that chases the mouse.", "Der Hund folgt der Katze, die die Maus jagt."),
     (main("he", "wait", rel("a friend", "who", None, "be sick", perfect=True), perfect=True),
@@ -323,7 +326,8 @@ HAND_CHECKED = [
     # two clauses joined
     (two(clause("the man", "buy", "a car", perfect=True), "and", clause("he", "wash", "the car")),
      "The man has bought a car, and he washes the car.", "Der Mann hat ein Auto gekauft und er wäscht das Auto."),
-    (two(clause("I", "greet", "a woman", tense="past"), "but", clause("she", "answer", "Paul", tense="past", negated=True)),
+    (two(clause("I", "greet", "a woman", tense="past"), "but",
+         clause("she", "answer", "Paul", tense="past", negated=True)),
      "I greeted a woman, but she did not answer Paul.", "Ich grüßte eine Frau, aber sie antwortete Paul nicht."),
 ]
 
