@@ -142,7 +142,7 @@ def check_format(number, path):
     """Raises UserError unless `number` is the format that this version writes and reads."""
     if number != FORMAT:
         raise UserError(f"{path}: has format {number}, and this version reads format {FORMAT}:"
-                        " use the version that wrote it, or train again under another --run name")
+                        " use the version that wrote it, or train again under another --name")
 
 
 def check_weights(found, wanted: dict, path, whose: str):
@@ -236,7 +236,7 @@ def read_config(folder) -> dict:
             config = json.loads(path.read_bytes())
             number = config.pop("format")
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-            raise UserError(f"{path}: is not a run's configuration (damaged?): choose another --run name") from error
+            raise UserError(f"{path}: is not a run's configuration (damaged?): choose another --name") from error
     check_format(number, path)
     return config
 
@@ -257,7 +257,7 @@ def check_config(folder: Path, config: dict, free=()):
         foreign = sorted(name for name in os.listdir(folder) if name != "lock" and not TEMPORARY.fullmatch(name))
         if foreign:
             raise UserError(f"{folder}: holds {foreign[0]!r} but no config.json, so it is no run folder:"
-                            " choose another --run name")
+                            " choose another --name")
         return
     old, new = flat(read_config(folder)), flat(json.loads(json.dumps(config)))
     pairs = {name: (old.get(name, "unset"), new.get(name, "unset")) for name in {**old, **new} if name not in free}
@@ -265,7 +265,7 @@ def check_config(folder: Path, config: dict, free=()):
     if changed:
         more = f", and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(f"{folder}: holds a run of another configuration ({'; '.join(changed[:3])}{more}):"
-                        " choose another --run name, or give the same flags to resume that run")
+                        " choose another --name, or give the same flags to resume that run")
 
 
 class RunFolder(AbstractContextManager):
@@ -299,7 +299,7 @@ class RunFolder(AbstractContextManager):
                 fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(f"{self.path}: another run is at work in this folder:"
-                            " wait for it to end, or choose another --run name") from error
+                            " wait for it to end, or choose another --name") from error
         check_config(self.path, config, free)     # once more: another run may have been here in between
         for name in filter(TEMPORARY.fullmatch, os.listdir(self.path)):
             (self.path / name).unlink()

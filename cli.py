@@ -13,11 +13,19 @@ class UserError(ValueError):
     """A mistake that the user can mend; its text names the argument or file and what would work."""
 
 
+class Help(argparse.HelpFormatter):
+    """Names a flag's default in --help, where it has one that its text does not explain."""
+
+    def _get_help_string(self, action):
+        plain = isinstance(action.default, (str, int, float)) and not isinstance(action.default, bool)
+        return action.help + " (default: %(default)s)" if plain and action.default != argparse.SUPPRESS else action.help
+
+
 class Parser(argparse.ArgumentParser):
     """`argparse.ArgumentParser` that shows defaults in --help, takes no abbreviations, and errs in one line."""
 
     def __init__(self, *args, **kwargs):
-        kwargs.setdefault("formatter_class", argparse.ArgumentDefaultsHelpFormatter)
+        kwargs.setdefault("formatter_class", Help)
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
     def error(self, message: str):

@@ -115,7 +115,7 @@ def prepositional(kind: str) -> Choice:
     if kind == "from":
         return Choice("from", phrase(1, "from", "aus", "dat", "from"))
     if kind == "with":
-        return Choice("with", phrase(1, "with", "mit", "dat", "W", "any"))
+        return Choice("with", phrase(1, "with", "mit", "dat", "W", "unquantified"))
     return Choice("goal", phrase(1, "to", "zu", "dat", "to"),
                   phrase(1, "into", "in", "acc", "into") if kind == "goal" else None)
 

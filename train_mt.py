@@ -73,7 +73,7 @@ def parser() -> Parser:
     g.add_argument("--lenpen", type=real(0, 100), default=0.6, help="length penalty alpha of the test")
     g.add_argument("--lowercase", action="store_true", help="score BLEU case-insensitively, as Gu 2019 does for Zh-En")
     g = p.add_argument_group("machine")
-    g.add_argument("--run", metavar="NAME", help="name of the run's folder (made from the other flags)", **none)
+    g.add_argument("--name", help="name of the run's folder (made from the other flags)", **none)
     g.add_argument("--runs", default="runs", metavar="DIR", help="where the runs' folders lie")
     g.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     g.add_argument("--amp", action=argparse.BooleanOptionalAction, help="bfloat16 matrix products (yes on a GPU)", **none)
@@ -93,6 +93,16 @@ class Machine(NamedTuple):
     def first(self) -> bool:
         """Whether this is the process that validates, writes and talks."""
         return self.rank == 0
+
+    @contextlib.contextmanager
+    def first_alone(self):
+        """A block that the first process of every node runs before the others."""
+        alone = int(os.environ.get("LOCAL_RANK", 0)) == 0
+        if self.world > 1 and not alone:
+            dist.barrier()
+        yield
+        if self.world > 1 and alone:
+            dist.barrier()
 
 
 def keep_freed_memory() -> None:
@@ -204,11 +214,12 @@ class Training:
         self.seconds, self.tokens = 0.0, 0                                   # of training, up to the last log line
         self.window, self.window_tokens = torch.zeros(2, device=where.device), 0     # sums since the last log line
         self.norms = []                                                      # of the gradients since then
+        self.bad = 0                                                         # steps in a row whose norm is not finite
         torch.manual_seed(args.seed + 1_000_003 * where.rank)                # every process has its own dropout
 
     def save(self, path) -> None:
         """Writes all that resuming exactly takes."""
-        names = ("step", "place", "best", "seconds", "tokens", "window", "window_tokens", "norms")
+        names = ("step", "place", "best", "seconds", "tokens", "window", "window_tokens", "norms", "bad")
         checkpoint.save(path, {
             "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(), "random": checkpoint.random_state(),
@@ -270,8 +281,8 @@ def agreed(stop: list, step: int, where: Machine) -> bool:
 
 
 def log(job: Training, folder, seconds: float) -> None:
-    """A log line and a row of metrics about the steps since the last one. Raises UserError where too many of them had
-    a gradient that is not finite."""
+    """A log line and a row of metrics about the steps since the last one. Raises UserError after PATIENCE steps in a
+    row whose gradient was not finite."""
     if job.where.world > 1:
         dist.all_reduce(job.window)
     cross_entropy, D = (job.window / job.window_tokens).tolist()             # waits for the device
@@ -285,12 +296,13 @@ def log(job: Training, folder, seconds: float) -> None:
         say(f"step {job.step:6}  epoch {job.place[0]:3}  loss {cross_entropy:.3f}"
             + (f"  D {D:.3f}" if job.model.config.reg else "")
             + f"  lr {row['lr']:.2e}  {row['tokens_per_second']:,.0f} target tokens/s")
-    skipped = [job.step - len(norms) + i + 1 for i, norm in enumerate(norms) if not math.isfinite(norm)]
-    if skipped and job.where.first:
-        say(f"step {skipped[0]}: the gradient is not finite; {len(skipped)} of the last {len(norms)} steps left out")
-    if any(skipped[i + PATIENCE - 1] - first == PATIENCE - 1 for i, first in enumerate(skipped[:1 - PATIENCE])):
-        raise UserError(f"steps {skipped[0]} to {skipped[-1]} (batch {job.place[1]} of epoch {job.place[0]}): the gradient "
-                        "is not finite; the last checkpoint is intact: resume with a lower --lr, or --clip 1")
+    for step, norm in enumerate(norms, job.step - len(norms) + 1):
+        job.bad = 0 if math.isfinite(norm) else job.bad + 1
+        if job.bad and job.where.first:
+            say(f"step {step:6}  the gradient is not finite: step left out")
+        if job.bad == PATIENCE:
+            raise UserError(f"steps {step - PATIENCE + 1} to {step} (epoch {job.place[0]}, around batch {job.place[1]}): the "
+                            "gradient is not finite; the last checkpoint is intact: resume with a lower --lr or with --clip")
     job.window, job.window_tokens, job.norms = torch.zeros_like(job.window), 0, []
 
 
@@ -351,28 +363,29 @@ def complete(args, where: Machine) -> None:
     for name, value in {**RECIPES["toy" if toy else args.arch], "amp": gpu, "workers": 2 if gpu else 0}.items():
         setattr(args, name, getattr(args, name, value))
     args.eval_every = getattr(args, "eval_every", max(1, args.steps // 10))
-    if not hasattr(args, "run"):
+    if not hasattr(args, "name"):
         parts = [Path(args.train).name if args.train else args.data, args.arch, args.agg if args.agg != "linear" else "",
                  "-".join(getattr(args, "reg", [])), "capsule" if hasattr(args, "capsule") else "", f"seed{args.seed}"]
-        args.run = "-".join(part for part in parts if part)
+        args.name = "-".join(part for part in parts if part)
 
 
 def train(args) -> None:
     """Trains, validates and tests one run; the same command again takes it up where it stopped."""
     where = machine(args.device)
     complete(args, where)
-    path = Path(args.runs) / args.run
-    corpora = load_corpora(args)
-    known = (path / "tokenizer.json").exists()
-    tokenizer = load_tokenizer(path / "tokenizer.json") if known else corpus_tokenizer(corpora, args.vocab_size)
+    path = Path(args.runs) / args.name
+    with where.first_alone():                            # it downloads and encodes; the others find it done
+        corpora = load_corpora(args)
+        known = (path / "tokenizer.json").exists()
+        tokenizer = load_tokenizer(path / "tokenizer.json") if known else corpus_tokenizer(corpora, args.vocab_size)
+        encoded = {"train": encode_train(tokenizer, corpora, args.max_length),
+                   "valid": encode_pairs(tokenizer, corpora.valid)}
     config = TransformerConfig.from_flags(args, vocab_size=tokenizer.get_vocab_size())
     model = dataclasses.asdict(config)
-    flags = {name: value for name, value in vars(args).items() if name not in model and name not in ("run", "runs")}
+    flags = {name: value for name, value in vars(args).items() if name not in model and name not in ("name", "runs")}
     with checkpoint.RunFolder(path, {"model": model, **flags}, FREE) if where.first else contextlib.nullcontext() as folder:
         if where.first and not known:
             save_tokenizer(tokenizer, folder.tokenizer)
-        encoded = {"train": encode_train(tokenizer, corpora, args.max_length),
-                   "valid": encode_pairs(tokenizer, corpora.valid)}
         job, last, stop = Training(args, config, where), path / "last.pt", []
         if last.exists():
             job.resume(last)

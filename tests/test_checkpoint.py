@@ -324,7 +324,7 @@ def test_another_configuration_is_refused_and_nothing_changes(tmp_path):
     changed = {**CONFIG, "agg": "linear", "model": {"heads": 8, "dropout": 0.1}, "new": None}
     del changed["seed"]
     with refused(folder.path, "agg was 'em', is now 'linear'", "model.heads was 4, is now 8",
-             "seed was 1, is now 'unset'", "1 more", "--run"):
+             "seed was 1, is now 'unset'", "1 more", "--name"):
         RunFolder(folder.path, changed)
     assert snapshot(folder.path) == before
     with RunFolder(folder.path, CONFIG):                      # the right one: now the remains go, and only they
@@ -340,7 +340,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
     (tmp_path / "config.json").rename(tmp_path / ".config.json.0123456789abcdef.tmp")
     RunFolder(tmp_path, CONFIG).close()                       # a run killed before its config.json was there may go on
     (tmp_path / "config.json").rename(tmp_path / "thesis.txt")
-    with refused(tmp_path, "thesis.txt", "--run"):
+    with refused(tmp_path, "thesis.txt", "--name"):
         RunFolder(tmp_path, CONFIG)
     assert sorted(os.listdir(tmp_path)) == ["lock", "thesis.txt"]
     for place in (tmp_path / "thesis.txt", tmp_path / "thesis.txt" / "run", "a\0b"):
