@@ -1,19 +1,25 @@
 """Logical inference: which of seven relations holds between two propositional formulas? (Li 2021 §4.3, Fig. 4)
 
+    python logic.py                                     # a small setting, minutes on a CPU
+    python logic.py --full --data DIR                   # the paper's setting, on Bowman's files
+    python logic.py --agg em --capsule enc              # a model of one's own, by the flags of train_mt.py
+
 A model that composes what the brackets nest can answer; trained on formulas of at most six operators, it is tested on
-one to twelve. The command trains the four models of Fig. 4 and prints their accuracy by number of operators.
-Data: logic_data.py. Where the paper leaves a point open it follows Tran et al. 2018 ("The importance of being recurrent
-for modeling hierarchical structure"), and so does this file, in their code's terms: as many queries as heads, two;
-an inner width of 2d; post-norm; the epoch with the best validation accuracy over all lengths is the one tested.
+one to twelve. The command trains the four models of Fig. 4 and prints their accuracy by number of operators; the same
+command again takes up an interrupted run. Formulas, relations and files: logic_data.py. Where the paper leaves a point
+open it follows Tran et al. 2018 ("The importance of being recurrent for modeling hierarchical structure"), and so does
+this file, as their code has it: as many heads as queries, two; d_ff = 2d; post-norm; batches of 32 pairs; tested is the
+epoch with the best validation accuracy over all lengths.
 """
+import argparse
+import dataclasses
 import json
-import math
 import statistics
 import sys
 import time
-from typing import NamedTuple
+import zlib
+from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -21,55 +27,18 @@ from torch import Tensor
 from tqdm import tqdm
 
 from attention import MultiHeadAttention
-from checkpoint import RunFolder, atomic_write, load, load_model_state, save
+from checkpoint import RunFolder, atomic_write, load, save
 from cli import Parser, UserError, real, run, whole
-from logic_data import BINS, LETTERS, RAW_PAIRS, RELATIONS, generate, read_files, relation, split, tokenize, write_files
+from logic_data import (BINS, IDS, PAD, RAW_PAIRS, RELATIONS, Examples, batches, encode, generate, read_files, relation,
+                        split, write_files)
 from transformer import Embedding, Encoder, TransformerConfig, add_model_flags, disagreement
+from translate import pick_device
 
-#__all__ = ["relation", "LogicModel", "encode", "batches", "fit", "parser", "main"]
-PAD = 0
-IDS = {token: i for i, token in enumerate(("(", ")", "not", "and", "or", *LETTERS), 1)}
+__all__ = ["relation", "LogicModel", "encode", "batches", "fit", "parser", "main"]
 TRAINED = tuple(size for size in BINS if size <= 6)     # the operators of the training pairs
 QUERIES = 2
 MODELS = {"baseline": ("linear", ()), "disagreement": ("linear", ("output",)),          # --agg and --reg of Fig. 4
           "aggregation": ("em", ()), "combined": ("em", ("output",))}
-
-
-# --- pairs as tensors -------------------------------------------------------------------------------------------
-
-class Examples(NamedTuple):
-    """Encoded pairs."""
-    formulas: Tensor            # [n, 2, L] token ids, the left and the right formula, PAD after their ends
-    lengths: Tensor             # [n] tokens of the longer formula
-    labels: Tensor              # [n] index into RELATIONS
-
-    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The pairs `index` [B]: formulas [B, 2, L'], cut to the longest of them, and labels [B]."""
-        width = int(self.lengths[index].max())
-        index = index.to(self.labels.device, non_blocking=True)
-        return self.formulas[index, :, :width].long(), self.labels[index]
-
-
-def encode(pairs, device="cpu") -> Examples:
-    """Pairs as `Examples`; the lengths stay on the CPU, where batches are made."""
-    texts = [bytes(IDS[token] for token in tokenize(text)) for pair in pairs for text in (pair.left, pair.right)]
-    width = max(map(len, texts), default=1)
-    ids = np.frombuffer(bytearray(b"".join(text.ljust(width, bytes([PAD])) for text in texts)), dtype=np.uint8)
-    lengths = torch.tensor([len(text) for text in texts]).view(-1, 2).amax(1)                # [n]
-    labels = torch.tensor([RELATIONS.index(pair.relation) for pair in pairs], dtype=torch.long)
-    return Examples(torch.from_numpy(ids).view(-1, 2, width).to(device), lengths, labels.to(device))
-
-
-def batches(lengths: Tensor, size: int, seed: int) -> list[Tensor]:
-    """Batches of `size` indices of pairs of similar lengths [n], in an order drawn from the seed.
-
-    Pairs are shuffled, sorted by length within a window of 50 batches and cut; then the batches are shuffled.
-    """
-    rng = torch.Generator().manual_seed(seed)
-    found = []
-    for window in torch.randperm(len(lengths), generator=rng).split(50 * size):
-        found += window[lengths[window].argsort(stable=True)].split(size)
-    return [found[i] for i in torch.randperm(len(found), generator=rng).tolist()]
 
 
 # --- the model --------------------------------------------------------------------------------------------------
@@ -106,3 +75,262 @@ class LogicModel(nn.Module):
         logits, heads, mask = self(formulas)
         D = disagreement(self.config, heads, mask) if self.config.reg else 0.0
         return F.cross_entropy(logits, labels) - self.config.reg_weight * D
+
+
+# --- training and testing ---------------------------------------------------------------------------------------
+
+def train_epoch(model: LogicModel, optimizer, data: Examples, size: int, seed: int) -> float:
+    """One pass over the training pairs, its order and dropout drawn from the seed; the mean loss per pair."""
+    model.train()
+    torch.manual_seed(seed)
+    total = torch.zeros((), device=data.labels.device)
+    for index in tqdm(batches(data.lengths, size, seed), leave=False, disable=not sys.stderr.isatty()):
+        loss = model.loss(*data.batch(index))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        total += loss.detach() * len(index)
+    return total.item() / max(1, len(data.labels))
+
+
+@torch.no_grad()
+def accuracy(model: LogicModel, data: Examples, size: int = 512) -> tuple[int, int]:
+    """(pairs answered right, pairs)."""
+    model.eval()
+    right = torch.zeros((), dtype=torch.long, device=data.labels.device)
+    for index in data.lengths.argsort().split(size):
+        formulas, labels = data.batch(index)
+        right += (model(formulas)[0].argmax(-1) == labels).sum()
+    return right.item(), len(data.labels)
+
+
+def fit(config: TransformerConfig, data: dict, args, seed: int, path: Path, say=print) -> dict:
+    """Trains a model and tests the epoch with the best validation accuracy: {"accuracy": {bin: share}, ...}.
+
+    data: {"train": Examples, "valid": Examples, "test": {bin: Examples}}. args: epochs, lr, batch. After every epoch
+    all that resuming takes is saved at `path`; a run taken up there ends as it would have without the break, because
+    an epoch draws everything from its own seed.
+    """
+    device = data["train"].labels.device
+    torch.manual_seed(seed)
+    model = LogicModel(config).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    state = {"epoch": 0, "history": [], "seconds": 0.0, "best": None, "best_valid": -1.0}
+    if path.exists():
+        state = load(path, device, needs=("model", "optimizer", *state))
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+    while state["epoch"] < args.epochs:
+        started = time.perf_counter()
+        state["epoch"] += 1
+        loss = train_epoch(model, optimizer, data["train"], args.batch, seed * 1_000_003 + state["epoch"])
+        right, pairs = accuracy(model, data["valid"])
+        if right / max(1, pairs) > state["best_valid"]:
+            state["best_valid"] = right / max(1, pairs)
+            state["best"] = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
+        state["history"].append({"epoch": state["epoch"], "loss": loss, "valid": right / max(1, pairs)})
+        state["seconds"] += time.perf_counter() - started
+        save(path, {**state, "model": model.state_dict(), "optimizer": optimizer.state_dict()})
+        say(f"epoch {state['epoch']}/{args.epochs}  loss {loss:.3f}  validation {right / max(1, pairs):.1%}"
+            f"  {state['seconds']:.0f} s")
+    model.load_state_dict(state["best"])
+    tested = {size: accuracy(model, examples) for size, examples in data["test"].items()}
+    return {"accuracy": {str(size): right / pairs if pairs else None for size, (right, pairs) in tested.items()},
+            "parameters": sum(p.numel() for p in model.parameters()), "history": state["history"],
+            "seconds": state["seconds"]}
+
+
+# --- the table --------------------------------------------------------------------------------------------------
+
+def summarize(data: dict, rows: list[dict]) -> dict:
+    """Accuracy by number of operators, and over all test pairs of up to 6 and of 7 and more operators.
+
+    {"pairs": {bin: n}, "majority": {bin: share}, "models": {name: {bin: {"mean", "spread", "seeds"}}}}; a bin is "1" to
+    "12", "<=6" or ">=7"; majority is the share of the most frequent relation, which is what a model must beat; spread
+    is the sample standard deviation over the seeds, None for one seed. Empty bins have None.
+    """
+    pairs = {str(size): len(examples.labels) for size, examples in data["test"].items()}
+    groups = {**{name: [name] for name in pairs}, "<=6": [str(size) for size in BINS if size in TRAINED],
+              ">=7": [str(size) for size in BINS if size not in TRAINED]}
+    counts = {str(size): torch.bincount(examples.labels, minlength=len(RELATIONS)).cpu()
+              for size, examples in data["test"].items()}
+
+    def share(accuracies, names):
+        total = sum(pairs[name] for name in names)
+        return sum(accuracies[name] * pairs[name] for name in names if pairs[name]) / total if total else None
+
+    majority, models = {}, {}
+    for group, names in groups.items():
+        total = sum(counts[name] for name in names)
+        majority[group] = (total.max() / total.sum()).item() if total.sum() else None
+    for model in dict.fromkeys(row["model"] for row in rows):
+        models[model] = {}
+        for group, names in groups.items():
+            found = [share(row["accuracy"], names) for row in rows if row["model"] == model]
+            known = found if None not in found else []
+            models[model][group] = {"mean": statistics.fmean(known) if known else None, "seeds": len(found),
+                                    "spread": statistics.stdev(known) if len(known) > 1 else None}
+    return {"pairs": {group: sum(pairs[name] for name in names) for group, names in groups.items()},
+            "majority": majority, "models": models}
+
+
+def table(summary: dict) -> str:
+    """The summary as text: accuracies in per cent, a row per number of operators, a column per model."""
+    def cell(mean, spread=None):
+        text = "-" if mean is None else f"{100 * mean:.1f}"
+        return text if spread is None else f"{text} ±{100 * spread:.1f}"
+
+    lines = ["operators   pairs  majority" + "".join(f"{name:>14}" for name in summary["models"])]
+    for group, pairs in summary["pairs"].items():
+        label = f"{BINS[-1]}+" if group == str(BINS[-1]) else group
+        lines.append(f"{label:>9}{pairs:8,}{cell(summary['majority'][group]):>10}" + "".join(
+            f"{cell(cells[group]['mean'], cells[group]['spread']):>14}" for cells in summary["models"].values()))
+    return "\n".join(lines)
+
+
+def draw(summary: dict, path: Path) -> None:
+    """A plot in the manner of Li 2021 Fig. 4: accuracy over the number of operators, a line per model."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    figure, axes = pyplot.subplots(figsize=(6.4, 4))
+    sizes = [str(size) for size in BINS]
+    percent = lambda values: [float("nan") if value is None else 100 * value for value in values]
+    for marker, (name, cells) in zip("os^Dvx", summary["models"].items()):
+        axes.errorbar(BINS, percent(cells[size]["mean"] for size in sizes), marker=marker, label=name, capsize=3,
+                      yerr=[100 * (cells[size]["spread"] or 0) for size in sizes])
+    axes.plot(BINS, percent(summary["majority"][size] for size in sizes), "--", color="gray", label="majority class")
+    axes.axvline(TRAINED[-1] + 0.5, color="lightgray", linewidth=1)          # to the right: longer than in training
+    axes.set(xlabel="operators of the longer formula", ylabel="accuracy (%)", xticks=BINS)
+    axes.legend()
+    figure.tight_layout()
+    atomic_write(path, lambda file: figure.savefig(file, format="png", dpi=150))
+    pyplot.close(figure)
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+SMALL = dict(layers=2, d_model=128, heads=2, d_ff=256, dropout=0.0, epochs=1, lr=1e-3, batch=32)
+PAPER = dict(layers=2, d_model=256, heads=QUERIES, d_ff=512, dropout=0.2, epochs=100, lr=1e-4, batch=32)
+
+
+def parser() -> Parser:
+    """The command line: which models, the data, the model's flags by paper, training, machine."""
+    p = Parser(prog="logic.py", description="Logical inference (Li 2021 section 4.3): trains the models of Fig. 4 on "
+               "formulas of at most six operators and prints their accuracy on one to twelve.")
+    none = dict(default=argparse.SUPPRESS)
+    both = lambda name: f"{SMALL[name]}, with --full {PAPER[name]}"
+    p.add_argument("--full", action="store_true", help="the paper's setting: " + ", ".join(
+        f"{name} {value}" for name, value in PAPER.items()) + "; without it: " + ", ".join(
+        f"{name} {value}" for name, value in SMALL.items()))
+    p.add_argument("--models", nargs="+", choices=(*MODELS, "own"), metavar="MODEL", help="baseline, disagreement "
+                   "(--reg output), aggregation (--agg em), combined (both), own (by the flags below); all of Fig. 4, "
+                   "or own where one of --agg, --reg, --capsule is given", **none)
+    p.add_argument("--seeds", nargs="+", type=whole(0, 10 ** 6), default=[1], metavar="SEED",
+                   help="train each model once per seed; the table has mean and standard deviation")
+    g = p.add_argument_group("data (Bowman et al. 2015)")
+    g.add_argument("--data", metavar="DIR", help="folder with train1..12 and test1..12 (and valid1..12) in Bowman's "
+                   "format, lines `relation TAB left TAB right`; generated without it", **none)
+    g.add_argument("--pairs", type=whole(1, 10 ** 8), default=RAW_PAIRS, help="pairs to draw, duplicates included")
+    g.add_argument("--data-seed", type=whole(0), default=0, help="seed of the drawing")
+    g.add_argument("--write", metavar="DIR", help="write the generated data to a new folder and stop", **none)
+    add_model_flags(p)
+    p.set_defaults(arch=argparse.SUPPRESS, norm="post")
+    g = p.add_argument_group("training")
+    g.add_argument("--epochs", type=whole(1), help=both("epochs"), **none)
+    g.add_argument("--lr", type=real(0, 1e3, low_open=True), help=f"Adam's learning rate, constant ({both('lr')})", **none)
+    g.add_argument("--batch", type=whole(1, 10 ** 6), help=f"pairs per step ({both('batch')})", **none)
+    g = p.add_argument_group("machine")
+    g.add_argument("--run", metavar="NAME", help="name of the run's folder (logic, with --full logic-full)", **none)
+    g.add_argument("--runs", default="runs", metavar="DIR", help="where the runs' folders lie")
+    g.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    return p
+
+
+def complete(args) -> None:
+    """Fills in what the flags left to the setting."""
+    for name, value in (PAPER if args.full else SMALL).items():
+        if not ("arch" in args and name in ("layers", "d_model", "heads", "d_ff")):       # --arch brings its own
+            setattr(args, name, getattr(args, name, value))
+    args.arch = getattr(args, "arch", "tiny")
+    own = args.agg != "linear" or "reg" in args or "capsule" in args
+    args.models = list(dict.fromkeys(getattr(args, "models", ["own"] if own else MODELS)))
+    args.seeds = list(dict.fromkeys(args.seeds))
+    if "run" not in args:
+        flags = [args.agg if args.agg != "linear" else "", "-".join(getattr(args, "reg", [])),
+                 "capsule" if "capsule" in args else ""] if "own" in args.models else []
+        args.run = "-".join(filter(None, ["logic", "full" if args.full else "", *flags]))
+
+
+def configuration(args, name: str) -> TransformerConfig:
+    """The encoder of a model of Fig. 4, or of the flags for "own"; --agg-at, --reg-at and their like apply to both."""
+    shared = dict(vocab_size=len(IDS) + 1, decoder=False)
+    if name == "own":
+        return TransformerConfig.from_flags(args, **shared)
+    agg, reg = MODELS[name]
+    without = {} if agg != "linear" else dict(agg_at=None, capsules=None)
+    return TransformerConfig.from_flags(args, **shared, agg=agg, reg=reg, capsule=(), **without,
+                                        **({} if reg else dict(reg_at=None)))
+
+
+def infer(args) -> None:
+    """Trains and tests what is missing of the models x seeds, then prints the table and writes it as JSON and plot."""
+    if "write" in args:
+        parts = split(generate(args.pairs, args.data_seed))
+        write_files(args.write, parts)
+        print(f"{args.write}: " + ", ".join(f"{sum(map(len, bins.values())):,} {name}" for name, bins in parts.items()))
+        return
+    complete(args)
+    device = pick_device(args.device)
+    configs = {name: configuration(args, name) for name in dict.fromkeys((*MODELS, *args.models))}
+    parts = read_files(args.data) if "data" in args else split(generate(args.pairs, args.data_seed))
+    data = {"train": encode([pair for size in TRAINED for pair in parts["train"][size]], device),
+            "valid": encode([pair for size in BINS for pair in parts["valid"][size]], device),
+            "test": {size: encode(parts["test"][size], device) for size in BINS}}
+    if not len(data["train"].labels):
+        raise UserError("no training pairs of 1 to 6 operators: raise --pairs, or name another --data folder")
+    path = Path(args.runs) / args.run
+    settings = {"models": {name: dataclasses.asdict(config) for name, config in configs.items()},
+                "epochs": args.epochs, "lr": args.lr, "batch": args.batch, "data_checksum": checksum(parts)}
+    with RunFolder(path, settings) as folder:
+        say = lambda text: tqdm.write(text, file=sys.stdout) or sys.stdout.flush()
+        say(f"{path}: {len(data['train'].labels):,} pairs to train on, {len(data['valid'].labels):,} to validate,"
+            f" {sum(len(examples.labels) for examples in data['test'].values()):,} to test; {device}")
+        wanted = [(name, seed) for seed in args.seeds for name in args.models]
+        done = {(row["model"], row["seed"]): row for row in folder.read_metrics()}
+        for name, seed in wanted:
+            if (name, seed) not in done:
+                state = path / f"{name}-seed{seed}.pt"
+                row = {"model": name, "seed": seed, **fit(configs[name], data, args, seed, state,
+                                                          lambda text: say(f"{name}, seed {seed}: {text}"))}
+                folder.append_metrics(row)
+                state.unlink()
+                done[name, seed] = row
+        report(path, data, [done[key] for key in wanted], settings, say)
+
+
+def checksum(parts: dict) -> int:
+    """A number that tells one set of data from another."""
+    return zlib.crc32("\n".join("\t".join(pair) for bins in parts.values() for size in BINS
+                                for pair in bins[size]).encode())
+
+
+def report(path: Path, data: dict, rows: list[dict], settings: dict, say) -> None:
+    """Prints the table; writes results.json (summary, every seed's row, settings) and accuracy.png."""
+    summary = summarize(data, rows)
+    atomic_write(path / "results.json", json.dumps({**summary, "runs": rows, "settings": settings}, indent=1) + "\n")
+    say("\naccuracy (%) by number of operators; trained on up to 6\n" + table(summary))
+    try:
+        draw(summary, path / "accuracy.png")
+        say(f"\n{path / 'results.json'}, {path / 'accuracy.png'}")
+    except ImportError:
+        say(f"\n{path / 'results.json'} (no plot: matplotlib is not installed)")
+
+
+def main(argv=None) -> int:
+    """The command line; returns the exit status."""
+    return run(infer, parser(), argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

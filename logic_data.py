@@ -11,12 +11,18 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from cli import UserError
 
 LETTERS = "abcdef"
 BINARY = ("and", "or")
 RELATIONS = ("=", "<", ">", "^", "|", "v", "#")        # the classes, in the order of their ids
 BINS = tuple(range(1, 13))                             # operators of a pair's longer formula; 12 means 12 or more
+PAD = 0                                                # the id of padding, as in transformer.py
+IDS = {token: i for i, token in enumerate(("(", ")", "not", "and", "or", *LETTERS), 1)}
 SPLITS = ("train", "valid", "test")
 RAW_PAIRS = 500_000                                    # Bowman et al.'s number of draws
 EVERY = 2 ** 64 - 1                                    # the truth table of a tautology
@@ -227,3 +233,40 @@ def write_files(folder, parts: dict[str, dict[int, list[Pair]]]) -> None:
         for size, pairs in bins.items():
             lines = ["\t".join(pair) + "\n" for pair in pairs]
             (folder / f"{name}{size}").write_text("".join(lines), encoding="ascii", newline="\n")
+
+
+# --- pairs as tensors -------------------------------------------------------------------------------------------
+
+class Examples(NamedTuple):
+    """Encoded pairs."""
+    formulas: Tensor            # [n, 2, L] token ids, the left and the right formula, PAD after their ends
+    lengths: Tensor             # [n] tokens of the longer formula
+    labels: Tensor              # [n] index into RELATIONS
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The pairs `index` [B]: formulas [B, 2, L'], cut to the longest of them, and labels [B]."""
+        width = int(self.lengths[index].max())
+        index = index.to(self.labels.device, non_blocking=True)
+        return self.formulas[index, :, :width].long(), self.labels[index]
+
+
+def encode(pairs, device="cpu") -> Examples:
+    """Pairs as `Examples`; the lengths stay on the CPU, where batches are made."""
+    texts = [bytes(IDS[token] for token in tokenize(text)) for pair in pairs for text in (pair.left, pair.right)]
+    width = max(map(len, texts), default=1)
+    ids = np.frombuffer(bytearray(b"".join(text.ljust(width, bytes([PAD])) for text in texts)), dtype=np.uint8)
+    lengths = torch.tensor([len(text) for text in texts]).view(-1, 2).amax(1)                # [n]
+    labels = torch.tensor([RELATIONS.index(pair.relation) for pair in pairs], dtype=torch.long)
+    return Examples(torch.from_numpy(ids).view(-1, 2, width).to(device), lengths, labels.to(device))
+
+
+def batches(lengths: Tensor, size: int, seed: int) -> list[Tensor]:
+    """Batches of `size` indices of pairs of similar lengths [n], in an order drawn from the seed.
+
+    Pairs are shuffled, sorted by length within a window of 50 batches and cut; then the batches are shuffled.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    found = []
+    for window in torch.randperm(len(lengths), generator=rng).split(50 * size):
+        found += window[lengths[window].argsort(stable=True)].split(size)
+    return [found[i] for i in torch.randperm(len(found), generator=rng).tolist()]

@@ -36,10 +36,12 @@ from transformer import PAD, Transformer, TransformerConfig, add_model_flags
 from translate import pick_device
 
 # What a size takes where no flag says otherwise: the papers' settings for base and big, a small machine's for the rest.
-RECIPES = {"toy": dict(steps=1_200, warmup=300, max_tokens=1024), "tiny": dict(steps=6_000, warmup=1_000, max_tokens=4096),
-           "small": dict(steps=10_000, warmup=2_000, max_tokens=4096),
-           "base": dict(steps=100_000, warmup=4_000, max_tokens=4096),
-           "big": dict(steps=300_000, warmup=4_000, max_tokens=4096)}
+RECIPES = {
+    "toy": dict(steps=2_200, warmup=150, lr=0.4, decay="linear", clip=1.0, max_tokens=512, dropout=0.0),
+    "tiny": dict(steps=6_000, warmup=1_000, lr=1.0, decay="sqrt", clip=1.0, max_tokens=4096, dropout=0.1),
+    "small": dict(steps=10_000, warmup=2_000, lr=1.0, decay="sqrt", clip=1.0, max_tokens=4096, dropout=0.1),
+    "base": dict(steps=100_000, warmup=4_000, lr=1.0, decay="sqrt", clip=0.0, max_tokens=4096, dropout=0.1),
+    "big": dict(steps=300_000, warmup=4_000, lr=1.0, decay="sqrt", clip=0.0, max_tokens=4096, dropout=0.3)}
 PATIENCE = 5                    # steps in a row without a finite gradient, after which the run gives up
 FREE = ("device", "workers", "data_dir", "train", "valid", "test", "log_every")     # may differ when a run is resumed
 
@@ -55,13 +57,15 @@ def parser() -> Parser:
     g = p.add_argument_group("training (Vaswani et al. 2017)")
     g.add_argument("--steps", type=whole(1), help=f"updates of the parameters ({recipe('steps')})", **none)
     g.add_argument("--warmup", type=whole(1), help=f"warm-up steps ({recipe('warmup')})", **none)
-    g.add_argument("--lr", type=real(0, 1e3, low_open=True), default=1.0, metavar="FACTOR", help="factor on the learning "
-                   "rate d^-0.5 min(step^-0.5, step warmup^-1.5)")
+    g.add_argument("--lr", type=real(0, 1e3, low_open=True), metavar="FACTOR", help="factor on the learning rate "
+                   f"d^-0.5 min(step^-0.5, step warmup^-1.5) ({recipe('lr')})", **none)
+    g.add_argument("--decay", choices=("sqrt", "linear"), help="how the learning rate falls after the warm-up: with "
+                   f"step^-0.5, or linearly to 0 ({recipe('decay')})", **none)
     g.add_argument("--max-tokens", type=whole(1, 10 ** 8), help="size of a micro-batch: its sentences times the longest "
                    f"of them, in tokens ({recipe('max_tokens')})", **none)
     g.add_argument("--accumulate", type=whole(1, 10 ** 6), default=1, help="micro-batches per step, in every process")
     g.add_argument("--label-smoothing", type=real(0, 0.99), default=0.1, help="label smoothing")
-    g.add_argument("--clip", type=real(0), default=0.0, help="largest norm of the gradient; 0 does not clip")
+    g.add_argument("--clip", type=real(0), help=f"largest norm of the gradient; 0 does not clip ({recipe('clip')})", **none)
     g.add_argument("--seed", type=whole(0, 2 ** 31), default=1, help="seed of the parameters, dropout and batches")
     g = p.add_argument_group("validation, checkpoints and test")
     g.add_argument("--eval-every", type=whole(1), help="steps between validations, each with a checkpoint (a tenth of "
@@ -170,9 +174,13 @@ def losses(model, batch, label_smoothing: float, device):
     return loss, inner.disagreement(heads, source != PAD, target_out != PAD)
 
 
-def learning_rate(step: int, d_model: int, warmup: int) -> float:
-    """`d^-0.5 min(step^-0.5, step warmup^-1.5)` (Vaswani et al. 2017, section 5.3), for step = 1, 2, ..."""
-    return d_model ** -0.5 * min(step ** -0.5, step * warmup ** -1.5)
+def learning_rate(step: int, d_model: int, args) -> float:
+    """The learning rate of step = 1, 2, ...: with --decay sqrt `d^-0.5 min(step^-0.5, step warmup^-1.5)` (Vaswani et al.
+    2017, section 5.3); with --decay linear the same rise to the same peak, then a straight line to 0 at the last step."""
+    peak = args.lr * (d_model * args.warmup) ** -0.5
+    falling = ((args.warmup / step) ** 0.5 if args.decay == "sqrt"
+               else (args.steps + 1 - step) / max(1, args.steps + 1 - args.warmup))
+    return peak * min(step / args.warmup, falling)
 
 
 def train_step(model, optimizer, step: Step, args, where: Machine):
@@ -209,7 +217,7 @@ class Training:
         self.args, self.where, self.model = args, where, Transformer(config).to(where.device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda done: args.lr * learning_rate(done + 1, config.d_model, args.warmup))
+            self.optimizer, lambda done: learning_rate(done + 1, config.d_model, args))
         self.step, self.place, self.best = 0, (0, 0), -1.0
         self.seconds, self.tokens = 0.0, 0                                   # of training, up to the last log line
         self.window, self.window_tokens = torch.zeros(2, device=where.device), 0     # sums since the last log line

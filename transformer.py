@@ -143,7 +143,7 @@ def add_model_flags(parser: argparse.ArgumentParser, arch: str = "tiny") -> None
     group.add_argument("--d-model", type=whole(2, 65536), help="model width, over --arch", **none)
     group.add_argument("--heads", type=whole(1, 4096), help="attention heads, over --arch", **none)
     group.add_argument("--d-ff", type=whole(1, 10 ** 6), help="width of the feed-forward layer, over --arch", **none)
-    group.add_argument("--dropout", type=real(0, 0.99), help="one dropout rate (0.1, for big 0.3)", **none)
+    group.add_argument("--dropout", type=real(0, 0.99), help="one dropout rate (0.1; big 0.3)", **none)
     group.add_argument("--norm", choices=("pre", "post"), default="pre", help="layer normalization before or after")
     group.add_argument("--tie", choices=("none", "target", "all"), default="all", help="which embeddings are shared: "
                        "none, target with output, or all three")

@@ -58,10 +58,18 @@ def flags(**kwargs):
 
 def test_vaswani_schedule():
     d, warmup = 512, 4000
+    args = SimpleNamespace(lr=0.7, warmup=warmup, decay="sqrt", steps=10)
     for step in (1, 10, 3999, 4000, 4001, 100_000):
         rising, falling = step * warmup ** -1.5, step ** -0.5
-        assert train_mt.learning_rate(step, d, warmup) == pytest.approx(d ** -0.5 * min(rising, falling))
-    assert train_mt.learning_rate(4000, d, warmup) == max(train_mt.learning_rate(s, d, warmup) for s in range(1, 9000))
+        assert train_mt.learning_rate(step, d, args) == pytest.approx(0.7 * d ** -0.5 * min(rising, falling))
+
+
+def test_linear_decay():
+    args = SimpleNamespace(lr=2.0, warmup=10, decay="linear", steps=30)
+    peak = 2.0 * (64 * 10) ** -0.5
+    rates = [train_mt.learning_rate(step, 64, args) for step in range(1, 32)]
+    assert rates[:10] == pytest.approx([peak * step / 10 for step in range(1, 11)])
+    assert rates[9:] == pytest.approx(np.linspace(peak, 0, 22))
 
 
 def rows(batches):
@@ -241,7 +249,7 @@ def test_another_configuration_is_refused(text, tmp_path, capsys):
 def test_two_processes_are_one_with_twice_the_accumulation(text, tmp_path):
     """float64, no dropout, --reg on: the parameters agree to 1e-9 after some steps."""
     argv = text + SMALL + ["--steps", "6", "--eval-every", "6", "--dropout", "0", "--reg", "output", "subspace",
-                           "--agg", "em", "--seed", "3"]
+                           "position", "--agg", "dynamic", "--capsule", "enc", "dec", "--seed", "3"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     script = str(ROOT / "tests" / "double_train.py")
     one = subprocess.Popen([sys.executable, script, *argv, "--name", "one", "--accumulate", "4"], env=env,
