@@ -40,7 +40,7 @@ REMEDIES = {errno.ENOSPC: "free some space", errno.EDQUOT: "free some space", er
 
 @contextmanager
 def reported(action: str, path):
-    """Turns an OSError of the block into a UserError: "PATH: cannot ACTION (why): remedy"."""
+    """Turns an OSError or MemoryError of the block into a UserError: "PATH: cannot ACTION (why): remedy"."""
     if "\0" in str(path):
         raise UserError(f"{str(path)!r}: a file name cannot hold a NUL character")
     try:
@@ -48,6 +48,8 @@ def reported(action: str, path):
     except OSError as error:
         remedy = REMEDIES.get(error.errno, "choose another place")
         raise UserError(f"{path}: cannot {action} ({error.strerror or error}): {remedy}") from error
+    except MemoryError as error:
+        raise UserError(f"{path}: cannot {action} (the memory does not suffice): make it smaller") from error
 
 
 def sync_folder(folder):
@@ -120,6 +122,8 @@ def load(path, device="cpu", needs=()) -> dict:
         open(path, "rb").close()                  # a file that may not be read is reported as such
     try:
         with zipfile.ZipFile(path) as archive, warnings.catch_warnings():
+            if sum(member.file_size for member in archive.infolist()) > os.path.getsize(path):
+                raise zipfile.BadZipFile          # torch does not compress: this would fill the memory
             if archive.testzip() is not None:     # torch does not look at the checksums that it writes
                 raise zipfile.BadZipFile
             warnings.simplefilter("ignore")       # of torch, about what a foreign file holds
@@ -233,6 +237,8 @@ def read_config(folder) -> dict:
         if not path.is_file():
             raise UserError(f"{folder}: is no run folder (it has no config.json): name a folder that training wrote")
         try:
+            if path.stat().st_size > 1 << 24:     # a few kilobytes in truth
+                raise ValueError
             config = json.loads(path.read_bytes())
             number = config.pop("format")
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
@@ -266,6 +272,15 @@ def check_config(folder: Path, config: dict, free=()):
         more = f", and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(f"{folder}: holds a run of another configuration ({'; '.join(changed[:3])}{more}):"
                         " choose another --name, or give the same flags to resume that run")
+
+
+def without_nan(value):
+    """A value of the types that JSON has, with None in place of every NaN and infinity."""
+    if isinstance(value, dict):
+        return {name: without_nan(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class RunFolder(AbstractContextManager):
@@ -321,10 +336,8 @@ class RunFolder(AbstractContextManager):
 
         Write the rows of a step before its checkpoint. Raises UserError where it cannot be written.
         """
-        row = {name: None if isinstance(value, float) and not math.isfinite(value) else value
-               for name, value in row.items()}
         with reported("write", self.metrics), open(self.metrics, "ab", buffering=0) as file:
-            line, start = (json.dumps(row, allow_nan=False) + "\n").encode(), file.tell()
+            line, start = (json.dumps(without_nan(row), allow_nan=False) + "\n").encode(), file.tell()
             try:
                 while line:                       # a disk that fills up takes a part first and errs on the rest
                     line = line[file.write(line):]
@@ -334,13 +347,15 @@ class RunFolder(AbstractContextManager):
                 raise
 
     def read_metrics(self) -> list[dict]:
-        """The rows of metrics.jsonl. Raises UserError naming a line that is no JSON object."""
+        """The rows of metrics.jsonl. Raises UserError naming a line that is no JSON object, or whose step is no number."""
         with reported("read", self.metrics):
             lines = self.metrics.read_bytes().splitlines() if self.metrics.exists() else []
         rows = []
         for number, line in enumerate(lines, 1):
             try:
                 rows.append(dict(json.loads(line)))
+                if not isinstance(rows[-1].get("step", 0), int):
+                    raise TypeError
             except (RecursionError, TypeError, ValueError) as error:
                 raise UserError(f"{self.metrics}: line {number} is no JSON object: take it out") from error
         return rows

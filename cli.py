@@ -4,6 +4,7 @@ A mistake of the user's (a flag, a file, a line of text) is a `UserError`: `run`
 on stderr and returns 2. Anything else is a bug and keeps its traceback.
 """
 import argparse
+import contextlib
 import math
 import os
 import sys
@@ -29,25 +30,49 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
     def error(self, message: str):
-        self.exit(2, f"{self.prog}: error: {message} (--help lists the arguments)\n")
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} (--help lists the arguments)\n")
 
 
 def run(command, parser: Parser, argv=None) -> int:
-    """Parses argv, calls `command(args)` and returns the exit status: 0, 2 after a UserError, 130 after Ctrl-C."""
+    """Parses argv, calls `command(args)` and returns the exit status: 0, 2 after a mistake that the user can mend (a
+    UserError, a full disk under the standard output, too little memory), 130 after Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):       # a letter that the terminal's encoding lacks must not end a run
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     args = parser.parse_args(argv)
     try:
         command(args)
         sys.stdout.flush()
         return 0
     except UserError as error:
-        message = " ".join(str(error).split())
-        print(f"{parser.prog}: error: {message}", file=sys.stderr)
-        return 2
+        message = error
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:                       # the reader of our output went away, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return 0
+    except OSError as error:                      # files that the program opens itself are named closer to the mistake
+        message = f"{error.filename or 'standard output'}: {error.strerror or error}: choose another place"
+        if not error.filename:
+            discard_output()
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        message = "the memory does not suffice: choose a smaller model, or smaller batches with --max-tokens"
+    print(f"{parser.prog}: error: {' '.join(str(message).split())}", file=sys.stderr)
+    return 2
+
+
+def discard_output():
+    """Sends what is still to come on standard output nowhere, so that Python's last flush does not fail as well."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an exception says that the memory is used up; of the CPU's, torch says it with a plain RuntimeError."""
+    return (isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+            or "allocate memory" in str(error) or "not enough memory" in str(error))
 
 
 def number(cast, low, high, low_open=False):
@@ -57,9 +82,9 @@ def number(cast, low, high, low_open=False):
             value = cast(text)
         except ValueError:
             value = math.nan
-        if math.isnan(value) or value > high or value < low or (low_open and value == low):
-            kind = "a whole number" if cast is int else "a number"
-            raise argparse.ArgumentTypeError(f"{text!r} is not {kind} {'above' if low_open else 'from'} {low}"
+        if not low <= value <= high or (low_open and value == low):      # NaN fails every comparison
+            kind, shown = "a whole number" if cast is int else "a number", text if len(text) <= 40 else f"{text[:40]}..."
+            raise argparse.ArgumentTypeError(f"{shown!r} is not {kind} {'above' if low_open else 'from'} {low}"
                                              f" {'up to' if low_open else 'to'} {high}")
         return value
     return parse

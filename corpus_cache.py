@@ -187,7 +187,7 @@ def open_encoded(folder) -> EncodedPairs:
         meta = json.loads((folder / "meta.json").read_text())
         for name, size in meta["sizes"].items():
             kind = np.dtype(np.int64 if name.endswith("offsets") else meta["kind"])
-            if (folder / name).stat().st_size != size:
+            if (folder / name).stat().st_size != size or kind.kind not in "iu":
                 raise ValueError
             arrays[name] = np.asarray(np.memmap(folder / name, kind, mode="r")) if size else np.zeros(0, kind)
         return EncodedPairs(**arrays, dropped=Dropped(meta["empty"], meta["long"]), folder=folder)

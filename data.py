@@ -20,11 +20,14 @@ from download import corpus_files
 PAD, BOS, EOS = 0, 1, 2
 # Their brackets are no characters of the byte-level alphabet: no merge, and so no text, can give these tokens.
 SPECIAL_TOKENS = ["⟨pad⟩", "⟨s⟩", "⟨/s⟩"]
+# Every byte that occurs in UTF-8: what a byte-level tokenizer must give back.
+SCRIPTS = "".join(map(chr, (*range(0x800), *range(0x800, 0xd800, 0x400), *range(0xe000, 0x110000, 0x1000))))
 NAMES = {"toy": ("en", "de"), "multi30k": ("en", "de"), "wmt14-en-de": ("en", "de"), "wmt17-zh-en": ("zh", "en")}
 VOCAB_SIZES = {"toy": 2_000, "multi30k": 10_000, "wmt14-en-de": 32_000, "wmt17-zh-en": 32_000}
 TOY_TRAIN, TOY_VALID, TOY_TEST, TOY_SEED = 30_000, 500, 1_000, 1
 LARGE = 1_000_000               # pairs: from here on own text gets 32,000 tokens
 LEARN_FROM = 1_000_000          # pairs that the tokenizer learns from at most, evenly spread over the corpus
+LONGEST_VALID = 2_048           # tokens of a validation line: its attention weights alone take gigabytes beyond
 LEARN_UP_TO = 1_000             # characters of a line: learning BPE takes time quadratic in the longest word
 CACHE_FROM = 64 << 20           # bytes of training text: from here on it is encoded into files, once
 
@@ -40,18 +43,17 @@ class Lines:
 
     def __init__(self, path):
         self.path = Path(path)
-        if self.path.is_dir():
-            raise UserError(f"{path} is a directory; a text file with one sentence per line belongs there")
-        try:
-            with open(path, "rb") as file:
-                count, last = 0, b""
-                while block := file.read(1 << 20):
-                    count, last = count + block.count(b"\n"), block
-        except FileNotFoundError:
-            raise UserError(f"{path} does not exist; a corpus is PREFIX.LANGUAGE, e.g. --train data/train --src en "
-                            "reads data/train.en") from None
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}") from None
+        with reported("read", path):
+            if self.path.is_dir():
+                raise UserError(f"{path} is a directory; a text file with one sentence per line belongs there")
+            try:
+                with open(path, "rb") as file:
+                    count, last = 0, b""
+                    while block := file.read(1 << 20):
+                        count, last = count + block.count(b"\n"), block
+            except FileNotFoundError:
+                raise UserError(f"{path} does not exist; a corpus is PREFIX.LANGUAGE, e.g. --train data/train --src en "
+                                "reads data/train.en") from None
         if not last:
             raise UserError(f"{path} is empty; it should hold one sentence per line")
         self.count = count + (not last.endswith(b"\n"))
@@ -215,22 +217,44 @@ def encode_train(tokenizer: Tokenizer, corpora: Corpora, max_length: int) -> Enc
     return encoded
 
 
+def encode_valid(tokenizer: Tokenizer, corpora: Corpora) -> EncodedPairs:
+    """The validation pairs as token ids, whole. Raises UserError for a line with more than LONGEST_VALID tokens: its
+    attention would not fit the memory, and it is better to say so before the training than after hours of it."""
+    encoded = encode_pairs(tokenizer, corpora.valid)
+    for language, lengths in ((corpora.src, encoded.source_lengths), (corpora.tgt, encoded.target_lengths)):
+        if lengths.max() > LONGEST_VALID:
+            raise UserError(f"--valid: line {lengths.argmax() + 1} of the {language} text has {lengths.max():,} tokens, "
+                            f"and validation takes {LONGEST_VALID:,} at most: shorten the line or leave the pair out")
+    return encoded
+
+
 def save_tokenizer(tokenizer: Tokenizer, path) -> None:
     """Writes the tokenizer as JSON, atomically."""
     atomic_write(path, tokenizer.to_str(pretty=True))
 
 
 def load_tokenizer(path) -> Tokenizer:
-    """Reads what `save_tokenizer` wrote. Raises UserError for a missing, damaged or foreign file."""
+    """Reads what `save_tokenizer` wrote. Raises UserError for a missing, damaged or foreign file, which it tries out:
+    a text of many scripts must come back from its tokens."""
+    foreign = f"{path} is not a tokenizer of this project (take the tokenizer.json that the run wrote):"
     try:
+        if os.path.getsize(path) > 1 << 28:       # a vocabulary of a million tokens takes less
+            raise UserError(f"{foreign} it is too large")
         tokenizer = Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
+        tokenizer.encode_special_tokens = True    # not part of the file
+        ids, kinds = tokenizer.get_vocab().values(), (tokenizer.model, tokenizer.pre_tokenizer, tokenizer.decoder)
+        if (list(map(type, kinds)) != [models.BPE, pre_tokenizers.ByteLevel, decoders.ByteLevel]
+                or any((tokenizer.normalizer, tokenizer.post_processor, tokenizer.truncation, tokenizer.padding))
+                or sorted(ids) != list(range(len(ids))) or tokenizer.decode(tokenizer.encode(SCRIPTS).ids) != SCRIPTS):
+            raise UserError(f"{foreign} text does not come back from its tokens")
     except OSError as error:
         raise UserError(f"cannot read the tokenizer {path}: {error.strerror}") from None
+    except UserError:
+        raise
     except Exception as error:                    # the library raises bare Exceptions for bad JSON
-        raise UserError(f"{path} is not a tokenizer of this project: {str(error)[:100]}") from None
+        raise UserError(f"{foreign} {str(error)[:100]}") from None
     if [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS] != [PAD, BOS, EOS]:
-        raise UserError(f"{path} is not a tokenizer of this project: its tokens 0, 1, 2 are not {SPECIAL_TOKENS}")
-    tokenizer.encode_special_tokens = True        # not part of the file
+        raise UserError(f"{foreign} its tokens 0, 1, 2 are not {SPECIAL_TOKENS}")
     return tokenizer
 
 

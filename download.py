@@ -6,10 +6,12 @@ its own choosing: members are read as streams and written under our names.
 import gzip
 import hashlib
 import http.client
+import os
 import re
 import sys
 import urllib.request
 import zipfile
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from itertools import zip_longest
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from checkpoint import atomic_write, reported
+from checkpoint import TEMPORARY, atomic_write, fcntl, reported
 from cli import UserError
 
 
@@ -112,23 +114,49 @@ def corpus_files(name: str, data_dir: Path) -> list[Path]:
     Raises UserError, with what to put where, if the source cannot be reached or sends something else.
     """
     folder, (languages, texts) = data_dir / name, CORPORA[name]
-    missing = {prefix: parts for prefix, parts in texts.items()
-               if not all((folder / f"{prefix}.{language}").is_file() for language in languages)}
+    missing = lambda: {prefix: parts for prefix, parts in texts.items()
+                       if not all((folder / f"{prefix}.{language}").is_file() for language in languages)}
+    if missing():
+        with reported("make the folder", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with alone_in(folder):                    # whoever had to wait finds the texts there
+            make_texts(folder, languages, missing())
+    return [folder / prefix for prefix in texts]
+
+
+@contextmanager
+def alone_in(folder: Path):
+    """A block that one program at a time enters for a folder; the others wait. (Without locks, as on Windows, all do.)"""
+    if not fcntl:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):                   # a file system that knows no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def make_texts(folder: Path, languages, texts: dict[str, list[Part]]) -> None:
+    """Downloads what the texts {prefix: parts} are made of into FOLDER/archives, writes them, deletes the archives."""
     archives = {archive: folder / "archives" / archive.url.rpartition("/")[2]
-                for parts in missing.values() for part in parts for archive, _ in part}
-    wanted = ", ".join(f"{prefix}.{language}" for prefix in missing for language in languages)
-    with reported("make the folder", folder):
-        if missing:
-            (folder / "archives").mkdir(parents=True, exist_ok=True)
+                for parts in texts.values() for part in parts for archive, _ in part}
+    wanted = ", ".join(f"{prefix}.{language}" for prefix in texts for language in languages)
+    with reported("make the folder", folder / "archives"):
+        (folder / "archives").mkdir(exist_ok=True)
+        for left in [*folder.glob(".*.tmp"), *(folder / "archives").glob(".*.tmp")]:
+            if TEMPORARY.fullmatch(left.name):    # of a program that was killed
+                left.unlink()
     for archive, path in archives.items():
         fetch(archive, path, instead=f"or put {wanted} (one sentence per line) into {folder}")
-    for prefix, parts in missing.items():
+    for prefix, parts in texts.items():
         write_text([folder / f"{prefix}.{language}" for language in languages], parts, archives)
     for path in archives.values():                # all texts are written
         path.unlink(missing_ok=True)
-    if missing:
+    with suppress(OSError):                       # it holds something that is not ours
         (folder / "archives").rmdir()
-    return [folder / prefix for prefix in texts]
 
 
 def fetch(archive: Archive, path: Path, instead: str) -> None:

@@ -126,25 +126,22 @@ def splits(train: int = 50_000, valid: int = 1_000, test: int = 1_000, seed: int
 def write(prefix: str, count: int, seed: int = 1) -> None:
     """Writes `count` pairs to PREFIX.en and PREFIX.de, line by line, with repetitions (a set of all lines would need
     the memory). Both files appear when they are whole. Raises UserError where they cannot be written."""
+    from checkpoint import atomic_write           # here, because it loads torch, which takes seconds
+
+    def derivations(english, german):
+        rng = random.Random(seed)
+        for _ in range(count):
+            pair = derive(rng)
+            english.write(f"{pair.english}\n".encode())
+            german.write(f"{pair.german}\n".encode())
+
     if not os.path.basename(prefix):
         raise UserError(f"--write {prefix!r} names no file: give a prefix such as data/toy")
-    rng, names = random.Random(seed), [f"{prefix}.en", f"{prefix}.de"]
-    parts = [f"{name}.{os.getpid()}.part" for name in names]
     try:
-        with open(parts[0], "w", encoding="utf-8", newline="\n") as english, \
-                open(parts[1], "w", encoding="utf-8", newline="\n") as german:
-            for _ in range(count):
-                pair = derive(rng)
-                english.write(pair.english + "\n")
-                german.write(pair.german + "\n")
-        for part, name in zip(parts, names):
-            os.replace(part, name)
-    except OSError as error:
-        raise UserError(f"--write {prefix}: {error.strerror}: name a prefix in a folder that exists and can be written")
-    finally:
-        for part in parts:
-            if os.path.exists(part):
-                os.remove(part)
+        atomic_write(f"{prefix}.en", lambda english: atomic_write(
+            f"{prefix}.de", lambda german: derivations(english, german)))
+    except UserError as error:
+        raise UserError(f"--write {error}") from error
 
 
 def parser() -> Parser:
@@ -161,6 +158,8 @@ def parser() -> Parser:
 def command(args) -> None:
     """Prints distinct pairs, or writes a corpus."""
     if args.write is not None:
+        if args.trees:
+            raise UserError("--trees is for printing; leave it or --write out")
         return write(args.write, args.count, args.seed)
     for pair in islice(distinct(args.seed), args.count):
         print(pair.english, pair.german, *((pair.tree, pair.features) if args.trees else ()), "", sep="\n")

@@ -8,14 +8,11 @@ A run lives in runs/NAME: config.json, tokenizer.json, metrics.jsonl, checkpoint
 """
 import argparse
 import contextlib
-import ctypes
 import dataclasses
 import math
 import os
-import signal
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,8 +29,8 @@ from cli import Parser, UserError, real, whole
 from data import (BatchDataset, add_data_flags, batches, corpus_tokenizer, encode_pairs, encode_train, load_corpora,
                   load_tokenizer, padding_share, save_tokenizer)
 from evaluate import bleu, disagreement_scores, score_table, validate
+from machine import Machine, agreed, machine, stopped_by_signals
 from transformer import PAD, Transformer, TransformerConfig, add_model_flags
-from translate import pick_device
 
 # What a size takes where no flag says otherwise: the papers' settings for base and big, a small machine's for the rest.
 RECIPES = {
@@ -83,54 +80,6 @@ def parser() -> Parser:
     g.add_argument("--amp", action=argparse.BooleanOptionalAction, help="bfloat16 matrix products (yes on a GPU)", **none)
     g.add_argument("--workers", type=whole(0, 256), help="processes that prepare batches (GPU 2, CPU 0)", **none)
     return p
-
-
-# ---- The machine
-
-class Machine(NamedTuple):
-    """Where this process computes: its device, and its place among the processes of the run."""
-    device: torch.device
-    rank: int = 0
-    world: int = 1
-
-    @property
-    def first(self) -> bool:
-        """Whether this is the process that validates, writes and talks."""
-        return self.rank == 0
-
-    @contextlib.contextmanager
-    def first_alone(self):
-        """A block that the first process of every node runs before the others."""
-        alone = int(os.environ.get("LOCAL_RANK", 0)) == 0
-        if self.world > 1 and not alone:
-            dist.barrier()
-        yield
-        if self.world > 1 and alone:
-            dist.barrier()
-
-
-def keep_freed_memory() -> None:
-    """Tells glibc to keep large freed blocks: a CPU spends a sixth of its training time on page faults otherwise."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):         # another C library, another system
-        return
-    M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
-    mallopt(M_MMAP_MAX, 0)
-    mallopt(M_TRIM_THRESHOLD, 2 ** 31 - 1)
-
-
-def machine(name: str) -> Machine:
-    """The device called name ("auto" prefers a GPU); joins the other processes where torchrun started this one."""
-    device, world = pick_device(name), int(os.environ.get("WORLD_SIZE", 1))
-    keep_freed_memory()
-    if world == 1:
-        return Machine(device)
-    if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=2))
-    return Machine(device, dist.get_rank(), world)
 
 
 # ---- Batches and loss
@@ -276,18 +225,6 @@ def fit(job: Training, folder, encoded, corpora, tokenizer, stop: list) -> None:
     bar.close()
 
 
-def agreed(stop: list, step: int, where: Machine) -> bool:
-    """Whether to stop here; several processes ask each other now and then, for they must stop at the same step."""
-    if where.world == 1:
-        return bool(stop)
-    if step % 10:
-        return False
-    votes = torch.tensor([max(stop, default=0)], device=where.device)
-    dist.all_reduce(votes, dist.ReduceOp.MAX)
-    stop[:] = [int(votes)] if votes else []
-    return bool(stop)
-
-
 def log(job: Training, folder, seconds: float) -> None:
     """A log line and a row of metrics about the steps since the last one. Raises UserError after PATIENCE steps in a
     row whose gradient was not finite."""
@@ -381,6 +318,7 @@ def train(args) -> None:
     """Trains, validates and tests one run; the same command again takes it up where it stopped."""
     where = machine(args.device)
     complete(args, where)
+    TransformerConfig.from_flags(args, vocab_size=1)     # wrong sizes and places are told before anything is read
     path = Path(args.runs) / args.name
     with where.first_alone():                            # it downloads and encodes; the others find it done
         corpora = load_corpora(args)
@@ -405,9 +343,8 @@ def train(args) -> None:
             say(f"{path}: {sum(p.numel() for p in job.model.parameters()):,} parameters on {where.world} x {where.device}, "
                 f"{len(encoded['train']):,} pairs, {config.vocab_size:,} tokens, {share:.1%} padding"
                 + (f"; resumed at step {job.step}" if job.step else ""))
-        for name in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(name, lambda number, frame: stop.append(number))
-        fit(job, folder, encoded, corpora, tokenizer, stop)
+        with stopped_by_signals(stop):
+            fit(job, folder, encoded, corpora, tokenizer, stop)
         if stop:
             if where.first:
                 job.save(last)

@@ -22,6 +22,7 @@ import checkpoint
 from attention import Cache
 from cli import Parser, UserError, real, run, whole
 from data import BOS, EOS, PAD, load_tokenizer
+from machine import pick_device
 from transformer import Transformer, TransformerConfig
 
 MAX_SOURCE = 512            # tokens: longer lines are translated in pieces
@@ -216,18 +217,6 @@ def joined(parts: list[list[Translation]]) -> list[Translation]:
 
 
 # Runs and scores
-
-def pick_device(name: str) -> torch.device:
-    """The device of that name; "auto" is the first GPU, else the CPU. Raises UserError for one that is not there."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d\d?)?", name):
-        raise UserError(f"--device {name}: choose auto, cpu, cuda or cuda:N")
-    device, count = torch.device(name), torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise UserError(f"--device {name}: this machine has {count} GPUs; choose cpu or auto")
-    return device
-
 
 def load_run(folder, name: str = "best", device="cpu"):
     """(model in eval mode, tokenizer, settings) of a run folder: its NAME.pt, tokenizer.json and config.json.

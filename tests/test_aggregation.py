@@ -143,6 +143,9 @@ def test_li2019_eq3_eq4_linear(d, H):
     compare(module, torch.randn(2, H, 3, d // H).double(), lambda u: affine(module.output, joined(u)))
 
 
+test_li2021_eq3_eq4_linear = test_duan_eq3_concatenation = test_li2019_eq3_eq4_linear
+
+
 @pytest.mark.parametrize("d,H,N", SIZES)
 def test_li2019_eq5_eq6_votes(d, H, N):
     """With one iteration every coupling is 1/N, so that Eq. 7 is the mean of the votes: no routing in between."""
@@ -152,6 +155,9 @@ def test_li2019_eq5_eq6_votes(d, H, N):
         votes = literal_li_votes(module, u, H, N)
         return joined(squashed([sum(votes[h][n][i] for h in range(H)) / H for i in range(d // N)]) for n in range(N))
     compare(module, torch.randn(2, H, 3, d // H).double(), literal)
+
+
+test_li2021_eq8_eq9_votes = test_li2019_eq5_eq6_votes
 
 
 @pytest.mark.parametrize("T", [1, 2, 3, 5])
@@ -170,6 +176,18 @@ def test_li2019_alg2_em_routing(d, H, N, T):
     compare(module, 2 * torch.randn(2, H, 2, d // H).double(), lambda u: joined(
         literal_em(literal_li_votes(module, u, H, N), module.beta_a.tolist(), module.beta_mu.tolist(), T, scale=True)),
         tolerance=1e-7)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("T", [1, 3, 10])
+@pytest.mark.parametrize("N", [2, 4, 12])
+def test_li2019_alg2_with_two_heads_keeps_the_mean_vote(N, T):
+    """Two votes of equal shares lie equally far from their mean, in every dimension: their densities are equal, and so
+    are the next shares. Only the activation is left of the routing; here it is 1. Three heads do leave the mean."""
+    for H, stays in ((2, True), (3, T == 1)):
+        module, outputs = randomize(RoutingAggregation(12, H, N, "em", T)), torch.randn(2, H, 3, 12 // H).double()
+        module.beta_a.fill_(1e4)
+        assert close(module(outputs), module.cast_votes(outputs).mean(-3).flatten(-2), 1e-9) == stays
 
 
 @pytest.mark.parametrize("d,H,N", GU_SIZES)

@@ -84,6 +84,9 @@ def test_li2019_eq1_eq2_heads(B, d, L_q, L_k, H):
     assert close(out, nn.functional.linear(concatenated, linear.weight, linear.bias), 1e-12)
 
 
+test_li2018_background_heads = test_li2021_eq1_eq2_heads = test_duan_eq1_eq2_heads = test_li2019_eq1_eq2_heads
+
+
 @torch.no_grad()
 def test_gu_eq1_eq2_masked_heads():
     B, d, L_q, L_k, H = 2, 6, 3, 4, 3

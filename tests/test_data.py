@@ -117,7 +117,7 @@ def test_error_directory(tmp_path):
 def test_error_unreadable_file(tmp_path):
     args = own(tmp_path)
     (tmp_path / "train.en").chmod(0)
-    error(args, tmp_path / "train.en", "cannot read")
+    error(args, tmp_path / "train.en", "cannot read", "permissions")
 
 
 @pytest.mark.parametrize("part", ["train", "valid", "test"])

@@ -168,6 +168,7 @@ def test_li2019_alg2(M, N, D, lead, T, active):
 
 test_li2021_eq12, test_li2021_eq13, test_li2021_eq14 = test_li2019_eq9, test_li2019_eq10, test_li2019_eq11
 test_li2021_eq15, test_li2021_alg2, test_gu_eq12 = test_li2019_eq12, test_li2019_alg2, test_li2019_eq10
+test_li2019_chi_and_activation, test_li2019_density, test_gu_eq12_sigma = test_gu_eq13, test_gu_eq14, test_li2019_eq11
 
 
 @pytest.mark.parametrize("schedule", [[1], [1, 2], [1, 2, 3], [1, 5 / 3, 7 / 3, 3], [1, 1.5, 2, 2.5, 3]], ids=str)
@@ -192,10 +193,9 @@ def test_three_iterations_scaled_by_the_activation_are_the_default():
 
 def test_wrong_arguments_are_errors():
     votes, beta = normal(4, 3, 2), torch.zeros(3, dtype=torch.float64)
-    with pytest.raises(ValueError, match="beta"):
-        em_routing(votes, beta_a=beta)
-    with pytest.raises(ValueError, match="beta"):
-        em_routing(votes, beta_mu=beta)
+    for one in ({"beta_a": beta}, {"beta_mu": beta}):
+        with pytest.raises(ValueError, match="beta"):
+            em_routing(votes, **one)
     with pytest.raises(ValueError, match="iterations"):
         em_routing(votes, iterations=0)
 

@@ -138,6 +138,9 @@ def test_micro_batches_weigh_by_their_target_tokens():
         torch.testing.assert_close(grad, p.grad, rtol=1e-9, atol=1e-12)
 
 
+test_li2018_objective = test_micro_batches_weigh_by_their_target_tokens
+
+
 def test_an_infinite_gradient_leaves_parameters_and_optimizer_alone():
     model, encoded = Transformer(TransformerConfig(30, 16, 2, 1, 16, reg=("output",))), corpus()
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
