@@ -27,7 +27,9 @@ def _cosine_disagreement(vectors: Tensor, mask: Tensor | None) -> Tensor:
     """-(1/H^2) sum_ij cos(x^i, x^j) at every position, averaged over the valid ones; vectors [..., H, L, d_k]."""
     x = _wide(vectors)
     square = (x * x).sum(-1, keepdim=True)                                   # [..., H, L, 1]
-    unit = x * torch.rsqrt(torch.where(square > 0, square, 1))               # a zero vector stays zero: cosine 0
+    # a vector shorter than 1e-12 is left as it is: cosine 0. Dropout makes such: where it drops the one position that a
+    # head attends to, what is left of O^h may be 1e-20 of it, and the gradient 1 / ||x||^3 would overflow
+    unit = x * torch.rsqrt(torch.where(square > 1e-24, square, 1))           # [..., H, L, d_k]
     # (1/H^2) sum_i sum_j cos(x^i, x^j) = || (1/H) sum_h x^h / ||x^h|| ||^2, linear in H
     centre = unit.mean(-3)                                                   # [..., L, d_k]
     return -_masked_mean((centre * centre).sum(-1), mask)
@@ -37,7 +39,7 @@ def subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:
     """Disagreement on subspaces, `D_subspace = -(1/H^2) sum_i sum_j V^i . V^j / (||V^i|| ||V^j||)`.
 
     Li 2018 Eq. 1 (Li 2021 Eq. 5). The cosine is taken between the heads' value vectors at one position,
-    and averaged over the positions. A zero vector has cosine 0 with everything.
+    and averaged over the positions. A zero vector (shorter than 1e-12) has cosine 0 with everything.
 
     values: V^h [..., H, L_k, d_k]; mask: [..., L_k], True where a position counts. Returns a scalar in [-1, 0].
     """

@@ -323,3 +323,15 @@ def test_bfloat16_is_computed_in_float32(function):
     assert D.item() == pytest.approx(function(x.detach().float(), mask).item(), rel=1e-6)
     (slope,) = torch.autograd.grad(D, x)
     assert slope.dtype == torch.bfloat16 and slope.isfinite().all() and slope.any()
+
+
+@pytest.mark.parametrize("size", [1e-8, 1e-12, 1e-16, 1e-20, 1e-30, 1e-40])
+def test_what_dropout_leaves_of_a_head_has_a_finite_gradient(size):
+    """A head whose one attended position is dropped puts out next to nothing."""
+    outputs = torch.randn(2, 4, 5, 8)
+    outputs[:, 1] *= size
+    outputs.requires_grad_()
+    for D in (subspace_disagreement(outputs), output_disagreement(outputs)):
+        gradient, = torch.autograd.grad(D, outputs)
+        assert D.isfinite() and gradient.isfinite().all()
+        assert gradient.norm().isfinite()
