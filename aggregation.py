@@ -9,6 +9,7 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
+from fast_routing import routed
 from routing_dynamic import dynamic_routing
 from routing_em import em_routing
 
@@ -76,13 +77,13 @@ class RoutingAggregation(nn.Module):
         return self.votes(omega_in).unflatten(-1, (self.heads, self.capsules, -1))   # [B, L, H, N, D]
 
     def forward(self, outputs: Tensor) -> Tensor:
-        votes = self.cast_votes(outputs)
+        votes = self.cast_votes(outputs).flatten(0, 1)                       # [B L, H, N, D]
         if self.routing == "em":
-            omega = em_routing(votes, self.beta_a, self.beta_mu, self.iterations).capsules      # [B, L, N, D]
+            omega = routed(em_routing, votes, self.beta_a, self.beta_mu, iterations=self.iterations, coupling=False)
         else:
-            omega = dynamic_routing(votes, self.iterations).capsules         # [B, L, N, D]
+            omega = routed(dynamic_routing, votes, iterations=self.iterations, coupling=False)
         # O = [Omega_1, ..., Omega_N]
-        return omega.flatten(-2)                                             # [B, L, d]
+        return omega.capsules.reshape(outputs.shape[0], outputs.shape[2], -1)   # [B, L, d]
 
 
 def pose_columns(d_k: int, width: int) -> int:
@@ -135,11 +136,13 @@ class CapsuleAggregation(nn.Module):
         return torch.einsum("...hlpq,hnop->...lhnoq", poses, self.weight).flatten(-2)
 
     def forward(self, outputs: Tensor) -> Tensor:
-        votes = self.cast_votes(outputs)
+        votes = self.cast_votes(outputs).flatten(0, 1)                       # [B L, H, N, D]
         # v = f(u^, c), c = Update(u^, v)                                      Gu Eq. 4
         if self.routing == "em":
-            v = em_routing(votes, self.beta_a, self.beta_mu, self.iterations, scale_by_activation=False).capsules
+            v = routed(em_routing, votes, self.beta_a, self.beta_mu, iterations=self.iterations,
+                       scale_by_activation=False, coupling=False)
         else:
-            v = dynamic_routing(votes, self.iterations, normalize=False).capsules   # [B, L, N, D]
+            v = routed(dynamic_routing, votes, iterations=self.iterations, normalize=False, coupling=False)
         # O = u + FFN(v), FFN(x) = max(0, x W_1 + b_1) W_2 + b_2               Gu Eq. 5-7
-        return concatenate(outputs) + self.ffn(v.flatten(-2))                # [B, L, d]
+        u = concatenate(outputs)                                             # [B, L, d]
+        return u + self.ffn(v.capsules.reshape(*u.shape[:-1], -1))              # [B, L, d]

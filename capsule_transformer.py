@@ -9,6 +9,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
+from fast_routing import routed
 from routing_dynamic import dynamic_routing, squash
 
 
@@ -102,11 +103,11 @@ class CapsuleRouting(nn.Module):
             diagonal = mask.expand(mask.shape[:-2] + (L, L)).diagonal(dim1=-2, dim2=-1)    # [..., L]
             mask = mask & diagonal.unsqueeze(-1)                             # query and key, [..., L, L]
         last = L if last is None else last
-        routed = logits[..., L - last:, :]
+        out, shapes = logits[..., L - last:, :], dict(varying=(0, 2, 3))     # all but the heads
         if "vertical" in self.parts:
             if last < L:
                 raise ValueError("vertical routing sees all tokens: it cannot run step by step")
-            routed = routed + vertical_routing(logits, self.weight, self.bias, self.iterations, mask)
+            out = out + routed(vertical_routing, logits, self.weight, self.bias, self.iterations, mask, **shapes)
         if "horizontal" in self.parts:
-            routed = routed + horizontal_routing(logits, self.iterations, mask, last)
-        return routed
+            out = out + routed(horizontal_routing, logits, self.iterations, mask, last, **shapes)
+        return out

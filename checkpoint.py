@@ -201,6 +201,13 @@ def average(paths) -> dict:
 
 # ---- Random states
 
+def seed(number: int):
+    """Seeds torch's generators (CPU, every GPU), Python's and numpy's."""
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number % 2 ** 32)
+
+
 def random_state() -> dict:
     """The states of torch's (CPU, every GPU), Python's and numpy's generators, as tensors and plain numbers."""
     version, words, gauss = random.getstate()
@@ -347,7 +354,7 @@ class RunFolder(AbstractContextManager):
                 raise
 
     def read_metrics(self) -> list[dict]:
-        """The rows of metrics.jsonl. Raises UserError naming a line that is no JSON object, or whose step is no number."""
+        """The rows of metrics.jsonl. Raises UserError naming a line that is no JSON object or has no whole step."""
         with reported("read", self.metrics):
             lines = self.metrics.read_bytes().splitlines() if self.metrics.exists() else []
         rows = []

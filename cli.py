@@ -83,11 +83,19 @@ def number(cast, low, high, low_open=False):
         except ValueError:
             value = math.nan
         if not low <= value <= high or (low_open and value == low):      # NaN fails every comparison
-            kind, shown = "a whole number" if cast is int else "a number", text if len(text) <= 40 else f"{text[:40]}..."
+            kind = "a whole number" if cast is int else "a number"
+            shown = text if len(text) <= 40 else f"{text[:40]}..."
             raise argparse.ArgumentTypeError(f"{shown!r} is not {kind} {'above' if low_open else 'from'} {low}"
                                              f" {'up to' if low_open else 'to'} {high}")
         return value
     return parse
+
+
+def folder_name(text: str) -> str:
+    """An argparse type for the name of a folder; an empty one, "." and ".." would be a folder that is there already."""
+    if not text.strip(" ./\\"):
+        raise argparse.ArgumentTypeError(f"{text!r} names no folder: give a name of letters and digits")
+    return text
 
 
 def whole(low: int, high: int = 10 ** 9):

@@ -223,8 +223,8 @@ def encode_valid(tokenizer: Tokenizer, corpora: Corpora) -> EncodedPairs:
     encoded = encode_pairs(tokenizer, corpora.valid)
     for language, lengths in ((corpora.src, encoded.source_lengths), (corpora.tgt, encoded.target_lengths)):
         if lengths.max() > LONGEST_VALID:
-            raise UserError(f"--valid: line {lengths.argmax() + 1} of the {language} text has {lengths.max():,} tokens, "
-                            f"and validation takes {LONGEST_VALID:,} at most: shorten the line or leave the pair out")
+            raise UserError(f"--valid: line {lengths.argmax() + 1} of the {language} text has {lengths.max():,} tokens "
+                            f"and may have {LONGEST_VALID:,} at most: shorten the line or leave the pair out")
     return encoded
 
 
@@ -236,7 +236,7 @@ def save_tokenizer(tokenizer: Tokenizer, path) -> None:
 def load_tokenizer(path) -> Tokenizer:
     """Reads what `save_tokenizer` wrote. Raises UserError for a missing, damaged or foreign file, which it tries out:
     a text of many scripts must come back from its tokens."""
-    foreign = f"{path} is not a tokenizer of this project (take the tokenizer.json that the run wrote):"
+    foreign = f"{path} is not a tokenizer of this project (put the run's own back; in a cache, delete it):"
     try:
         if os.path.getsize(path) > 1 << 28:       # a vocabulary of a million tokens takes less
             raise UserError(f"{foreign} it is too large")

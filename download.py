@@ -126,7 +126,7 @@ def corpus_files(name: str, data_dir: Path) -> list[Path]:
 
 @contextmanager
 def alone_in(folder: Path):
-    """A block that one program at a time enters for a folder; the others wait. (Without locks, as on Windows, all do.)"""
+    """A block that one program at a time enters for a folder; the others wait. On Windows nobody waits."""
     if not fcntl:
         yield
         return
@@ -173,12 +173,12 @@ def fetch(archive: Archive, path: Path, instead: str) -> None:
 
     def download(file):
         digest, size, shown = hashlib.sha256(), 0, sys.stderr.isatty()
-        if not shown:
-            print(f"downloading {archive.url} ({archive.size / 1e6:.1f} MB)", file=sys.stderr, flush=True)
         try:
             response = urllib.request.urlopen(archive.url, timeout=60)
         except (OSError, http.client.HTTPException) as error:
             raise UserError(f"cannot download {archive.url} ({error}): {by_hand}") from error
+        if not shown:
+            print(f"downloading {archive.url} ({archive.size / 1e6:.1f} MB)", file=sys.stderr, flush=True)
         with response, tqdm(total=archive.size, unit="B", unit_scale=True, desc=path.name, disable=not shown) as bar:
             while size <= archive.size:
                 try:

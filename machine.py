@@ -25,6 +25,22 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def memory(device: torch.device) -> int:
+    """The memory of a device in bytes; of the CPU, the machine's."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2 ** 63
+
+
+def check_fits(model: torch.nn.Module, device: torch.device) -> None:
+    """Raises UserError for a model (on the meta device) too large to train, before the system runs out of memory."""
+    count = sum(p.numel() for p in model.parameters())
+    needed, there = 16 * count, memory(device)           # float32: weight, gradient and Adam's two averages
+    if needed > there:
+        raise UserError(f"a model of {count:,} parameters takes {needed / 2 ** 30:,.0f} GiB in training, and {device} "
+                        f"has {there / 2 ** 30:,.0f}: choose a smaller --arch, --layers, --d-model or --vocab-size")
+
+
 class Machine(NamedTuple):
     """Where this process computes: its device, and its place among the processes of the run."""
     device: torch.device

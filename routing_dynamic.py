@@ -12,8 +12,8 @@ from torch import Tensor
 class DynamicRouting(NamedTuple):
     """What `dynamic_routing` returns."""
     capsules: Tensor     # Omega [..., N, D]
-    coupling: Tensor     # C [..., M, N], of the last iteration; a row sums to 1
-    logits: Tensor       # B [..., M, N], after the last update
+    coupling: Tensor | None      # C [..., M, N], of the last iteration; a row sums to 1
+    logits: Tensor | None        # B [..., M, N], after the last update
 
 
 def squash(s: Tensor, dim: int = -1) -> Tensor:
@@ -29,15 +29,16 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
 
 
 def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
-                    mask: Tensor | None = None) -> DynamicRouting:
+                    mask: Tensor | None = None, coupling: bool = True) -> DynamicRouting:
     """Couples M input capsules to N output capsules by the agreement of votes and outputs.
 
     Li 2019 Algorithm 1 (normalize=True divides by the total coupling, Eq. 7); normalize=False is Sabour et al.
     2017, Gu 2019 Eq. 8-11 and Duan 2020 Algorithm 1.
 
     votes: V [..., M, N, D]; mask: [..., N], True for the output capsules that exist (the others get no coupling
-    and come out as 0). Returns capsules [..., N, D], coupling [..., M, N], logits [..., M, N]. Half precision is
-    computed in float32. Raises ValueError unless iterations >= 1.
+    and come out as 0). coupling=False leaves out the last update, which changes nothing but B. Returns capsules
+    [..., N, D], coupling [..., M, N] and logits [..., M, N] or None twice. Half precision is computed in float32.
+    Raises ValueError unless iterations >= 1.
 
     >>> votes = torch.randn(2, 7, 8, 16, 4)          # 2 sentences, 7 positions, M = 8, N = 16, D = 4
     >>> dynamic_routing(votes).capsules.shape
@@ -48,7 +49,7 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
     V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
     B = V.new_zeros(V.shape[:-1])                                            # [..., M, N]
     exists = None if mask is None else mask.unsqueeze(-2)                    # [..., 1, N]
-    for _ in range(iterations):
+    for t in range(iterations):
         # C_mn = exp(B_mn) / sum_k exp(B_mk)                                   Li Alg. 1 line 4, Gu Eq. 9
         logits = B if mask is None else B.masked_fill(~exists, torch.finfo(B.dtype).min)
         log_C = logits.log_softmax(-1)                                       # [..., M, N]
@@ -60,6 +61,8 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
         s = (share.unsqueeze(-1) * V).sum(-3)                                # [..., N, D]
         # Omega_n = ||s_n||^2 / (1 + ||s_n||^2) * s_n / ||s_n||                Li Eq. 8, Gu Eq. 10, Duan Eq. 6
         capsules = squash(s)                                                 # [..., N, D]
+        if t + 1 == iterations and not coupling:                             # nobody asks for the last B
+            return DynamicRouting(capsules, None, None)
         # B_mn += Omega_n . V_mn                                               Li Alg. 1 line 6, Gu Eq. 11
         B = B + (capsules.unsqueeze(-3) * V).sum(-1)                         # [..., M, N]
     C = log_C.exp() if mask is None else log_C.exp() * exists

@@ -10,9 +10,9 @@ import argparse
 import contextlib
 import dataclasses
 import math
-import os
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,22 +25,23 @@ from tqdm import tqdm
 
 import checkpoint
 import cli
-from cli import Parser, UserError, real, whole
-from data import (BatchDataset, add_data_flags, batches, corpus_tokenizer, encode_pairs, encode_train, load_corpora,
+from cli import Parser, UserError, folder_name, real, whole
+from data import (BatchDataset, add_data_flags, batches, corpus_tokenizer, encode_train, encode_valid, load_corpora,
                   load_tokenizer, padding_share, save_tokenizer)
 from evaluate import bleu, disagreement_scores, score_table, validate
-from machine import Machine, agreed, machine, stopped_by_signals
+from fast_routing import compile_routing
+from machine import Machine, agreed, check_fits, machine, stopped_by_signals
 from transformer import PAD, Transformer, TransformerConfig, add_model_flags
 
 # What a size takes where no flag says otherwise: the papers' settings for base and big, a small machine's for the rest.
 RECIPES = {
     "toy": dict(steps=2_200, warmup=150, lr=0.4, decay="linear", clip=1.0, max_tokens=512, dropout=0.0),
-    "tiny": dict(steps=6_000, warmup=1_000, lr=1.0, decay="sqrt", clip=1.0, max_tokens=4096, dropout=0.1),
-    "small": dict(steps=10_000, warmup=2_000, lr=1.0, decay="sqrt", clip=1.0, max_tokens=4096, dropout=0.1),
+    "tiny": dict(steps=4_000, warmup=500, lr=0.8, decay="linear", clip=1.0, max_tokens=2048, dropout=0.1),
+    "small": dict(steps=10_000, warmup=1_000, lr=0.8, decay="linear", clip=1.0, max_tokens=4096, dropout=0.1),
     "base": dict(steps=100_000, warmup=4_000, lr=1.0, decay="sqrt", clip=0.0, max_tokens=4096, dropout=0.1),
     "big": dict(steps=300_000, warmup=4_000, lr=1.0, decay="sqrt", clip=0.0, max_tokens=4096, dropout=0.3)}
 PATIENCE = 5                    # steps in a row without a finite gradient, after which the run gives up
-FREE = ("device", "workers", "data_dir", "train", "valid", "test", "log_every")     # may differ when a run is resumed
+FREE = ("device", "compile", "workers", "data_dir", "train", "valid", "test", "log_every")     # may differ when a run is resumed
 
 
 def parser() -> Parser:
@@ -74,10 +75,12 @@ def parser() -> Parser:
     g.add_argument("--lenpen", type=real(0, 100), default=0.6, help="length penalty alpha of the test")
     g.add_argument("--lowercase", action="store_true", help="score BLEU case-insensitively, as Gu 2019 does for Zh-En")
     g = p.add_argument_group("machine")
-    g.add_argument("--name", help="name of the run's folder (made from the other flags)", **none)
+    g.add_argument("--name", type=folder_name, help="name of the run's folder (made from the other flags)", **none)
     g.add_argument("--runs", default="runs", metavar="DIR", help="where the runs' folders lie")
     g.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     g.add_argument("--amp", action=argparse.BooleanOptionalAction, help="bfloat16 matrix products (yes on a GPU)", **none)
+    g.add_argument("--compile", action=argparse.BooleanOptionalAction, help="routing compiled into a few loops: faster "
+                   "after a start of a minute (yes on a GPU)", **none)
     g.add_argument("--workers", type=whole(0, 256), help="processes that prepare batches (GPU 2, CPU 0)", **none)
     return p
 
@@ -134,7 +137,7 @@ def learning_rate(step: int, d_model: int, args) -> float:
 
 def train_step(model, optimizer, step: Step, args, where: Machine):
     """One update: [cross-entropy, D times target tokens] summed over this process's micro-batches, and the norm of
-    the gradient, all still on the device. Where the gradient is not finite the parameters stay as they are.
+    the gradient, all still on the device. Where the loss or the gradient is not finite the parameters stay as they are.
 
     The loss of a micro-batch is cross-entropy per target token - lambda D (Li 2018 section 3.1); the micro-batches
     of an update are weighted by their target tokens, so it does not matter how the tokens fall on the processes.
@@ -148,9 +151,12 @@ def train_step(model, optimizer, step: Step, args, where: Machine):
             with torch.autocast(where.device.type, torch.bfloat16, enabled=args.amp):
                 cross_entropy, D = losses(model, batch, args.label_smoothing, where.device)
             loss = (cross_entropy - args.reg_weight * D * tokens) / step.tokens
-            (loss * where.world).backward()                                  # the processes' gradients are averaged
+            sound = torch.where(loss.detach().isfinite(), where.world, math.nan)     # NaN reaches every process's norm
+            (loss * sound).backward()                                        # the processes' gradients are averaged
         total += torch.stack([cross_entropy.detach(), D.detach() * tokens])
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip or math.inf)
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    if args.clip:
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), args.clip, norm)
     optimizer.found_inf = (~torch.isfinite(norm)).float()      # the fused Adam then leaves the step out, as for AMP
     optimizer.step()
     return total, norm
@@ -160,9 +166,10 @@ def train_step(model, optimizer, step: Step, args, where: Machine):
 
 class Training:
     """A model in training: all that a checkpoint holds."""
+    COUNTS = ("step", "place", "best", "seconds", "tokens", "window", "window_tokens", "norms", "bad")
 
     def __init__(self, args, config: TransformerConfig, where: Machine):
-        torch.manual_seed(args.seed)
+        checkpoint.seed(args.seed)
         self.args, self.where, self.model = args, where, Transformer(config).to(where.device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -170,26 +177,40 @@ class Training:
         self.step, self.place, self.best = 0, (0, 0), -1.0
         self.seconds, self.tokens = 0.0, 0                                   # of training, up to the last log line
         self.window, self.window_tokens = torch.zeros(2, device=where.device), 0     # sums since the last log line
-        self.norms = []                                                      # of the gradients since then
+        self.norms = []                                  # of the gradients since then, each with the place it leads to
         self.bad = 0                                                         # steps in a row whose norm is not finite
-        torch.manual_seed(args.seed + 1_000_003 * where.rank)                # every process has its own dropout
+        checkpoint.seed(args.seed + 1_000_003 * where.rank)                  # every process has its own dropout
 
     def save(self, path) -> None:
         """Writes all that resuming exactly takes."""
-        names = ("step", "place", "best", "seconds", "tokens", "window", "window_tokens", "norms", "bad")
         checkpoint.save(path, {
             "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(), "random": checkpoint.random_state(),
-            **{name: getattr(self, name) for name in names}})
+            **{name: getattr(self, name) for name in self.COUNTS}})
 
     def resume(self, path) -> None:
-        """Takes up what `save` wrote."""
-        state = checkpoint.load(path, self.where.device, needs=("model", "optimizer", "schedule", "random", "place"))
-        checkpoint.load_model_state(self.model, state.pop("model"), path)
-        self.optimizer.load_state_dict(state.pop("optimizer"))
-        self.schedule.load_state_dict(state.pop("schedule"))
-        checkpoint.set_random_state(state.pop("random"))
-        vars(self).update(state)
+        """Takes up what `save` wrote. Raises UserError for a checkpoint that is not one of such a run."""
+        needs = ("model", "optimizer", "schedule", "random", *self.COUNTS)
+        state = checkpoint.load(path, self.where.device, needs)
+        checkpoint.load_model_state(self.model, state["model"], path)
+        weights, like = [*self.model.parameters()], lambda value: (type(value), getattr(value, "shape", None))
+        try:
+            moments = state["optimizer"]["state"]
+            if (bool(moments) != bool(state["step"]) or list(map(type, state["place"])) != [int, int]
+                    or any(moment[name].shape != weights[i].shape for i, moment in moments.items()
+                           for name in ("exp_avg", "exp_avg_sq"))
+                    or any(like(state[name]) != like(getattr(self, name)) for name in self.COUNTS)
+                    or state["schedule"].keys() != self.schedule.state_dict().keys()):
+                raise ValueError
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.schedule.load_state_dict(state["schedule"])
+        except Exception as error:                       # a foreign state errs in a way of its own
+            raise UserError(f"{path}: its optimizer or its counts are not those of this run: use a checkpoint that the "
+                            "run wrote itself, or train again under another --name") from error
+        checkpoint.set_random_state(state["random"])     # the first process's; the others draw their dropout anew
+        if not self.where.first:
+            torch.manual_seed(self.args.seed + 1_000_003 * self.where.rank + state["step"])
+        vars(self).update((name, state[name]) for name in self.COUNTS)
 
 
 def say(text: str) -> None:
@@ -213,7 +234,8 @@ def fit(job: Training, folder, encoded, corpora, tokenizer, stop: list) -> None:
         total, norm = train_step(model, job.optimizer, step, args, where)
         job.schedule.step()
         job.step, job.place = job.step + 1, step.place
-        job.window, job.window_tokens, job.norms = job.window + total, job.window_tokens + step.tokens, job.norms + [norm]
+        job.window, job.window_tokens, job.norms = job.window + total, job.window_tokens + step.tokens, \
+            job.norms + [(norm, step.place)]
         bar.update()
         judging = job.step % args.eval_every == 0 or job.step == args.steps
         if judging or job.step % args.log_every == 0:
@@ -231,7 +253,7 @@ def log(job: Training, folder, seconds: float) -> None:
     if job.where.world > 1:
         dist.all_reduce(job.window)
     cross_entropy, D = (job.window / job.window_tokens).tolist()             # waits for the device
-    norms = torch.stack([torch.as_tensor(norm) for norm in job.norms]).tolist()
+    norms, places = torch.stack([norm for norm, _ in job.norms]).tolist(), [place for _, place in job.norms]
     job.seconds, job.tokens = job.seconds + seconds, job.tokens + job.window_tokens
     row = {"step": job.step, "epoch": job.place[0], "loss": cross_entropy, "disagreement": D,
            "gradient_norm": norms[-1], "lr": job.schedule.get_last_lr()[0],
@@ -241,13 +263,14 @@ def log(job: Training, folder, seconds: float) -> None:
         say(f"step {job.step:6}  epoch {job.place[0]:3}  loss {cross_entropy:.3f}"
             + (f"  D {D:.3f}" if job.model.config.reg else "")
             + f"  lr {row['lr']:.2e}  {row['tokens_per_second']:,.0f} target tokens/s")
-    for step, norm in enumerate(norms, job.step - len(norms) + 1):
+    for step, norm, (epoch, batch) in zip(range(job.step - len(norms) + 1, job.step + 1), norms, places):
         job.bad = 0 if math.isfinite(norm) else job.bad + 1
         if job.bad and job.where.first:
-            say(f"step {step:6}  the gradient is not finite: step left out")
+            say(f"step {step:6}  epoch {epoch:3}  batch {batch}: the loss or its gradient is not finite: step left out")
         if job.bad == PATIENCE:
-            raise UserError(f"steps {step - PATIENCE + 1} to {step} (epoch {job.place[0]}, around batch {job.place[1]}): the "
-                            "gradient is not finite; the last checkpoint is intact: resume with a lower --lr or with --clip")
+            raise UserError(f"steps {step - PATIENCE + 1} to {step}, up to batch {batch} of epoch {epoch}: the loss or "
+                            "its gradient is not finite; the last checkpoint is intact: translate with it, or train "
+                            "again under another --name with a lower --lr or with --clip 1")
     job.window, job.window_tokens, job.norms = torch.zeros_like(job.window), 0, []
 
 
@@ -280,7 +303,7 @@ def test(job: Training, folder, encoded, corpora, tokenizer) -> None:
         checkpoint.save(folder.path / "average.pt", {"model": state, "step": job.step})
     else:
         state = checkpoint.load(folder.best, job.where.device, needs=("model",))["model"]
-    job.model.load_state_dict(state)
+    checkpoint.load_model_state(job.model, state, folder.path)
     scores = disagreement_scores(validate(job.model, encoded, args.max_tokens, args.amp)[1])
     pairs = corpora.test or corpora.valid
     _, score, signature, speed = bleu(job.model, tokenizer, pairs, args.beam, args.lenpen, args.lowercase, args.amp)
@@ -305,7 +328,7 @@ def report(path, result: dict) -> None:
 def complete(args, where: Machine) -> None:
     """Fills in what the flags leave to the corpus, the size and the machine."""
     gpu, toy = where.device.type == "cuda", args.data == "toy" and not args.train and args.arch == "tiny"
-    for name, value in {**RECIPES["toy" if toy else args.arch], "amp": gpu, "workers": 2 if gpu else 0}.items():
+    for name, value in {**RECIPES["toy" if toy else args.arch], "amp": gpu, "compile": gpu, "workers": 2 if gpu else 0}.items():
         setattr(args, name, getattr(args, name, value))
     args.eval_every = getattr(args, "eval_every", max(1, args.steps // 10))
     if not hasattr(args, "name"):
@@ -325,10 +348,16 @@ def train(args) -> None:
         known = (path / "tokenizer.json").exists()
         tokenizer = load_tokenizer(path / "tokenizer.json") if known else corpus_tokenizer(corpora, args.vocab_size)
         encoded = {"train": encode_train(tokenizer, corpora, args.max_length),
-                   "valid": encode_pairs(tokenizer, corpora.valid)}
+                   "valid": encode_valid(tokenizer, corpora)}
     config = TransformerConfig.from_flags(args, vocab_size=tokenizer.get_vocab_size())
+    with torch.device("meta"):
+        check_fits(Transformer(config), where.device)
+    if args.compile and (config.places("agg") or config.places("capsule")):
+        compile_routing(where.device)
     model = dataclasses.asdict(config)
     flags = {name: value for name, value in vars(args).items() if name not in model and name not in ("name", "runs")}
+    lengths = encoded["train"].source_lengths, encoded["train"].target_lengths
+    flags["data_checksum"] = zlib.crc32(lengths[1], zlib.crc32(lengths[0]))      # a place in other text is no place
     with checkpoint.RunFolder(path, {"model": model, **flags}, FREE) if where.first else contextlib.nullcontext() as folder:
         if where.first and not known:
             save_tokenizer(tokenizer, folder.tokenizer)
@@ -336,9 +365,7 @@ def train(args) -> None:
         if last.exists():
             job.resume(last)
         if where.first:
-            if last.exists():
-                folder.truncate_metrics(job.step)
-            lengths = encoded["train"].source_lengths, encoded["train"].target_lengths
+            folder.truncate_metrics(job.step)
             share = padding_share(*lengths, batches(*lengths, args.max_tokens, args.seed))
             say(f"{path}: {sum(p.numel() for p in job.model.parameters()):,} parameters on {where.world} x {where.device}, "
                 f"{len(encoded['train']):,} pairs, {config.vocab_size:,} tokens, {share:.1%} padding"

@@ -22,7 +22,7 @@ import checkpoint
 from attention import Cache
 from cli import Parser, UserError, real, run, whole
 from data import BOS, EOS, PAD, load_tokenizer
-from machine import pick_device
+from machine import memory, pick_device
 from transformer import Transformer, TransformerConfig
 
 MAX_SOURCE = 512            # tokens: longer lines are translated in pieces
@@ -233,13 +233,17 @@ def load_run(folder, name: str = "best", device="cpu"):
     state = checkpoint.load(path, needs=("model",))["model"]
     try:
         config = TransformerConfig(**settings["model"])
-        model = Transformer(config).to(device)
-    except (KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
-        raise UserError(f"{folder}/config.json describes no model that can be built here ({error})") from error
+        with torch.device("meta"):                # it takes memory only where it fits the weights
+            shapes = Transformer(config).state_dict() if config.layers <= len(state) else {}
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{folder}/config.json describes no model that can be built here ({error}): take the one that "
+                        "the run wrote") from error
+    checkpoint.check_weights(state, shapes, path, "the model of config.json")
+    model = Transformer(config).to(device)
     if tokenizer.get_vocab_size() > config.vocab_size:
         raise UserError(f"{folder}/tokenizer.json has {tokenizer.get_vocab_size()} tokens and the model of config.json "
                         f"{config.vocab_size}: take both from one run")
-    checkpoint.load_model_state(model, state, path)
+    model.load_state_dict(state)
     if not all(weight.isfinite().all() for weight in model.parameters()):
         raise UserError(f"{path} holds weights that are no finite numbers; use another --checkpoint of the run")
     return model.eval(), tokenizer, settings
@@ -301,6 +305,8 @@ def read_lines(path: str | None) -> list[str]:
     Raises UserError for a file that is missing, unreadable, empty, or not UTF-8 (naming the line).
     """
     with checkpoint.reported("read", name := path or "standard input"):
+        if path and os.path.getsize(path) > memory(torch.device("cpu")) // 4:
+            raise UserError(f"{path} is too large to be translated in one go: split it, e.g. with split -l 1000000")
         content = sys.stdin.buffer.read() if path is None else Path(path).read_bytes()
     if path and not content:
         raise UserError(f"{path} is empty; it should hold one sentence per line")
@@ -321,8 +327,14 @@ def check_flags(args, interactive: bool) -> None:
         raise UserError(f"--{'compare' if args.compare else 'lowercase'} is about scores: it needs --reference FILE")
     if interactive and (args.reference or args.output):
         raise UserError(f"--{'reference' if args.reference else 'output'} needs text from --input or a pipe")
-    if args.output and (Path(args.output).is_dir() or not os.access(Path(args.output).absolute().parent, os.W_OK)):
-        raise UserError(f"--output {args.output}: cannot be written; name a file in a folder that exists")
+    if args.compare and os.path.realpath(args.compare) == os.path.realpath(args.run):
+        raise UserError(f"--compare {args.compare} is the run itself; name another one")
+    if args.output:
+        path, read = Path(args.output), [Path(other).resolve() for other in (args.input, args.reference) if other]
+        if path.exists() and not path.is_file() or not os.access(path.absolute().parent, os.W_OK):
+            raise UserError(f"--output {args.output}: cannot be written; name a file in a folder that exists")
+        if path.resolve() in read:
+            raise UserError(f"--output {args.output} is read as well; name another file")
 
 
 def formatted(translations: list[list[Translation]], args) -> str:

@@ -179,15 +179,18 @@ def test_li2019_alg2_em_routing(d, H, N, T):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("T", [1, 3, 10])
+@pytest.mark.parametrize("T", [1, 2, 3, 5])
 @pytest.mark.parametrize("N", [2, 4, 12])
 def test_li2019_alg2_with_two_heads_keeps_the_mean_vote(N, T):
-    """Two votes of equal shares lie equally far from their mean, in every dimension: their densities are equal, and so
-    are the next shares. Only the activation is left of the routing; here it is 1. Three heads do leave the mean."""
+    """Two votes of equal shares lie equally far from their mean in every dimension: their densities are equal, and so
+    are the next shares. Of the routing only the activation is left, here 1 (Li) or unused (Gu). Three heads do move."""
     for H, stays in ((2, True), (3, T == 1)):
         module, outputs = randomize(RoutingAggregation(12, H, N, "em", T)), torch.randn(2, H, 3, 12 // H).double()
         module.beta_a.fill_(1e4)
         assert close(module(outputs), module.cast_votes(outputs).mean(-3).flatten(-2), 1e-9) == stays
+        gu = randomize(CapsuleAggregation(12, H, N, "em", T))
+        v = gu.cast_votes(outputs).mean(-3).flatten(-2)
+        assert close(gu(outputs), outputs.transpose(1, 2).flatten(2) + gu.ffn(v), 1e-9) == stays
 
 
 @pytest.mark.parametrize("d,H,N", GU_SIZES)

@@ -167,6 +167,31 @@ def test_folder_that_cannot_be_made(known, tmp_path):
         data.load_corpora(flags(tmp_path))
 
 
+def test_two_programs_at_once(known, tmp_path):
+    """The second waits for the first and finds the texts there."""
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(data.load_corpora(flags(tmp_path)))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [corpora.valid for corpora in found] == [(["four"], ["vier"])] * 3
+    assert len(known.requests) == (6 if download.fcntl else len(known.requests))
+
+
+def test_what_a_killed_program_left_is_cleared_away(known, tmp_path):
+    """Its temporary files go, the archives that it had whole are used, and a file of somebody else's stays."""
+    archives = tmp_path / "multi30k" / "archives"
+    archives.mkdir(parents=True)
+    (archives / ".train.de.gz.0123456789abcdef.tmp").write_bytes(b"half")
+    (tmp_path / "multi30k" / ".train.en.0123456789abcdef.tmp").write_bytes(b"half")
+    (archives / "train.en.gz").write_bytes(known.files["/train.en.gz"])
+    (archives / "mine.txt").write_text("mine")
+    data.load_corpora(flags(tmp_path))
+    assert len(known.requests) == 5 and not list(tmp_path.rglob("*.tmp"))
+    assert [path.name for path in archives.iterdir()] == ["mine.txt"]
+
+
 def test_zip_members(server, tmp_path, capsys):
     """Parts follow each other, members in the order of their names; SGML gives its segments; a surplus is left out."""
     train = server.add("a.zip", zipped({
