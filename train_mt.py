@@ -35,7 +35,7 @@ from transformer import PAD, Transformer, TransformerConfig, add_model_flags
 
 # What a size takes where no flag says otherwise: the papers' settings for base and big, a small machine's for the rest.
 RECIPES = {
-    "toy": dict(steps=2_200, warmup=150, lr=0.4, decay="linear", clip=1.0, max_tokens=512, dropout=0.0),
+    "toy": dict(steps=1_800, warmup=150, lr=0.4, decay="linear", clip=1.0, max_tokens=512, dropout=0.0),
     "tiny": dict(steps=4_000, warmup=500, lr=0.8, decay="linear", clip=1.0, max_tokens=2048, dropout=0.1),
     "small": dict(steps=10_000, warmup=1_000, lr=0.8, decay="linear", clip=1.0, max_tokens=4096, dropout=0.1),
     "base": dict(steps=100_000, warmup=4_000, lr=1.0, decay="sqrt", clip=0.0, max_tokens=4096, dropout=0.1),
@@ -256,7 +256,7 @@ def log(job: Training, folder, seconds: float) -> None:
     norms, places = torch.stack([norm for norm, _ in job.norms]).tolist(), [place for _, place in job.norms]
     job.seconds, job.tokens = job.seconds + seconds, job.tokens + job.window_tokens
     row = {"step": job.step, "epoch": job.place[0], "loss": cross_entropy, "disagreement": D,
-           "gradient_norm": norms[-1], "lr": job.schedule.get_last_lr()[0],
+           "gradient_norm": norms[-1], "lr": learning_rate(job.step, job.model.config.d_model, job.args),
            "tokens_per_second": job.window_tokens / seconds}
     if job.where.first:
         folder.append_metrics(row)
