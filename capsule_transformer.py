@@ -4,6 +4,8 @@ Duan et al. 2020, "Capsule-Transformer for Neural Machine Translation", section 
 The logits E = Q K^T / sqrt(d_k) [B, H, L_q, L_k] are seen as capsules and routed; what comes out is added to them:
 `E' = E + Omega_vertical + Omega_horizontal`, before mask and softmax.
 """
+import contextlib
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -24,6 +26,11 @@ def _masked(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]
     return E.masked_fill(~mask, 0), mask.any(-1).any(-2)
 
 
+def _full_precision(x: Tensor):
+    """A context in which matrix products keep the precision of x, under autocast too; autocast knows no meta device."""
+    return contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+
+
 def vertical_routing(logits: Tensor, weight: Tensor, bias: Tensor, iterations: int = 3,
                      mask: Tensor | None = None) -> Tensor:
     """Routes the heads (M = H input capsules) to the tokens (N = L_q output capsules): Duan Algorithm 2, Eq. 8-11.
@@ -39,7 +46,7 @@ def vertical_routing(logits: Tensor, weight: Tensor, bias: Tensor, iterations: i
     omega, _, B = dynamic_routing(V, iterations, normalize=False, mask=rows)     # [..., L_q, L_k], _, [..., H, L_q]
     # Lambda = W [sum_l B_{1->l}, ..., sum_l B_{H->l}] + b                     Eq. 11
     # a query that takes no part has zero votes, so its B is 0 and adds nothing
-    with torch.autocast(V.device.type, enabled=False):
+    with _full_precision(V):
         Lambda = F.linear(B.sum(-1), weight.to(V.dtype), bias.to(V.dtype))   # [..., H]
     # Omega = softmax(Lambda) [Omega_1 .. Omega_L]                             Eq. 10
     return Lambda.softmax(-1)[..., None, None] * omega.unsqueeze(-3)         # [..., H, L_q, L_k]
@@ -64,7 +71,7 @@ def horizontal_routing(logits: Tensor, iterations: int = 3, mask: Tensor | None 
     if rows is not None:                                 # a t that takes no part has zero votes; an l comes out as 0
         takes_part = (takes_part & rows[..., L - last:].unsqueeze(-1)).unsqueeze(-3)     # [..., 1, last, L_q]
     B = E.new_zeros(E.shape[:-2] + (last, L))                                # [..., H, l, t]
-    with torch.autocast(E.device.type, enabled=False):
+    with _full_precision(E):
         # Omega_l = ROUTING({V_{t->h}}, T), t <= l                             Eq. 14
         # the L routings side by side: row l of B[:, h] routes to head h, two matrix products per iteration
         for step in range(iterations):

@@ -35,7 +35,8 @@ from transformer import PAD, Transformer, TransformerConfig, add_model_flags
 
 # What a size takes where no flag says otherwise: the papers' settings for base and big, a small machine's for the rest.
 RECIPES = {
-    "toy": dict(steps=1_800, warmup=150, lr=0.4, decay="linear", clip=1.0, max_tokens=512, dropout=0.0),
+    "toy": dict(steps=1_800, warmup=150, lr=0.4, decay="linear", clip=1.0, max_tokens=512, dropout=0.0,
+                eval_every=450),
     "tiny": dict(steps=4_000, warmup=500, lr=0.8, decay="linear", clip=1.0, max_tokens=2048, dropout=0.1),
     "small": dict(steps=10_000, warmup=1_000, lr=0.8, decay="linear", clip=1.0, max_tokens=4096, dropout=0.1),
     "base": dict(steps=100_000, warmup=4_000, lr=1.0, decay="sqrt", clip=0.0, max_tokens=4096, dropout=0.1),
@@ -67,7 +68,7 @@ def parser() -> Parser:
     g.add_argument("--seed", type=whole(0, 2 ** 31), default=1, help="seed of the parameters, dropout and batches")
     g = p.add_argument_group("validation, checkpoints and test")
     g.add_argument("--eval-every", type=whole(1), help="steps between validations, each with a checkpoint (a tenth of "
-                   "the steps)", **none)
+                   "the steps; toy 450)", **none)
     g.add_argument("--log-every", type=whole(1), default=100, help="steps between log lines")
     g.add_argument("--average", type=whole(0, 1000), default=0, metavar="K", help="test the average of the last K "
                    "checkpoints; 0 tests the best one")
