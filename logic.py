@@ -31,8 +31,8 @@ from checkpoint import RunFolder, atomic_write, load, save
 from cli import Parser, UserError, real, run, whole
 from logic_data import (BINS, IDS, PAD, RAW_PAIRS, RELATIONS, Examples, batches, encode, generate, read_files, relation,
                         split, write_files)
+from machine import keep_freed_memory, pick_device
 from transformer import Embedding, Encoder, TransformerConfig, add_model_flags, disagreement
-from translate import pick_device
 
 __all__ = ["relation", "LogicModel", "encode", "batches", "fit", "parser", "main"]
 TRAINED = tuple(size for size in BINS if size <= 6)     # the operators of the training pairs
@@ -98,7 +98,7 @@ def accuracy(model: LogicModel, data: Examples, size: int = 512) -> tuple[int, i
     """(pairs answered right, pairs)."""
     model.eval()
     right = torch.zeros((), dtype=torch.long, device=data.labels.device)
-    for index in data.lengths.argsort().split(size):
+    for index in data.lengths.argsort().split(size) if len(data.labels) else ():
         formulas, labels = data.batch(index)
         right += (model(formulas)[0].argmax(-1) == labels).sum()
     return right.item(), len(data.labels)
@@ -234,11 +234,11 @@ def parser() -> Parser:
     g.add_argument("--pairs", type=whole(1, 10 ** 8), default=RAW_PAIRS, help="pairs to draw, duplicates included")
     g.add_argument("--data-seed", type=whole(0), default=0, help="seed of the drawing")
     g.add_argument("--write", metavar="DIR", help="write the generated data to a new folder and stop", **none)
-    add_model_flags(p)
-    p.set_defaults(arch=argparse.SUPPRESS, norm="post")
+    add_model_flags(p, arch=argparse.SUPPRESS)                                # without --arch the setting has the sizes
+    p.set_defaults(norm="post")
     g = p.add_argument_group("training")
     g.add_argument("--epochs", type=whole(1), help=both("epochs"), **none)
-    g.add_argument("--lr", type=real(0, 1e3, low_open=True), help=f"Adam's learning rate, constant ({both('lr')})", **none)
+    g.add_argument("--lr", type=real(0, 1e3, low_open=True), help=f"learning rate of Adam ({both('lr')})", **none)
     g.add_argument("--batch", type=whole(1, 10 ** 6), help=f"pairs per step ({both('batch')})", **none)
     g = p.add_argument_group("machine")
     g.add_argument("--run", metavar="NAME", help="name of the run's folder (logic, with --full logic-full)", **none)
@@ -248,12 +248,14 @@ def parser() -> Parser:
 
 
 def complete(args) -> None:
-    """Fills in what the flags left to the setting."""
+    """Fills in what the flags left to the setting. Raises UserError for flags that contradict each other."""
+    own = args.agg != "linear" or "reg" in args or "capsule" in args
+    if own and "own" not in getattr(args, "models", ["own"]):
+        raise UserError("--agg, --reg and --capsule describe the model own: add it to --models")
     for name, value in (PAPER if args.full else SMALL).items():
         if not ("arch" in args and name in ("layers", "d_model", "heads", "d_ff")):       # --arch brings its own
             setattr(args, name, getattr(args, name, value))
-    args.arch = getattr(args, "arch", "tiny")
-    own = args.agg != "linear" or "reg" in args or "capsule" in args
+    args.arch = getattr(args, "arch", "tiny")           # its sizes are all overridden then
     args.models = list(dict.fromkeys(getattr(args, "models", ["own"] if own else MODELS)))
     args.seeds = list(dict.fromkeys(args.seeds))
     if "run" not in args:
@@ -276,12 +278,15 @@ def configuration(args, name: str) -> TransformerConfig:
 def infer(args) -> None:
     """Trains and tests what is missing of the models x seeds, then prints the table and writes it as JSON and plot."""
     if "write" in args:
+        if "data" in args:
+            raise UserError("--write writes generated data: leave out --data")
         parts = split(generate(args.pairs, args.data_seed))
         write_files(args.write, parts)
         print(f"{args.write}: " + ", ".join(f"{sum(map(len, bins.values())):,} {name}" for name, bins in parts.items()))
         return
     complete(args)
     device = pick_device(args.device)
+    keep_freed_memory()
     configs = {name: configuration(args, name) for name in dict.fromkeys((*MODELS, *args.models))}
     parts = read_files(args.data) if "data" in args else split(generate(args.pairs, args.data_seed))
     data = {"train": encode([pair for size in TRAINED for pair in parts["train"][size]], device),

@@ -48,7 +48,7 @@ def tokenize(formula: str) -> list[str]:
 
 
 def truth_table(formula: str) -> int:
-    """The truth table of a formula as a 64-bit mask: bit r is its value when letter k of a..f has the value of bit k of r.
+    """The truth table of a formula as a 64-bit mask: bit r is its value when letter k of a..f has bit k of r.
 
     Grammar: `formula = letter | ( not formula ) | ( formula ( and formula ) ) | ( formula ( or formula ) )`.
     Raises UserError (a ValueError) that names the first token which cannot stand where it stands.
@@ -254,10 +254,10 @@ def encode(pairs, device="cpu") -> Examples:
     """Pairs as `Examples`; the lengths stay on the CPU, where batches are made."""
     texts = [bytes(IDS[token] for token in tokenize(text)) for pair in pairs for text in (pair.left, pair.right)]
     width = max(map(len, texts), default=1)
-    ids = np.frombuffer(bytearray(b"".join(text.ljust(width, bytes([PAD])) for text in texts)), dtype=np.uint8)
-    lengths = torch.tensor([len(text) for text in texts]).view(-1, 2).amax(1)                # [n]
+    ids = np.array([np.frombuffer(text.ljust(width, bytes([PAD])), np.uint8) for text in texts], np.uint8)
+    lengths = torch.tensor([len(text) for text in texts], dtype=torch.long).view(-1, 2).amax(1)     # [n]
     labels = torch.tensor([RELATIONS.index(pair.relation) for pair in pairs], dtype=torch.long)
-    return Examples(torch.from_numpy(ids).view(-1, 2, width).to(device), lengths, labels.to(device))
+    return Examples(torch.from_numpy(ids).view(len(pairs), 2, width).to(device), lengths, labels.to(device))
 
 
 def batches(lengths: Tensor, size: int, seed: int) -> list[Tensor]:

@@ -1,0 +1,424 @@
+"""What every mechanism costs in speed and memory, measured in one run and set beside the papers' speed columns.
+
+    python bench.py                                             # size tiny on one CPU core: a quarter of an hour
+    python bench.py --arch base --vocab-size 32000 --device cuda
+
+The rows take turns, and are built anew for every turn; figures are medians. Batches are synthetic: random tokens in
+sentences whose lengths are spread like those of news text. Training is `train_mt.train_step`, decoding
+`translate.beam_search` with beam 4; torch.nn.Transformer runs through the same two. It keeps no keys and values from
+step to step, so that its only way is to decode the whole prefix again.
+"""
+import argparse
+import json
+import multiprocessing
+import platform
+import re
+import statistics
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn as nn
+from torch.utils.flop_counter import FlopCounterMode
+from tqdm import tqdm
+
+import checkpoint
+import translate
+from attention import Cache
+from cli import Parser, UserError, real, run, whole
+from corpus_cache import EncodedPairs
+from data import EOS, PAD, SPECIAL_TOKENS, Batch, batches, collate
+from fast_routing import compile_routing
+from machine import Machine, keep_freed_memory, pick_device
+from train_mt import Step, train_step
+from transformer import KINDS, SIZES, Embedding, Memory, Transformer, TransformerConfig
+
+warnings.filterwarnings("ignore", "enable_nested_tensor")                   # of nn.Transformer, about itself
+
+SPREAD, NOISE = 0.5, 0.2        # standard deviations of log source length, and of log (target / source length)
+BEAM, LENPEN = 4, 0.6
+TRAINING = argparse.Namespace(label_smoothing=0.1, reg_weight=1.0, clip=0.0)
+
+
+class Row(NamedTuple):
+    """A model to measure, and its published speed relative to the baseline of the same paper."""
+    label: str
+    settings: dict | None       # of TransformerConfig; None: torch.nn.Transformer
+    training: float | None = None
+    decoding: float | None = None
+
+
+def table_rows(layers: int = 6) -> dict[str, Row]:
+    """The rows by name. Published speeds: Li 2018 Tables 1-2, Li 2019 Tables 2-3, all of size base or big."""
+    low, everywhere = (f"enc:1-{min(2, layers)}",), ("enc", "cross", "dec")
+    em = lambda at: dict(agg="em", agg_at=at)
+    return {
+        "torch": Row("torch.nn.Transformer", None),
+        "linear": Row("linear", {}, 1.0, 1.0),
+        "reg-output": Row("--reg output", dict(reg=("output",)), 0.88),
+        "reg-enc": Row("--reg, all kinds, at enc", dict(reg=KINDS, reg_at=("enc",)), 0.87),
+        "dynamic-enc": Row("--agg dynamic at enc", dict(agg="dynamic", agg_at=("enc",)), 0.64),
+        "em-enc": Row("--agg em at enc", em(("enc",)), 0.63, 0.99),
+        "em-low": Row(f"--agg em at {low[0]}", em(low), 0.87),
+        "em-all": Row("--agg em at enc cross dec", em(everywhere), 0.34, 0.53),
+        "gu-dynamic": Row("--agg gu-dynamic", dict(agg="gu-dynamic")),
+        "gu-em": Row("--agg gu-em", dict(agg="gu-em")),
+        "capsule": Row("--capsule enc dec", dict(capsule=("enc", "dec"))),
+    }
+
+
+GROWTH = ("linear", "em-enc", "capsule")         # rows of the second table
+
+
+def parser() -> Parser:
+    """The command line of bench.py."""
+    p = Parser(prog="bench.py", description="Measures what every mechanism costs in training speed, decoding speed and "
+               "memory, beside the papers' figures and the limit that the matrix products alone set.")
+    switch = dict(action=argparse.BooleanOptionalAction, default=None)
+    p.add_argument("--arch", choices=SIZES, default="tiny", help="size of the models: " + ", ".join(SIZES))
+    p.add_argument("--rows", nargs="+", choices=table_rows(), metavar="ROW", default=list(table_rows()),
+                   help=f"what to measure (all); linear always is: {', '.join(table_rows())}")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    p.add_argument("--amp", help="bfloat16 matrix products (yes on a GPU)", **switch)
+    p.add_argument("--compile", help="compiled routing (yes on a GPU)", **switch)
+    p.add_argument("--threads", type=whole(1, 1024), default=1, help="threads on a CPU; with one, times are CPU seconds, "
+                   "which other programs disturb least")
+    p.add_argument("--vocab-size", type=whole(100, 10 ** 6), default=10_000, metavar="N", help="joint vocabulary")
+    p.add_argument("--median-length", type=real(1, 1000), default=24.0, metavar="L", help="tokens of a source sentence")
+    p.add_argument("--max-tokens", type=whole(16, 10 ** 8), default=4096, help="size of a training batch")
+    p.add_argument("--batches", type=whole(1, 1000), default=3, help="training batches per turn")
+    p.add_argument("--sentences", type=whole(1, 10 ** 6), help="sentences decoded per turn (CPU 32, GPU 512)")
+    p.add_argument("--repeats", type=whole(1, 1000), default=3, help="turns of every row")
+    p.add_argument("--lengths", type=whole(2, 10 ** 5), nargs="*", default=[16, 32, 64, 128, 256, 512], metavar="L",
+                   help="sentence lengths of the second table (16 32 64 128 256 512); none leaves it out")
+    p.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True, help="measure peak memory; on a CPU "
+                   "that takes a process of its own for every row")
+    p.add_argument("--seed", type=whole(0, 2 ** 31), default=1, help="seed of parameters, lengths and tokens")
+    p.add_argument("--json", metavar="FILE", help="where all figures of all turns go")
+    return p
+
+
+# ---- What is measured
+
+class TorchTransformer(nn.Module):
+    """`torch.nn.Transformer` (pre norm) with what it lacks for translation, embeddings, positions, tied output and
+    masks, in the shape of `Transformer`, so that the same training step and beam search run both."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config.vocab_size, config.d_model, config.dropout)
+        self.body = nn.Transformer(config.d_model, config.heads, config.layers, config.layers, config.d_ff,
+                                   config.dropout, batch_first=True, norm_first=True)
+        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def encode(self, source) -> Memory:
+        """source [B, L_s] ids -> Memory."""
+        mask = source != PAD                                                 # [B, L_s]
+        return Memory(self.body.encoder(self.embedding(source), src_key_padding_mask=~mask), mask, [])
+
+    def decode(self, target, memory: Memory, cache: Cache | None = None):
+        """target [B, L_t] ids -> logits [B, L_t, V]; with a cache, which holds the tokens so far, of the last one."""
+        if cache is not None:
+            target = torch.cat([*cache.growing.get(self, ()), target], dim=1)            # [B, L_t]
+            cache.growing[self] = (target,)
+        ahead = nn.Transformer.generate_square_subsequent_mask(target.shape[1], target.device)
+        x = self.body.decoder(self.embedding(target), memory.states, tgt_mask=ahead, tgt_is_causal=True,
+                              memory_key_padding_mask=~memory.mask)          # [B, L_t, d]
+        return self.output(x if cache is None else x[:, -1:])
+
+    def forward(self, source, target_in):
+        """source [B, L_s], target_in [B, L_t] -> logits [B, L_t, V], {}."""
+        return self.decode(target_in, self.encode(source)), {}
+
+    def disagreement(self, heads, source_mask, target_mask):
+        """No disagreement: 0."""
+        return torch.zeros((), device=source_mask.device)
+
+
+def build(name: str, args, device) -> nn.Module:
+    """The model of a row, with random parameters, on a device."""
+    torch.manual_seed(args.seed)
+    size, row = SIZES[args.arch], table_rows(SIZES[args.arch]["layers"])[name]
+    with torch.device(device):
+        config = TransformerConfig(args.vocab_size, **size, **(row.settings or {}))
+        return TorchTransformer(config) if row.settings is None else Transformer(config)
+
+
+def make_corpus(args) -> EncodedPairs:
+    """Sentence pairs of random tokens for some 40 batches, source lengths log-normal, the target's close to them."""
+    random = np.random.default_rng(args.seed)
+    count = max(40 * args.max_tokens // int(args.median_length) + 1, args.sentences)
+    source = args.median_length * np.exp(SPREAD * random.standard_normal(count))
+    target = source * np.exp(NOISE * random.standard_normal(count))
+    longest = min(256, args.max_tokens - 2)
+    sides = []
+    for lengths in (source, target):
+        offsets = np.concatenate([[0], np.cumsum(np.clip(np.rint(lengths), 1, longest).astype(np.int64))])
+        sides += [random.integers(len(SPECIAL_TOKENS), args.vocab_size, offsets[-1]), offsets]
+    return EncodedPairs(*sides)
+
+
+def as_step(batch: Batch, device) -> Step:
+    """A batch as an update of its own."""
+    if device.type == "cuda":
+        batch = Batch(*(x.pin_memory() for x in batch))
+    return Step([batch], int((batch.target[:, 1:] != PAD).sum()), (0, 0))
+
+
+def training_work(corpus: EncodedPairs, args, device) -> list[Step]:
+    """--batches updates, evenly spread from the shortest sentences to the longest."""
+    found = batches(corpus.source_lengths, corpus.target_lengths, args.max_tokens, shuffle=False)
+    chosen = [found[int((i + 0.5) * len(found) / args.batches)] for i in range(args.batches)]
+    return [as_step(collate(corpus, indices), device) for indices in chosen]
+
+
+def decoding_work(corpus: EncodedPairs, args) -> list[tuple[torch.Tensor, int]]:
+    """--sentences sources in padded batches [B, L_s], evenly spread over the lengths; and how far to decode each
+    batch: the mean length of its targets, with EOS."""
+    order = np.argsort(corpus.source_lengths)
+    order = [int(order[int((i + 0.5) * len(order) / args.sentences)]) for i in range(args.sentences)]
+    lengths = [int(corpus.source_lengths[i] + 1) * BEAM for i in order]
+    found = [[order[i] for i in batch] for batch in translate.batches(lengths, 8192)]
+    return [(collate(corpus, indices).source, 1 + round(corpus.target_lengths[indices].mean())) for indices in found]
+
+
+def growth_work(length: int, args, device) -> Step:
+    """An update of sentences that are all `length` tokens long on both sides, EOS included."""
+    tokens = max(max(args.lengths), args.max_tokens // 4)
+    ids = torch.randint(len(SPECIAL_TOKENS), args.vocab_size, (max(1, tokens // length), length + 1))
+    return as_step(Batch(ids[:, 1:].contiguous(), ids), device)
+
+
+# ---- Measuring
+
+def timed(f, where: Machine) -> float:
+    """Seconds that f takes: CPU seconds of this process on a CPU with one thread, else of the clock on the wall."""
+    clock = time.process_time if where.device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+    wait = torch.cuda.synchronize if where.device.type == "cuda" else lambda: None
+    wait()
+    started = clock()
+    f()
+    wait()
+    return clock() - started
+
+
+def trainer(model, args, where: Machine):
+    """A function that trains the model on a list of updates."""
+    settings = argparse.Namespace(**vars(TRAINING), amp=args.amp)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-6, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    model.train()
+    return lambda work: [train_step(model, optimizer, step, settings, where) for step in work]
+
+
+def training_speed(model, work: list[Step], args, where: Machine) -> float:
+    """Target tokens per second in training, after a first round to warm up."""
+    train = trainer(model, args, where)
+    train(work)
+    return sum(step.tokens for step in work) / timed(lambda: train(work), where)
+
+
+@torch.no_grad()
+def decoding_speed(model, work, args, where: Machine) -> float:
+    """Sentences per second in decoding. No hypothesis ends before its limit: all models decode as many tokens."""
+    model.eval().output.weight[EOS] = 0                  # its logit, 0, is never among the best of a vocabulary
+
+    def decode(work):
+        with torch.autocast(where.device.type, torch.bfloat16, enabled=args.amp):
+            for source, length in work:
+                translate.beam_search(model, source.to(where.device), BEAM, LENPEN, max_length=length)
+    decode([(source, min(length, 3)) for source, length in work])
+    return sum(len(source) for source, _ in work) / timed(lambda: decode(work), where)
+
+
+def resident_peak() -> int:
+    """Bytes of memory that this process has held at most."""
+    try:
+        status = Path("/proc/self/status").read_text()   # getrusage's figure starts from the parent process'
+        return int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) * 1024
+    except (OSError, TypeError):
+        import resource
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def peak_on_cpu(name: str, args) -> int:
+    """Bytes that training a row takes, beyond the interpreter and its libraries; for a process of its own."""
+    torch.set_num_threads(args.threads)
+    keep_freed_memory()
+    if args.compile:
+        compile_routing("cpu")
+    work, where = training_work(make_corpus(args), args, torch.device("cpu")), Machine(torch.device("cpu"))
+    minute = Transformer(TransformerConfig(args.vocab_size, d_model=2, heads=1, layers=1, d_ff=2))
+    trainer(minute, args, where)([as_step(Batch(*(x[:1, :2] for x in work[0].batches[0])), where.device)])
+    before = resident_peak()                             # with all that the first step of any model loads
+    train = trainer(build(name, args, "cpu"), args, where)
+    train([work[0], work[-1]])
+    return resident_peak() - before
+
+
+def matrix_flops(name: str, args, training: list[Step], decoding) -> dict:
+    """Floating-point operations of the matrix products, per target token in training and per sentence in decoding.
+
+    A backward pass takes twice the forward pass; what a routing does cell by cell is not counted. Nothing is computed:
+    the tensors have shapes and no data.
+    """
+    model = build(name, args, "meta")
+    with FlopCounterMode(display=False) as forward:
+        for batch in (step.batches[0] for step in training):
+            model(batch.source.to("meta"), batch.target[:, :-1].to("meta"))
+    with torch.no_grad(), FlopCounterMode(display=False) as search:
+        for source, length in decoding:
+            memory, cache, rows = model.encode(source.to("meta")), Cache(), len(source)
+            for t in range(length):
+                model.decode(torch.empty(rows, 1, dtype=torch.long, device="meta"), memory, cache)
+                if t == 0:
+                    index = torch.empty(rows * BEAM, dtype=torch.long, device="meta")
+                    memory, rows = memory.select(index), rows * BEAM
+                    cache.reorder(index)
+    return {"training_flops": 3 * forward.get_total_flops() / sum(step.tokens for step in training),
+            "decoding_flops": search.get_total_flops() / sum(len(source) for source, _ in decoding)}
+
+
+def turn(name: str, args, where: Machine, training, decoding) -> dict:
+    """One turn of a row: speeds, and on a GPU the peak memory of training."""
+    if where.device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(where.device)
+    model = build(name, args, where.device)
+    found = {"parameters": sum(p.numel() for p in model.parameters()),
+             "training": training_speed(model, training, args, where)}
+    if where.device.type == "cuda":
+        found["memory"] = torch.cuda.max_memory_allocated(where.device)
+    model.zero_grad(set_to_none=True)
+    return {**found, "decoding": decoding_speed(model, decoding, args, where)}
+
+
+def growth_turn(name: str, args, where: Machine) -> list[float]:
+    """One turn of a row of the second table: microseconds of training per target token, for every length."""
+    model = build(name, args, where.device)
+    steps = [growth_work(length, args, where.device) for length in args.lengths]
+    return [1e6 / training_speed(model, [step], args, where) for step in steps]
+
+
+def measure(args, where: Machine) -> dict:
+    """All figures: {"rows": {name: {...}}, "growth": {name: [turns][lengths]}}; lists hold a figure per turn."""
+    corpus = make_corpus(args)
+    training, decoding = training_work(corpus, args, where.device), decoding_work(corpus, args)
+    growing = [name for name in GROWTH if name in args.rows] if args.lengths else []
+    rows = {name: matrix_flops(name, args, training, decoding) for name in args.rows}
+    if args.compile:
+        args.compile = compile_routing(where.device)
+    jobs = [("memory", name) for name in args.rows if args.memory and where.device.type == "cpu"]
+    jobs += [(kind, name) for _ in range(args.repeats) for kind, names in (("row", args.rows), ("growth", growing))
+             for name in names]
+    growth = {name: [] for name in growing}
+    for kind, name in tqdm(jobs, unit="turn", disable=not sys.stderr.isatty()):
+        started = time.perf_counter()
+        if kind == "memory":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                rows[name]["memory"] = [pool.apply(peak_on_cpu, (name, args))]
+        elif kind == "growth":
+            growth[name].append(growth_turn(name, args, where))
+        else:
+            for key, value in turn(name, args, where, training, decoding).items():
+                rows[name].setdefault(key, []).append(value)
+        if not sys.stderr.isatty():
+            print(f"{kind} {name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+    return {"rows": rows, "growth": growth}
+
+
+# ---- Tables
+
+def summarized(rows: dict, layers: int) -> dict[str, dict]:
+    """Per row: the medians, the median ratios to `linear` in the same turn, and the ratios that the matrix products
+    alone would allow."""
+    base, found = rows["linear"], {}
+    for name, row in rows.items():
+        published = table_rows(layers)[name]
+        found[name] = {"label": published.label, "parameters": row["parameters"][0],
+                       "memory": max(row["memory"]) if "memory" in row else None}
+        for what, paper in (("training", published.training), ("decoding", published.decoding)):
+            found[name][what] = statistics.median(row[what])
+            found[name][f"{what}_ratio"] = statistics.median(x / y for x, y in zip(row[what], base[what]))
+            found[name][f"{what}_paper"] = paper
+            found[name][f"{what}_limit"] = base[f"{what}_flops"] / row[f"{what}_flops"]
+    return found
+
+
+def aligned(rows: list[list[str]]) -> str:
+    """Rows of cells as text: the first column to the left, the others to the right."""
+    first, *wide = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join("  ".join([row[0].ljust(first), *map(str.rjust, row[1:], wide)]) for row in rows)
+
+
+def speed_table(found: dict[str, dict]) -> str:
+    """The first table. Ratios are to `linear`: ours, the paper's, and the limit set by the matrix products."""
+    ratio = lambda x: "" if x is None else f"{x:.2f}"
+    cells = [["", "parameters", "train tok/s", "ratio", "paper", "limit", "decode sent/s", "ratio", "paper", "limit",
+              "peak MiB"]]
+    for row in found.values():
+        cells.append([row["label"], f"{row['parameters']:,}"])
+        for what, digits in (("training", ",.0f"), ("decoding", ",.2f")):
+            cells[-1] += [format(row[what], digits)] + [ratio(row[f"{what}_{x}"]) for x in ("ratio", "paper", "limit")]
+        cells[-1].append("" if row["memory"] is None else f"{row['memory'] / 2 ** 20:,.0f}")
+    return aligned(cells)
+
+
+def growth_table(growth: dict, lengths: list[int]) -> str:
+    """The second table: medians of microseconds per target token."""
+    cells = [["sentence length"] + [table_rows()[name].label for name in growth]]
+    for i, length in enumerate(lengths):
+        medians = [statistics.median(turn[i] for turn in turns) for turns in growth.values()]
+        cells.append([str(length)] + [f"{x:,.1f}" for x in medians])
+    return aligned(cells)
+
+
+def computer(args, where: Machine) -> str:
+    """The machine and the settings that the figures depend on, as a line."""
+    if where.device.type == "cuda":
+        name = torch.cuda.get_device_name(where.device)
+    else:
+        info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+        name = re.findall(r"model name\s*: (.*)", info + f"model name: {platform.machine()}")[0]
+        name += f", threads: {args.threads}"
+    return (f"{name}; PyTorch {torch.__version__}; size {args.arch}, vocabulary {args.vocab_size:,}, batches of "
+            f"{args.max_tokens:,} tokens; {'bfloat16' if args.amp else 'float32'}, routing "
+            f"{'compiled' if args.compile else 'not compiled'}")
+
+
+def command(args) -> None:
+    """Measures, prints the tables, writes the figures."""
+    device = pick_device(args.device)
+    where, gpu = Machine(device), device.type == "cuda"
+    args.amp, args.compile = (gpu if x is None else x for x in (args.amp, args.compile))
+    args.sentences = args.sentences or (512 if gpu else 32)
+    args.rows = [name for name in table_rows() if name in args.rows or name == "linear"]
+    if args.json and not Path(args.json).absolute().parent.is_dir():
+        raise UserError(f"--json {args.json}: its folder does not exist; make it first")
+    torch.set_num_threads(args.threads)
+    keep_freed_memory()
+    figures = measure(args, where)
+    found = summarized(figures["rows"], SIZES[args.arch]["layers"])
+    rate = figures["rows"]["linear"]["training_flops"] * found["linear"]["training"]
+    print(f"{computer(args, where)}\n\n{speed_table(found)}\n\n"
+          "ratio: to linear, in the same turn; paper: the published one; limit: if only matrix products took time\n"
+          f"linear trains at {rate / 1e9:,.0f} GFLOP/s of matrix products")
+    if figures["growth"]:
+        print(f"\nMicroseconds of training per target token\n{growth_table(figures['growth'], args.lengths)}")
+    if args.json:
+        checkpoint.atomic_write(args.json, json.dumps({"machine": computer(args, where), "settings": vars(args),
+                                                       "summary": found, **figures}, indent=1) + "\n")
+
+
+def main(argv=None) -> int:
+    """Runs the command line; returns the exit status."""
+    return run(command, parser(), argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
