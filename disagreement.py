@@ -4,7 +4,7 @@ Li et al. 2018, "Multi-Head Attention with Disagreement Regularization", section
 (the same equations are Eq. 5-7 of Li et al. 2021). Training maximizes `likelihood + lambda * D`.
 
 Every D averages over the H x H pairs of heads, i = j included, as printed. So D = -1 for identical heads,
--1/H for orthogonal ones, and 0 only for heads whose unit vectors cancel.
+-1/H for orthogonal ones, and 0 only for heads whose unit vectors cancel. (Footnote 2's variant runs from 0 upwards.)
 """
 import torch
 from torch import Tensor
@@ -46,6 +46,16 @@ def subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:
     return _cosine_disagreement(values, mask)
 
 
+def _reduce_rows(rows: Tensor, mask: Tensor | None, reduce: str) -> Tensor:
+    """Sums over the keys [..., L_q] to a scalar: mean over the valid queries, or sum of a sentence's, mean over these."""
+    if reduce == "mean":
+        return _masked_mean(rows, mask)
+    if reduce == "sum":
+        rows = rows if mask is None else torch.where(mask, rows, 0)
+        return rows.sum(-1).mean()
+    raise ValueError(f"reduce={reduce!r}: choose 'mean' or 'sum'")
+
+
 def position_disagreement(weights: Tensor, mask: Tensor | None = None, reduce: str = "mean") -> Tensor:
     """Disagreement on attended positions, `D_position = -(1/H^2) sum_i sum_j |A^i (*) A^j|`.
 
@@ -59,12 +69,22 @@ def position_disagreement(weights: Tensor, mask: Tensor | None = None, reduce: s
     # (1/H^2) sum_i sum_j A^i (*) A^j = ((1/H) sum_h A^h)^2 in every cell, linear in H
     mean = _wide(weights).mean(-3)                                           # [..., L_q, L_k]
     rows = (mean * mean).sum(-1)                                             # [..., L_q]
-    if reduce == "mean":
-        return -_masked_mean(rows, mask)
-    if reduce == "sum":
-        rows = rows if mask is None else torch.where(mask, rows, 0)
-        return -rows.sum(-1).mean()
-    raise ValueError(f"reduce={reduce!r}: choose 'mean' or 'sum'")
+    return -_reduce_rows(rows, mask, reduce)
+
+
+def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None, reduce: str = "mean") -> Tensor:
+    """Disagreement on attended positions by the squared difference, `D = (1/H^2) sum_i sum_j |A^i - A^j|^2`.
+
+    Li 2018 footnote 2, in words there: the "squared element-wise subtraction" in place of Eq. 2's product, which it
+    was found to underperform. A difference grows as the heads disagree, so the sign is plus: training maximizes D.
+
+    weights, mask, reduce: as in `position_disagreement`. Returns a scalar >= 0 (for "mean" <= 2 - 2/H), 0 where the
+    heads attend alike. Raises ValueError for another reduce.
+    """
+    A = _wide(weights)                                                       # [..., H, L_q, L_k]
+    # (1/H^2) sum_i sum_j (A^i - A^j)^2 = (2/H) sum_h (A^h - mean A)^2 in every cell, linear in H
+    rows = 2 * (A - A.mean(-3, keepdim=True)).square().mean(-3).sum(-1)      # [..., L_q]
+    return _reduce_rows(rows, mask, reduce)
 
 
 def output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -19,11 +19,13 @@ from aggregation import CapsuleAggregation, LinearAggregation, RoutingAggregatio
 from attention import Cache, Heads, MultiHeadAttention
 from capsule_transformer import CapsuleRouting
 from cli import UserError, real, whole
-from disagreement import output_disagreement, position_disagreement, subspace_disagreement
+from disagreement import (output_disagreement, position_disagreement, squared_position_disagreement,
+                          subspace_disagreement)
 
 PAD = 0                                                  # the id of padding, as in data.py
 COMPONENTS = ("enc", "cross", "dec")                     # encoder self-attention, decoder-encoder, decoder self
-KINDS = ("subspace", "position", "output")               # of disagreement
+KINDS = ("subspace", "position", "output")               # of disagreement, as measured
+TRAINED_KINDS = (*KINDS, "squared-position")             # as trained with: Li 2018 footnote 2 as well
 AGGREGATIONS = ("linear", "dynamic", "em", "gu-dynamic", "gu-em")
 SIZES = {"tiny": dict(layers=4, d_model=128, heads=4, d_ff=256),
          "small": dict(layers=6, d_model=256, heads=4, d_ff=1024),
@@ -65,7 +67,7 @@ class TransformerConfig:
         for name, choices in (("norm", ("pre", "post")), ("tie", ("none", "target", "all")), ("agg", AGGREGATIONS)):
             if getattr(self, name) not in choices:
                 raise UserError(f"--{name} {getattr(self, name)}: choose from {', '.join(choices)}")
-        for name, choices in (("reg", KINDS), ("capsule_parts", ("vertical", "horizontal"))):
+        for name, choices in (("reg", TRAINED_KINDS), ("capsule_parts", ("vertical", "horizontal"))):
             for value in getattr(self, name):
                 if value not in choices:
                     raise UserError(f"--{name.replace('_', '-')} {value}: choose from {', '.join(choices)}")
@@ -156,8 +158,8 @@ def add_model_flags(parser: argparse.ArgumentParser, arch: str = "tiny") -> None
                        "(dynamic, em: the width itself; gu-*: the number of heads)", **none)
     group.add_argument("--iterations", type=whole(1, 100), metavar="T", default=3, help="iterations of every routing")
     group = parser.add_argument_group("disagreement of the heads (Li et al. 2018, 2021)")
-    group.add_argument("--reg", nargs="+", choices=KINDS, metavar="KIND", help="what the heads are rewarded to differ in: "
-                       "subspace, position, output", **none)
+    group.add_argument("--reg", nargs="+", choices=TRAINED_KINDS, metavar="KIND", help="what the heads are rewarded to "
+                       "differ in: subspace, position, output; squared-position: Li 2018 footnote 2", **none)
     group.add_argument("--reg-at", nargs="+", metavar="PLACE", help="where, as --agg-at (everywhere)", **none)
     group.add_argument("--reg-weight", type=real(0, 1e6), default=1.0, metavar="LAMBDA", help="weight of the reward")
     group = parser.add_argument_group("capsule routing of the attention logits (Duan et al. 2020)")
@@ -221,8 +223,8 @@ class Layer(nn.Module):
     def __init__(self, config: TransformerConfig, layer: int, decoder: bool):
         super().__init__()
         self.pre, self.dropout = config.norm == "pre", config.dropout
-        regularized = {c for c, layers in config.places("reg").items() if layer in layers and "position" in config.reg}
-        self.weights_at = regularized                    # D_position reads A^h, so the explicit path runs there
+        reading = {"position", "squared-position"} & set(config.reg)         # they read A^h: the explicit path runs
+        self.weights_at = {c for c, layers in config.places("reg").items() if layer in layers and reading}
         self.attention = _attention(config, "dec" if decoder else "enc", layer)
         if decoder:
             self.cross = _attention(config, "cross", layer)
@@ -292,10 +294,11 @@ class Decoder(nn.Module):
 def layer_disagreement(kind: str, component: str, heads: Heads, source_mask: Tensor, target_mask: Tensor | None = None,
                        reduce: str = "mean") -> Tensor:
     """D of one kind in one layer of a component; masks [B, L], True at a token."""
-    if kind == "position":
+    if kind in ("position", "squared-position"):
         if heads.weights is None:
             raise ValueError("the position disagreement reads the attention weights: run with need_weights=True")
-        return position_disagreement(heads.weights, source_mask if component == "enc" else target_mask, reduce)
+        D = position_disagreement if kind == "position" else squared_position_disagreement
+        return D(heads.weights, source_mask if component == "enc" else target_mask, reduce)
     if kind == "subspace":
         return subspace_disagreement(heads.values, target_mask if component == "dec" else source_mask)
     return output_disagreement(heads.outputs, source_mask if component == "enc" else target_mask)

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from disagreement import output_disagreement, position_disagreement, subspace_disagreement
+from disagreement import (output_disagreement, position_disagreement, squared_position_disagreement,
+                          subspace_disagreement)
 
 COSINES = {"subspace": subspace_disagreement, "output": output_disagreement}
 SHAPES = [((), 1, 1, 1), ((), 3, 4, 2), ((1,), 2, 1, 5), ((2,), 1, 3, 4), ((3,), 4, 5, 1), ((2, 3), 8, 4, 3)]
@@ -94,6 +95,35 @@ def test_li2018_eq3_output(lead, H, L, width, masked):
     D = output_disagreement(outputs, mask)
     assert D.shape == () and D.dtype == torch.float64
     assert D.item() == pytest.approx(cosine_double_sum(outputs, mask), abs=1e-9)
+
+
+@both_reductions
+@masked_or_not
+@every_shape
+def test_li2018_footnote2_squared_position(lead, H, L, width, masked, reduce):
+    """+1/H² Σ_i Σ_j |A^i - A^j|², the sum over the cells of valid queries, per valid query or per sentence."""
+    weights, mask = attention(*lead, H, L, width), right_padding(lead, L) if masked else None
+    D = squared_position_disagreement(weights, mask, reduce)
+    sentences = weights.reshape(-1, H, L, width).tolist()
+    valid = [[True] * L] * len(sentences) if mask is None else mask.reshape(-1, L).tolist()
+    total = sum((A[i][q][k] - A[j][q][k]) ** 2 for A, exists in zip(sentences, valid) for q in range(L) if exists[q]
+                for i in range(H) for j in range(H) for k in range(width)) / H ** 2
+    assert D.shape == () and D.dtype == torch.float64
+    assert D.item() == pytest.approx(total / (sum(map(sum, valid)) if reduce == "mean" else len(sentences)), abs=1e-12)
+
+
+@pytest.mark.parametrize("H", [1, 2, 8])
+def test_squared_position_runs_from_heads_alike_to_heads_apart(H):
+    alike, apart = attention(1, 1, 3, 8).expand(1, H, 3, 8), torch.eye(8, dtype=torch.float64)[:H].view(1, H, 1, 8)
+    assert squared_position_disagreement(alike).item() == pytest.approx(0, abs=1e-15)
+    assert squared_position_disagreement(apart).item() == pytest.approx(2 - 2 / H)
+
+
+def test_squared_position_gradcheck_and_unknown_reduction():
+    logits, mask = normal(2, 3, 4, 5).requires_grad_(), right_padding((2,), 4)
+    assert torch.autograd.gradcheck(lambda x: squared_position_disagreement(x.softmax(-1), mask), logits)
+    with pytest.raises(ValueError, match="reduce='max'"):
+        squared_position_disagreement(logits.softmax(-1), mask, "max")
 
 
 test_li2021_eq5_subspace = test_li2018_eq1_subspace
