@@ -29,7 +29,7 @@ from tqdm import tqdm
 import checkpoint
 import translate
 from attention import Cache
-from cli import Parser, UserError, real, run, whole
+from cli import Parser, real, run, whole
 from corpus_cache import EncodedPairs
 from data import EOS, PAD, SPECIAL_TOKENS, Batch, batches, collate
 from fast_routing import compile_routing
@@ -398,8 +398,8 @@ def command(args) -> None:
     args.amp, args.compile = (gpu if x is None else x for x in (args.amp, args.compile))
     args.sentences = args.sentences or (512 if gpu else 32)
     args.rows = [name for name in table_rows() if name in args.rows or name == "linear"]
-    if args.json and not Path(args.json).absolute().parent.is_dir():
-        raise UserError(f"--json {args.json}: its folder does not exist; make it first")
+    if args.json:
+        checkpoint.check_writable(args.json, "--json")
     torch.set_num_threads(args.threads)
     keep_freed_memory()
     figures = measure(args, where)

@@ -65,6 +65,22 @@ def sync_folder(folder):
             os.close(handle)
 
 
+def _names(path, shown) -> tuple[Path, Path]:
+    """The file behind `path` and a temporary name beside it. Raises UserError for what is no regular file."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise UserError(f"{shown}: is not a regular file: choose another name")
+    return target, target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+
+
+def check_writable(path, flag: str):
+    """Raises UserError naming the flag where `atomic_write` could not write `path`: before the work is done."""
+    with reported("write", shown := f"{flag} {path}"):
+        temporary = _names(path, shown)[1]
+        open(temporary, "xb").close()
+        temporary.unlink()
+
+
 def atomic_write(path, data):
     """Writes a file so that at any moment, through a power cut too, the old or the new content is there, whole.
 
@@ -73,10 +89,7 @@ def atomic_write(path, data):
     intact and the temporary one gone.
     """
     with reported("write", path):
-        target = Path(os.path.realpath(path))
-        if target.exists() and not target.is_file():
-            raise UserError(f"{path}: is not a regular file: choose another name")
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+        target, temporary = _names(path, path)
         try:
             with open(temporary, "xb") as file:
                 if callable(data):
@@ -96,9 +109,7 @@ def atomic_write(path, data):
 
 def save(path, state: dict):
     """Writes the checkpoint `state` (tensors and plain Python values) with its format number, atomically and durably.
-
-    Raises UserError where it cannot be written; the old checkpoint is then intact.
-    """
+    Raises UserError where it cannot be written; the old checkpoint is then intact."""
     def write(file):
         try:
             torch.save({**state, "format": FORMAT}, file)
@@ -220,9 +231,7 @@ def random_state() -> dict:
 
 def set_random_state(state: dict):
     """Puts back what `random_state` returned; states of GPUs that this machine lacks are passed over.
-
-    Raises UserError for a state that these versions of torch, Python and numpy do not take.
-    """
+    Raises UserError for a state that these versions of torch, Python and numpy do not take."""
     try:
         version, words, gauss = state["python"]
         random.setstate((version, tuple(words), gauss))
@@ -328,8 +337,9 @@ class RunFolder(AbstractContextManager):
         path, config = self.path / "config.json", json.loads(json.dumps(config))
         if not path.exists() or read_config(self.path) != config:
             atomic_write(path, json.dumps({"format": FORMAT, **config}, indent=1) + "\n")
-        if self.metrics.exists():                 # its last line may be one that a killed run did not finish
-            os.truncate(self.metrics, self.metrics.read_bytes().rfind(b"\n") + 1)
+        content = self.metrics.read_bytes() if self.metrics.exists() else b"\n"
+        if not content.endswith(b"\n"):           # a last line that a killed run did not finish
+            os.truncate(self.metrics, content.rfind(b"\n") + 1)
 
     def __exit__(self, *exception):
         self.close()

@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import math
 import os
+import signal
 import sys
 
 
@@ -35,13 +36,18 @@ class Parser(argparse.ArgumentParser):
 
 def run(command, parser: Parser, argv=None) -> int:
     """Parses argv, calls `command(args)` and returns the exit status: 0, 2 after a mistake that the user can mend (a
-    UserError, a full disk under the standard output, too little memory), 130 after Ctrl-C."""
+    UserError, a full disk under the standard output, too little memory), 130 after Ctrl-C. SIGTERM raises
+    SystemExit(143), so that files half-written are cleared away."""
     for stream in (sys.stdout, sys.stderr):       # a letter that the terminal's encoding lacks must not end a run
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    for text in sys.argv[1:] if argv is None else argv:
+        if "\0" in text:
+            parser.error(f"{text[:80]!r} holds a NUL character, which no name of a file can: take it out")
     args = parser.parse_args(argv)
     try:
-        command(args)
+        with terminable():
+            command(args)
         sys.stdout.flush()
         return 0
     except UserError as error:
@@ -61,6 +67,22 @@ def run(command, parser: Parser, argv=None) -> int:
         message = "the memory does not suffice: choose a smaller model, or smaller batches with --max-tokens"
     print(f"{parser.prog}: error: {' '.join(str(message).split())}", file=sys.stderr)
     return 2
+
+
+@contextlib.contextmanager
+def terminable():
+    """A block that SIGTERM leaves by SystemExit(143), through every `finally`; signals reach the main thread only."""
+    def leave(number, frame):
+        raise SystemExit(128 + number)
+    try:
+        before = signal.signal(signal.SIGTERM, leave)
+    except ValueError:                            # another thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def discard_output():

@@ -27,8 +27,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from attention import MultiHeadAttention
-from checkpoint import RunFolder, atomic_write, load, save
-from cli import Parser, UserError, real, run, whole
+from checkpoint import RunFolder, atomic_write, check_weights, load, load_model_state, save
+from cli import Parser, UserError, folder_name, real, run, whole
+from fast_routing import compile_routing
 from logic_data import (BINS, IDS, PAD, RAW_PAIRS, RELATIONS, Examples, batches, encode, generate, read_files, relation,
                         split, write_files)
 from machine import keep_freed_memory, pick_device
@@ -60,6 +61,9 @@ class LogicModel(nn.Module):
         self.pooling = MultiHeadAttention(d, config.heads, config.dropout)
         self.classifier = nn.Sequential(nn.Linear(2 * QUERIES * d, d), nn.ReLU(), nn.Linear(d, d), nn.ReLU(),
                                         nn.Linear(d, len(RELATIONS)))
+        for linear in self.classifier[::2]:              # torch's own draw is so small that nothing is learned for long
+            nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
+            nn.init.zeros_(linear.bias)
 
     def forward(self, formulas: Tensor) -> tuple[Tensor, dict, Tensor]:
         """formulas [B, 2, L] -> logits [B, 7], the encoder's heads {"enc": [Heads, ...]}, mask [2B, L]."""
@@ -104,6 +108,25 @@ def accuracy(model: LogicModel, data: Examples, size: int = 512) -> tuple[int, i
     return right.item(), len(data.labels)
 
 
+def take_up(path: Path, model: nn.Module, optimizer, fresh: dict) -> dict:
+    """What `fit` saved at the path, the weights and the optimizer put in place; fresh: the entries of a new start.
+    Raises UserError for a checkpoint of something else."""
+    weights = list(model.parameters())
+    state = load(path, weights[0].device, needs=("model", "optimizer", *fresh))
+    load_model_state(model, state["model"], path)
+    check_weights(state["best"], model.state_dict(), path, "this model")
+    try:
+        optimizer.load_state_dict(state["optimizer"])
+        if type(state["epoch"]) is not int or any(
+                moment[name].shape != weights[i].shape for name in ("exp_avg", "exp_avg_sq")
+                for i, moment in optimizer.state_dict()["state"].items()):
+            raise ValueError
+    except Exception as error:                           # a foreign state errs in a way of its own
+        raise UserError(f"{path}: its optimizer or its counts are not those of this run: delete it, and this model is"
+                        " trained from the start") from error
+    return state
+
+
 def fit(config: TransformerConfig, data: dict, args, seed: int, path: Path, say=print) -> dict:
     """Trains a model and tests the epoch with the best validation accuracy: {"accuracy": {bin: share}, ...}.
 
@@ -117,9 +140,7 @@ def fit(config: TransformerConfig, data: dict, args, seed: int, path: Path, say=
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     state = {"epoch": 0, "history": [], "seconds": 0.0, "best": None, "best_valid": -1.0}
     if path.exists():
-        state = load(path, device, needs=("model", "optimizer", *state))
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
+        state = take_up(path, model, optimizer, state)
     while state["epoch"] < args.epochs:
         started = time.perf_counter()
         state["epoch"] += 1
@@ -210,8 +231,8 @@ def draw(summary: dict, path: Path) -> None:
 
 # --- the command ------------------------------------------------------------------------------------------------
 
-SMALL = dict(layers=2, d_model=128, heads=2, d_ff=256, dropout=0.0, epochs=1, lr=1e-3, batch=32)
-PAPER = dict(layers=2, d_model=256, heads=QUERIES, d_ff=512, dropout=0.2, epochs=100, lr=1e-4, batch=32)
+SMALL = dict(layers=2, d_model=64, heads=2, d_ff=128, dropout=0.0, epochs=1, lr=1e-3, batch=32, pairs=300_000)
+PAPER = dict(layers=2, d_model=256, heads=QUERIES, d_ff=512, dropout=0.2, epochs=100, lr=1e-4, batch=32, pairs=RAW_PAIRS)
 
 
 def parser() -> Parser:
@@ -231,7 +252,7 @@ def parser() -> Parser:
     g = p.add_argument_group("data (Bowman et al. 2015)")
     g.add_argument("--data", metavar="DIR", help="folder with train1..12 and test1..12 (and valid1..12) in Bowman's "
                    "format, lines `relation TAB left TAB right`; generated without it", **none)
-    g.add_argument("--pairs", type=whole(1, 10 ** 8), default=RAW_PAIRS, help="pairs to draw, duplicates included")
+    g.add_argument("--pairs", type=whole(1, 10 ** 8), help=f"pairs to draw, duplicates included ({both('pairs')})", **none)
     g.add_argument("--data-seed", type=whole(0), default=0, help="seed of the drawing")
     g.add_argument("--write", metavar="DIR", help="write the generated data to a new folder and stop", **none)
     add_model_flags(p, arch=argparse.SUPPRESS)                                # without --arch the setting has the sizes
@@ -241,9 +262,12 @@ def parser() -> Parser:
     g.add_argument("--lr", type=real(0, 1e3, low_open=True), help=f"learning rate of Adam ({both('lr')})", **none)
     g.add_argument("--batch", type=whole(1, 10 ** 6), help=f"pairs per step ({both('batch')})", **none)
     g = p.add_argument_group("machine")
-    g.add_argument("--run", metavar="NAME", help="name of the run's folder (logic, with --full logic-full)", **none)
+    g.add_argument("--name", type=folder_name, metavar="NAME", help="name of the run's folder (logic, with "
+                   "--full logic-full)", **none)
     g.add_argument("--runs", default="runs", metavar="DIR", help="where the runs' folders lie")
     g.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    g.add_argument("--compile", action=argparse.BooleanOptionalAction, help="routing compiled into a few loops: faster "
+                   "after a start of a minute (yes on a GPU)", **none)
     return p
 
 
@@ -258,10 +282,10 @@ def complete(args) -> None:
     args.arch = getattr(args, "arch", "tiny")           # its sizes are all overridden then
     args.models = list(dict.fromkeys(getattr(args, "models", ["own"] if own else MODELS)))
     args.seeds = list(dict.fromkeys(args.seeds))
-    if "run" not in args:
+    if "name" not in args:
         flags = [args.agg if args.agg != "linear" else "", "-".join(getattr(args, "reg", [])),
                  "capsule" if "capsule" in args else ""] if "own" in args.models else []
-        args.run = "-".join(filter(None, ["logic", "full" if args.full else "", *flags]))
+        args.name = "-".join(filter(None, ["logic", "full" if args.full else "", *flags]))
 
 
 def configuration(args, name: str) -> TransformerConfig:
@@ -280,13 +304,15 @@ def infer(args) -> None:
     if "write" in args:
         if "data" in args:
             raise UserError("--write writes generated data: leave out --data")
-        parts = split(generate(args.pairs, args.data_seed))
+        parts = split(generate(getattr(args, "pairs", RAW_PAIRS), args.data_seed))
         write_files(args.write, parts)
         print(f"{args.write}: " + ", ".join(f"{sum(map(len, bins.values())):,} {name}" for name, bins in parts.items()))
         return
     complete(args)
     device = pick_device(args.device)
     keep_freed_memory()
+    if getattr(args, "compile", device.type == "cuda"):
+        compile_routing(device)
     configs = {name: configuration(args, name) for name in dict.fromkeys((*MODELS, *args.models))}
     parts = read_files(args.data) if "data" in args else split(generate(args.pairs, args.data_seed))
     data = {"train": encode([pair for size in TRAINED for pair in parts["train"][size]], device),
@@ -294,7 +320,7 @@ def infer(args) -> None:
             "test": {size: encode(parts["test"][size], device) for size in BINS}}
     if not len(data["train"].labels):
         raise UserError("no training pairs of 1 to 6 operators: raise --pairs, or name another --data folder")
-    path = Path(args.runs) / args.run
+    path = Path(args.runs) / args.name
     settings = {"models": {name: dataclasses.asdict(config) for name, config in configs.items()},
                 "epochs": args.epochs, "lr": args.lr, "batch": args.batch, "data_checksum": checksum(parts)}
     with RunFolder(path, settings) as folder:
@@ -302,12 +328,16 @@ def infer(args) -> None:
         say(f"{path}: {len(data['train'].labels):,} pairs to train on, {len(data['valid'].labels):,} to validate,"
             f" {sum(len(examples.labels) for examples in data['test'].values()):,} to test; {device}")
         wanted = [(name, seed) for seed in args.seeds for name in args.models]
-        done = {(row["model"], row["seed"]): row for row in folder.read_metrics()}
+        done = {(row["model"], row["seed"]): row for row in folder.read_metrics() if "accuracy" in row}
         for name, seed in wanted:
             if (name, seed) not in done:
                 state = path / f"{name}-seed{seed}.pt"
-                row = {"model": name, "seed": seed, **fit(configs[name], data, args, seed, state,
-                                                          lambda text: say(f"{name}, seed {seed}: {text}"))}
+                try:
+                    row = {"model": name, "seed": seed, **fit(configs[name], data, args, seed, state,
+                                                              lambda text: say(f"{name}, seed {seed}: {text}"))}
+                except (KeyboardInterrupt, SystemExit):                      # SIGINT, SIGTERM
+                    say(f"{path}: stopped; the same command goes on after the last whole epoch")
+                    raise
                 folder.append_metrics(row)
                 state.unlink()
                 done[name, seed] = row

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from checkpoint import atomic_write, reported
 from cli import UserError
 
 LETTERS = "abcdef"
@@ -92,9 +93,11 @@ def _expect(tokens: list[str], at: int, wanted: str) -> int:
 
 def _misplaced(tokens: list[str], at: int, wanted: str) -> UserError:
     """The error for token `at`, which is not what the grammar asks for."""
+    formula = " ".join(tokens)
+    formula = repr(formula if len(formula) <= 200 else f"{formula[:200]}...")
     if at >= len(tokens):
-        return UserError(f"formula {' '.join(tokens)!r} ends where {wanted} is expected")
-    return UserError(f"token {at + 1}, {tokens[at]!r}, of formula {' '.join(tokens)!r}: expected {wanted}")
+        return UserError(f"formula {formula} ends where {wanted} is expected")
+    return UserError(f"token {at + 1}, {tokens[at][:40]!r}, of formula {formula}: expected {wanted}")
 
 
 def table_relation(left: int, right: int) -> str:
@@ -203,14 +206,17 @@ def read_files(folder) -> dict[str, dict[int, list[Pair]]]:
 def read_pairs(path: Path) -> list[Pair]:
     """The pairs of one file of lines `relation TAB left TAB right`. Raises UserError that names the file and line."""
     try:
-        lines = path.read_text(encoding="ascii").splitlines()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; the folder must hold train1..train12 and test1..test12") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
+        with reported("read", path):
+            if path.stat().st_size > 2 ** 30:     # Bowman et al.'s largest has 3 MB
+                raise UserError(f"{path} is too large for a file of pairs: it may have 1 GiB")
+            lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines()
+    except UserError as error:
+        if path.exists():
+            raise
+        raise UserError(f"{path}: no such file; the folder must hold train1..train12 and test1..test12") from error
     pairs = []
     for number, line in enumerate(lines, 1):
-        columns = [column.strip() for column in line.split("\t")]
+        columns = [column.strip() for column in line.decode("utf-8", "replace").split("\t")]
         if len(columns) != 3 or columns[0] not in RELATIONS:
             raise UserError(f"{path}, line {number}: not `relation TAB left TAB right` with a relation of"
                             f" {' '.join(RELATIONS)}")
@@ -226,13 +232,13 @@ def read_pairs(path: Path) -> list[Pair]:
 def write_files(folder, parts: dict[str, dict[int, list[Pair]]]) -> None:
     """Writes every part to files `train0..12`, `valid0..12`, `test0..12` in Bowman's format; overwrites nothing."""
     folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"--write {folder}: exists and is not an empty folder; name a new one")
-    folder.mkdir(parents=True, exist_ok=True)
+    with reported("write", f"--write {folder}"):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"--write {folder}: exists and is not an empty folder; name a new one")
+        folder.mkdir(parents=True, exist_ok=True)
     for name, bins in parts.items():
         for size, pairs in bins.items():
-            lines = ["\t".join(pair) + "\n" for pair in pairs]
-            (folder / f"{name}{size}").write_text("".join(lines), encoding="ascii", newline="\n")
+            atomic_write(folder / f"{name}{size}", "".join("\t".join(pair) + "\n" for pair in pairs))
 
 
 # --- pairs as tensors -------------------------------------------------------------------------------------------

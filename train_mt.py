@@ -208,9 +208,7 @@ class Training:
         except Exception as error:                       # a foreign state errs in a way of its own
             raise UserError(f"{path}: its optimizer or its counts are not those of this run: use a checkpoint that the "
                             "run wrote itself, or train again under another --name") from error
-        checkpoint.set_random_state(state["random"])     # the first process's; the others draw their dropout anew
-        if not self.where.first:
-            torch.manual_seed(self.args.seed + 1_000_003 * self.where.rank + state["step"])
+        checkpoint.set_random_state(state["random"])     # the first process's; for the others see `fit`
         vars(self).update((name, state[name]) for name in self.COUNTS)
 
 
@@ -232,6 +230,8 @@ def fit(job: Training, folder, encoded, corpora, tokenizer, stop: list) -> None:
     for step in steps(encoded["train"], args, job.place, where.rank, where.world, where.device.type == "cuda"):
         if job.step >= args.steps or agreed(stop, job.step, where):
             break
+        if not where.first:                              # a checkpoint has the first process's random state alone
+            torch.manual_seed(args.seed + 1_000_003 * where.rank + job.step)
         total, norm = train_step(model, job.optimizer, step, args, where)
         job.schedule.step()
         job.step, job.place = job.step + 1, step.place

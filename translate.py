@@ -331,10 +331,9 @@ def check_flags(args, interactive: bool) -> None:
         raise UserError(f"--compare {args.compare} is the run itself; name another one")
     if args.output:
         path, read = Path(args.output), [Path(other).resolve() for other in (args.input, args.reference) if other]
-        if path.exists() and not path.is_file() or not os.access(path.absolute().parent, os.W_OK):
-            raise UserError(f"--output {args.output}: cannot be written; name a file in a folder that exists")
         if path.resolve() in read:
             raise UserError(f"--output {args.output} is read as well; name another file")
+        checkpoint.check_writable(path, "--output")
 
 
 def formatted(translations: list[list[Translation]], args) -> str:

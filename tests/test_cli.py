@@ -1,5 +1,7 @@
 """cli.py: mistakes are one line and exit code 2, bugs keep their traceback, numbers have ranges."""
 import argparse
+import os
+import signal
 import sys
 
 import pytest
@@ -39,6 +41,30 @@ def test_torch_says_so_in_the_words_that_are_looked_for():
     with pytest.raises(RuntimeError) as error:
         torch.empty(2 ** 60, dtype=torch.uint8)
     assert cli.out_of_memory(error.value)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere os.kill ends the tests themselves")
+@pytest.mark.parametrize("error, status", [(None, 143), (UserError("too late"), 143)])
+def test_sigterm_leaves_through_every_finally(error, status, capsys):
+    before, left = signal.getsignal(signal.SIGTERM), []
+
+    def command(args):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise error or KeyError
+        finally:
+            left.append(1)
+    with pytest.raises(SystemExit) as exit:
+        cli.run(command, Parser(prog="p.py"), [])
+    assert exit.value.code == status and left and signal.getsignal(signal.SIGTERM) is before
+    assert capsys.readouterr().err == ""
+
+
+def test_nul_in_an_argument(capsys):
+    with pytest.raises(SystemExit) as exit:
+        cli.run(print, Parser(prog="p.py"), ["--x", "a\0b"])
+    error = capsys.readouterr().err
+    assert exit.value.code == 2 and error.count("\n") == 1 and r"'a\x00b' holds a NUL" in error
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), KeyError("a"), ValueError("b"), TypeError("c")])

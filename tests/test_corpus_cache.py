@@ -174,6 +174,20 @@ def test_place_that_cannot_be_written(pairs, tokenizer, tmp_path):
         encode_files(tokenizer, pairs, 100, tmp_path / "encoded")
 
 
+def test_full_disk_leaves_nothing(pairs, tokenizer, tmp_path):
+    """A limit on the size of files stands in for the full disk."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+        with pytest.raises(cli.UserError, match="cannot write .*size limit"):
+            encode_files(tokenizer, pairs, 100, tmp_path / "cache")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list((tmp_path / "cache").iterdir())
+    assert len(encode_files(tokenizer, pairs, 100, tmp_path / "cache"))
+
+
 def test_pickle_maps_instead_of_copying(pairs, tokenizer, tmp_path):
     """What a worker process gets of a mapped corpus is its folder; of one in memory, the arrays."""
     mapped = encode_files(tokenizer, pairs, 100, tmp_path / "encoded")

@@ -193,6 +193,30 @@ def test_resuming_is_exact(text, tmp_path, monkeypatch, stop):
         assert all(torch.equal(state[k], b["optimizer"]["state"][name][k]) for k in state)
 
 
+def test_resuming_is_exact_in_the_other_processes_too(tmp_path, monkeypatch):
+    """The second of two processes, played alone; a checkpoint has the random state of the first one only."""
+    where, config = train_mt.Machine(torch.device("cpu"), 1, 2), TransformerConfig(30, 16, 2, 1, 16, dropout=0.3)
+    args, encoded = train_mt.parser().parse_args("--steps 9 --max-tokens 40 --device cpu".split()), {"train": corpus()}
+    train_mt.complete(args, where)
+    monkeypatch.setattr(train_mt, "DistributedDataParallel", lambda model, **options: model)
+    monkeypatch.setattr(train_mt.dist, "all_reduce", lambda *arguments: None)
+
+    def trained(until, path=None):
+        monkeypatch.setattr(train_mt, "agreed", lambda stop, step, where: step == until)
+        job = train_mt.Training(args, config, where)
+        if path:
+            job.resume(path)
+        train_mt.fit(job, None, encoded, None, None, [])
+        assert job.step == until
+        return job
+    whole, part = trained(7), trained(4)
+    torch.manual_seed(99)                                        # as far as this process knows
+    part.save(tmp_path / "last.pt")
+    again = trained(7, tmp_path / "last.pt")
+    assert all(map(torch.equal, whole.model.parameters(), again.model.parameters()))
+    assert whole.norms[-3:] == again.norms[-3:]
+
+
 def test_a_few_steps_without_a_finite_gradient_end_the_run(text, tmp_path, capsys, monkeypatch):
     argv = text + SMALL + ["--steps", "40", "--eval-every", "4", "--name", "a"]
     sound, calls = train_mt.losses, []

@@ -34,20 +34,20 @@ RANGES = [(0x20, 0x7e), (0x00, 0x24f), (0x370, 0x52f), (0x590, 0x6ff), (0x900, 0
           (0x20000, 0x2a6df), (0, 0x10ffff)]
 
 
-def random_line(rng: random.Random) -> str:
+def random_line(rng: random.Random, longest: int) -> str:
     """A line of one script or of all, with odd characters strewn in; blank now and then, long now and then."""
     low, high = rng.choice(RANGES)
-    length = rng.choice([0, 1, 3, 10, 30]) if rng.random() < 0.98 else rng.randint(200, 3000)
+    length = rng.choice([0, 1, 3, 10, 30]) if rng.random() < 0.98 else rng.randint(longest // 15, longest)
     letters = [rng.choice(ODD) if rng.random() < 0.05 else " " if rng.random() < 0.12 else chr(rng.randint(low, high))
                for _ in range(length)]
     line = "".join(letters).replace("\n", "")
     return line.encode("utf-8", "ignore").decode()           # lone surrogates are in no UTF-8 file
 
 
-def random_lines(count: int, seed: int = 0) -> list[str]:
+def random_lines(count: int, seed: int = 0, longest: int = 3000) -> list[str]:
     """`count` random lines, the same for the same seed; one has a million characters."""
     rng = random.Random(seed)
-    lines = [random_line(rng) for _ in range(count)]
+    lines = [random_line(rng, longest) for _ in range(count)]
     if lines:
         lines[rng.randrange(count)] = "é" * 10 ** 6
     return lines
@@ -89,8 +89,8 @@ def main(count: int = 10_000, seed: int = 0) -> int:
         folder = Path(name)
         random_run(folder / "run")
         (folder / "in").write_bytes("".join(line + "\n" for line in lines).encode())
-        status = translate.main([str(folder / "run"), "--device", "cpu", "--beam", "1", "--input", str(folder / "in"),
-                                 "--output", str(folder / "out")])
+        status = translate.main([str(folder / "run"), "--device", "cpu", "--beam", "1", "--max-tokens", "65536",
+                                 "--input", str(folder / "in"), "--output", str(folder / "out")])
         assert status == 0, status
         counts = check(lines, (folder / "out").read_bytes())
     characters = len(set().union(*lines))
