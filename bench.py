@@ -16,7 +16,6 @@ import re
 import statistics
 import sys
 import time
-import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,10 +33,9 @@ from corpus_cache import EncodedPairs
 from data import EOS, PAD, SPECIAL_TOKENS, Batch, batches, collate
 from fast_routing import compile_routing
 from machine import Machine, keep_freed_memory, pick_device
+from torch_transformer import TorchTransformer
 from train_mt import Step, train_step
-from transformer import KINDS, SIZES, Embedding, Memory, Transformer, TransformerConfig
-
-warnings.filterwarnings("ignore", "enable_nested_tensor")                   # of nn.Transformer, about itself
+from transformer import KINDS, SIZES, Transformer, TransformerConfig
 
 SPREAD, NOISE = 0.5, 0.2        # standard deviations of log source length, and of log (target / source length)
 BEAM, LENPEN = 4, 0.6
@@ -103,43 +101,6 @@ def parser() -> Parser:
 
 
 # ---- What is measured
-
-class TorchTransformer(nn.Module):
-    """`torch.nn.Transformer` (pre norm) with what it lacks for translation, embeddings, positions, tied output and
-    masks, in the shape of `Transformer`, so that the same training step and beam search run both."""
-
-    def __init__(self, config: TransformerConfig):
-        super().__init__()
-        self.config = config
-        self.embedding = Embedding(config.vocab_size, config.d_model, config.dropout)
-        self.body = nn.Transformer(config.d_model, config.heads, config.layers, config.layers, config.d_ff,
-                                   config.dropout, batch_first=True, norm_first=True)
-        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        self.output.weight = self.embedding.weight
-
-    def encode(self, source) -> Memory:
-        """source [B, L_s] ids -> Memory."""
-        mask = source != PAD                                                 # [B, L_s]
-        return Memory(self.body.encoder(self.embedding(source), src_key_padding_mask=~mask), mask, [])
-
-    def decode(self, target, memory: Memory, cache: Cache | None = None):
-        """target [B, L_t] ids -> logits [B, L_t, V]; with a cache, which holds the tokens so far, of the last one."""
-        if cache is not None:
-            target = torch.cat([*cache.growing.get(self, ()), target], dim=1)            # [B, L_t]
-            cache.growing[self] = (target,)
-        ahead = nn.Transformer.generate_square_subsequent_mask(target.shape[1], target.device)
-        x = self.body.decoder(self.embedding(target), memory.states, tgt_mask=ahead, tgt_is_causal=True,
-                              memory_key_padding_mask=~memory.mask)          # [B, L_t, d]
-        return self.output(x if cache is None else x[:, -1:])
-
-    def forward(self, source, target_in):
-        """source [B, L_s], target_in [B, L_t] -> logits [B, L_t, V], {}."""
-        return self.decode(target_in, self.encode(source)), {}
-
-    def disagreement(self, heads, source_mask, target_mask):
-        """No disagreement: 0."""
-        return torch.zeros((), device=source_mask.device)
-
 
 def build(name: str, args, device) -> nn.Module:
     """The model of a row, with random parameters, on a device."""

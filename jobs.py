@@ -56,6 +56,16 @@ def complete(job: Run, args) -> bool:
                                                              for seed in args.seeds}
 
 
+def read_note(path: Path) -> dict | None:
+    """What `note` keeps in a run's folder; None where there is nothing, or nothing whole."""
+    try:
+        found = json.loads((path / "machine.json").read_text())
+        return {**found, "seconds": float(found["seconds"]), "jobs": int(found["jobs"]), "date": str(found["date"]),
+                "machine": str(found["machine"])}
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+
+
 def machine_line(device: torch.device) -> str:
     """The machine's processor."""
     if device.type == "cuda":
@@ -88,7 +98,7 @@ def start(job: Run, args, slot: int, device: torch.device):
 def note(job: Run, args, seconds: float, device: torch.device) -> None:
     """Keeps beside a run where and how long it was trained, over all its sittings."""
     path = Path(args.runs) / job.name / "machine.json"
-    before = json.loads(path.read_text())["seconds"] if path.exists() else 0.0
+    before = (read_note(path.parent) or {"seconds": 0.0})["seconds"]
     threads = environment(0, args.jobs, device).get("OMP_NUM_THREADS")
     checkpoint.atomic_write(path, json.dumps({
         "machine": machine_line(device) + (f", threads: {threads}" if device.type == "cpu" else ""),

@@ -131,14 +131,15 @@ def perplexity(n: int) -> float:
     return max(1.0, min(30.0, (n - 1) / 3))
 
 
-def project(points: Tensor):
-    """t-SNE of the points [n, d_k] into the plane, an array [n, 2]; see `perplexity`. Equal points give equal planes."""
+def project(points: Tensor) -> Tensor:
+    """t-SNE of the points [n, d_k], [n, 2]; see `perplexity`. Points that are all equal, which t-SNE cannot take, lie
+    at 0."""
     from sklearn.manifold import TSNE
-    if len(points) < 2:
-        return points.new_zeros(len(points), 2).numpy()
+    if (points == points[:1]).all():
+        return torch.zeros(len(points), 2)
     tsne = TSNE(2, perplexity=perplexity(len(points)), init="pca" if points.shape[1] > 1 else "random", method="exact",
                 random_state=0)
-    return tsne.fit_transform(points.numpy())
+    return torch.as_tensor(tsne.fit_transform(points.numpy()))
 
 
 def attention_map(run: Run, component: str, layer: int | None, index: int) -> dict:

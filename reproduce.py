@@ -28,7 +28,7 @@ import render
 import train_mt
 from cli import Parser, UserError, run, whole
 from data import VOCAB_SIZES, load_corpora
-from jobs import ROOT, complete, duration, finished, machine_line, metrics, train
+from jobs import ROOT, complete, duration, finished, machine_line, metrics, read_note, train
 from machine import pick_device
 from paper_tables import TABLES
 from plan import Run
@@ -71,8 +71,8 @@ def seconds_taken(path: Path) -> float | None:
     last = next((row for row in metrics(path) if "test_bleu" in row), None)
     if last is None:
         return None
-    note = path / "machine.json"
-    return json.loads(note.read_text())["seconds"] if note.exists() else last["tokens"] / last["tokens_per_second"]
+    note = read_note(path)
+    return note["seconds"] if note else last["tokens"] / last["tokens_per_second"]
 
 
 def guess(job: Run, runs: str, device: torch.device) -> float | None:
@@ -171,8 +171,7 @@ def measure(name: str, rows, args, pairs, device: torch.device) -> dict | None:
     done = [(job, r) for (_, jobs), results in zip(rows, found) for job, r in zip(jobs, results) if r]
     if not done:
         return None
-    notes = [json.loads(path.read_text()) for path in (Path(args.runs) / job.name / "machine.json" for job, _ in done)
-             if path.exists()]
+    notes = [note for note in (read_note(Path(args.runs) / job.name) for job, _ in done) if note]
     settings, latest = done[0][0].settings, max(notes, key=lambda note: note["date"], default={})
     machines = sorted({note["machine"] + (f", {note['jobs']} runs at once" if note["jobs"] > 1 else "")
                        for note in notes})
@@ -237,8 +236,12 @@ def show(name: str, rows, args, pairs, device: torch.device) -> None:
         path = Path(args.runs) / name / "results.json"
         if not path.exists():
             return print(f"{name}: nothing is finished")
-        stored = {**json.loads(path.read_text()), "published": name}
-        print(render.text(stored))
+        try:
+            stored = {**json.loads(path.read_text()), "published": name}
+            print(render.text(stored))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path}: is no table of {table.kind}.py (damaged?): delete it, then give the command "
+                            "again") from error
     elif table.kind == "figure":
         return draw(name, [jobs[0] for _, jobs in rows], args)
     else:
