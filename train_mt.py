@@ -307,7 +307,9 @@ def test(job: Training, folder, encoded, corpora, tokenizer) -> None:
     checkpoint.load_model_state(job.model, state, folder.path)
     scores = disagreement_scores(validate(job.model, encoded, args.max_tokens, args.amp)[1])
     pairs = corpora.test or corpora.valid
-    _, score, signature, speed = bleu(job.model, tokenizer, pairs, args.beam, args.lenpen, args.lowercase, args.amp)
+    hypotheses, score, signature, speed = bleu(job.model, tokenizer, pairs, args.beam, args.lenpen, args.lowercase,
+                                               args.amp)
+    checkpoint.atomic_write(folder.path / "test.hyp", "".join(f"{line}\n" for line in hypotheses))
     folder.append_metrics({
         "step": job.step, "test_bleu": score, "signature": signature, "set": "test" if corpora.test else "validation",
         "beam": args.beam, "lenpen": args.lenpen, "average": args.average, "disagreement": scores,
