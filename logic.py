@@ -16,7 +16,6 @@ import dataclasses
 import json
 import statistics
 import sys
-import time
 import zlib
 from pathlib import Path
 
@@ -27,15 +26,16 @@ from torch import Tensor
 from tqdm import tqdm
 
 from attention import MultiHeadAttention
-from checkpoint import RunFolder, atomic_write, check_weights, load, load_model_state, save
+from checkpoint import RunFolder, atomic_write
+from classify import accuracy, fit
 from cli import Parser, UserError, folder_name, real, run, whole
 from fast_routing import compile_routing
-from logic_data import (BINS, IDS, PAD, RAW_PAIRS, RELATIONS, Examples, batches, encode, generate, read_files, relation,
+from logic_data import (BINS, IDS, PAD, RAW_PAIRS, RELATIONS, Examples, encode, generate, read_files, relation,
                         split, write_files)
 from machine import keep_freed_memory, pick_device
 from transformer import Embedding, Encoder, TransformerConfig, add_model_flags, disagreement
 
-__all__ = ["relation", "LogicModel", "encode", "batches", "fit", "parser", "main"]
+__all__ = ["relation", "LogicModel", "encode", "parser", "main"]
 TRAINED = tuple(size for size in BINS if size <= 6)     # the operators of the training pairs
 QUERIES = 2
 MODELS = {"baseline": ("linear", ()), "disagreement": ("linear", ("output",)),          # --agg and --reg of Fig. 4
@@ -83,82 +83,12 @@ class LogicModel(nn.Module):
 
 # --- training and testing ---------------------------------------------------------------------------------------
 
-def train_epoch(model: LogicModel, optimizer, data: Examples, size: int, seed: int) -> float:
-    """One pass over the training pairs, its order and dropout drawn from the seed; the mean loss per pair."""
-    model.train()
-    torch.manual_seed(seed)
-    total = torch.zeros((), device=data.labels.device)
-    for index in tqdm(batches(data.lengths, size, seed), leave=False, disable=not sys.stderr.isatty()):
-        loss = model.loss(*data.batch(index))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-        total += loss.detach() * len(index)
-    return total.item() / max(1, len(data.labels))
-
-
-@torch.no_grad()
-def accuracy(model: LogicModel, data: Examples, size: int = 512) -> tuple[int, int]:
-    """(pairs answered right, pairs)."""
-    model.eval()
-    right = torch.zeros((), dtype=torch.long, device=data.labels.device)
-    for index in data.lengths.argsort().split(size) if len(data.labels) else ():
-        formulas, labels = data.batch(index)
-        right += (model(formulas)[0].argmax(-1) == labels).sum()
-    return right.item(), len(data.labels)
-
-
-def take_up(path: Path, model: nn.Module, optimizer, fresh: dict) -> dict:
-    """What `fit` saved at the path, the weights and the optimizer put in place; fresh: the entries of a new start.
-    Raises UserError for a checkpoint of something else."""
-    weights = list(model.parameters())
-    state = load(path, weights[0].device, needs=("model", "optimizer", *fresh))
-    load_model_state(model, state["model"], path)
-    check_weights(state["best"], model.state_dict(), path, "this model")
-    try:
-        optimizer.load_state_dict(state["optimizer"])
-        if type(state["epoch"]) is not int or any(
-                moment[name].shape != weights[i].shape for name in ("exp_avg", "exp_avg_sq")
-                for i, moment in optimizer.state_dict()["state"].items()):
-            raise ValueError
-    except Exception as error:                           # a foreign state errs in a way of its own
-        raise UserError(f"{path}: its optimizer or its counts are not those of this run: delete it, and this model is"
-                        " trained from the start") from error
-    return state
-
-
-def fit(config: TransformerConfig, data: dict, args, seed: int, path: Path, say=print) -> dict:
-    """Trains a model and tests the epoch with the best validation accuracy: {"accuracy": {bin: share}, ...}.
-
-    data: {"train": Examples, "valid": Examples, "test": {bin: Examples}}. args: epochs, lr, batch. After every epoch
-    all that resuming takes is saved at `path`; a run taken up there ends as it would have without the break, because
-    an epoch draws everything from its own seed.
-    """
-    device = data["train"].labels.device
-    torch.manual_seed(seed)
-    model = LogicModel(config).to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
-    state = {"epoch": 0, "history": [], "seconds": 0.0, "best": None, "best_valid": -1.0}
-    if path.exists():
-        state = take_up(path, model, optimizer, state)
-    while state["epoch"] < args.epochs:
-        started = time.perf_counter()
-        state["epoch"] += 1
-        loss = train_epoch(model, optimizer, data["train"], args.batch, seed * 1_000_003 + state["epoch"])
-        right, pairs = accuracy(model, data["valid"])
-        if right / max(1, pairs) > state["best_valid"]:
-            state["best_valid"] = right / max(1, pairs)
-            state["best"] = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
-        state["history"].append({"epoch": state["epoch"], "loss": loss, "valid": right / max(1, pairs)})
-        state["seconds"] += time.perf_counter() - started
-        save(path, {**state, "model": model.state_dict(), "optimizer": optimizer.state_dict()})
-        say(f"epoch {state['epoch']}/{args.epochs}  loss {loss:.3f}  validation {right / max(1, pairs):.1%}"
-            f"  {state['seconds']:.0f} s")
-    model.load_state_dict(state["best"])
-    tested = {size: accuracy(model, examples) for size, examples in data["test"].items()}
-    return {"accuracy": {str(size): right / pairs if pairs else None for size, (right, pairs) in tested.items()},
-            "parameters": sum(p.numel() for p in model.parameters()), "history": state["history"],
-            "seconds": state["seconds"]}
+def train_and_test(config: TransformerConfig, data: dict, args, seed: int, path: Path, say=print) -> dict:
+    """Trains a model and tests it: {"accuracy": {bin: share, None for an empty bin}, ...}, see `classify.fit`.
+    data: {"train": Examples, "valid": Examples, "test": {bin: Examples}}."""
+    model, found = fit(lambda: LogicModel(config), data, args, seed, path, say)
+    tested = {str(size): accuracy(model, examples) for size, examples in data["test"].items()}
+    return {"accuracy": {size: right / pairs if pairs else None for size, (right, pairs) in tested.items()}, **found}
 
 
 # --- the table --------------------------------------------------------------------------------------------------
@@ -333,8 +263,8 @@ def infer(args) -> None:
             if (name, seed) not in done:
                 state = path / f"{name}-seed{seed}.pt"
                 try:
-                    row = {"model": name, "seed": seed, **fit(configs[name], data, args, seed, state,
-                                                              lambda text: say(f"{name}, seed {seed}: {text}"))}
+                    row = {"model": name, "seed": seed, **train_and_test(configs[name], data, args, seed, state,
+                                                                         lambda text: say(f"{name}, seed {seed}: {text}"))}
                 except (KeyboardInterrupt, SystemExit):                      # SIGINT, SIGTERM
                     say(f"{path}: stopped; the same command goes on after the last whole epoch")
                     raise

@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 import probe_model
 from checkpoint import RunFolder, atomic_write, reported
+from classify import accuracy, fit
 from cli import Parser, UserError, folder_name, real, run, whole
 from machine import keep_freed_memory, pick_device
 from probe_data import FILES, GROUPS, TASKS, TEXT_TASKS, Parts, download_task, read_task, read_text, text_task
@@ -227,8 +228,10 @@ def probe_task(args, task: str, builders: dict, folder: RunFolder, say) -> list[
             else:
                 build, data = builders[name][0](task, parts)
                 state = folder.path / f"{task}-{name}-seed{seed}.pt"
-                found = probe_model.fit(build, data, args, seed, state,
-                                        lambda text: say(f"{task}, {name}, seed {seed}: {text}"))
+                model, found = fit(build, data, args, seed, state,
+                                   lambda text: say(f"{task}, {name}, seed {seed}: {text}"))
+                right, count = accuracy(model, data["test"])
+                found = {"accuracy": right / count, **found}
             done[name, seed] = {"task": task, "model": name, "seed": seed, "checkpoint": numbers.get(name),
                                 "data_checksum": data_sum, **found}
             folder.append_metrics(done[name, seed])

@@ -4,9 +4,7 @@ Li 2019 section 5.1 and Li 2021 section 4.2 train all of it on the task. The oth
 2018, takes the encoder of a finished translation model as it is and trains the classifier alone.
 """
 import sys
-import time
 from collections import Counter
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -16,10 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
-from checkpoint import save
 from data import EOS
-from logic import take_up
-from logic_data import batches
 from probe_data import Item, Parts, plain
 from transformer import PAD, Embedding, Encoder, TransformerConfig, disagreement
 
@@ -137,63 +132,6 @@ def freeze(parts: Parts, model, tokenizer, device="cpu", size: int = 128) -> dic
     return {part: Examples((vectors[part] - mean) / deviation, torch.zeros(len(items), dtype=torch.long),
                            torch.tensor([labels[item.label] for item in items], device=device))
             for part, items in parts.items()}
-
-
-# ---- Training and testing
-
-def train_epoch(model: nn.Module, optimizer, data: Examples, size: int, seed: int) -> float:
-    """One pass over the training sentences, its order and dropout drawn from the seed; the mean loss per sentence."""
-    model.train()
-    torch.manual_seed(seed)
-    total = torch.zeros((), device=data.labels.device)
-    for index in tqdm(batches(data.lengths, size, seed), leave=False, disable=not sys.stderr.isatty()):
-        loss = model.loss(*data.batch(index))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-        total += loss.detach() * len(index)
-    return total.item() / len(data.labels)
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, data: Examples, size: int = 512) -> float:
-    """The share of sentences whose class is found."""
-    model.eval()
-    right = torch.zeros((), dtype=torch.long, device=data.labels.device)
-    for index in data.lengths.argsort().split(size):
-        inputs, labels = data.batch(index)
-        right += (model(inputs)[0].argmax(-1) == labels).sum()
-    return right.item() / len(data.labels)
-
-
-def fit(build, data: dict[str, Examples], args, seed: int, path: Path, say=print) -> dict:
-    """Trains a model and tests the epoch with the best validation accuracy: {"accuracy": share, "valid": share, ...}.
-
-    build(): a new model; args: epochs, lr, batch. After every epoch all that resuming takes is saved at `path`; a run
-    taken up there ends as it would have without the break, because an epoch draws everything from its own seed.
-    """
-    device = data["train"].labels.device
-    torch.manual_seed(seed)
-    model = build().to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
-    state = {"epoch": 0, "history": [], "seconds": 0.0, "best": None, "best_valid": -1.0}
-    if path.exists():
-        state = take_up(path, model, optimizer, state)
-    while state["epoch"] < args.epochs:
-        started = time.perf_counter()
-        state["epoch"] += 1
-        loss = train_epoch(model, optimizer, data["train"], args.batch, seed * 1_000_003 + state["epoch"])
-        valid = accuracy(model, data["valid"])
-        if valid > state["best_valid"]:
-            state["best_valid"] = valid
-            state["best"] = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
-        state["history"].append({"epoch": state["epoch"], "loss": loss, "valid": valid})
-        state["seconds"] += time.perf_counter() - started
-        save(path, {**state, "model": model.state_dict(), "optimizer": optimizer.state_dict()})
-        say(f"epoch {state['epoch']}/{args.epochs}  loss {loss:.3f}  validation {valid:.1%}  {state['seconds']:.0f} s")
-    model.load_state_dict(state["best"])
-    return {"accuracy": accuracy(model, data["test"]), "valid": state["best_valid"], "seconds": state["seconds"],
-            "parameters": sum(p.numel() for p in model.parameters()), "history": state["history"]}
 
 
 # ---- What a model must beat

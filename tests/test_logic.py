@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import checkpoint
+import classify
 import logic
 from disagreement import output_disagreement
 from logic_data import BINS, IDS, LETTERS, Pair, encode, generate
@@ -127,7 +128,7 @@ def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch, c
     """SIGTERM, then SIGINT, both in the second epoch; in between a damaged checkpoint is refused."""
     flags = "--models", "combined", "--dropout", "0.3"
     assert command(tmp_path / "whole", *flags) == 0
-    train_epoch, calls = logic.train_epoch, []
+    train_epoch, calls = classify.train_epoch, []
 
     def interrupted(*arguments):
         calls.append(1)
@@ -135,7 +136,7 @@ def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch, c
             os.kill(os.getpid(), {2: signal.SIGTERM, 3: signal.SIGINT}[len(calls)])
         return train_epoch(*arguments)
 
-    monkeypatch.setattr(logic, "train_epoch", interrupted)
+    monkeypatch.setattr(classify, "train_epoch", interrupted)
     with pytest.raises(SystemExit) as exit:
         command(tmp_path / "broken", *flags)
     assert exit.value.code == 143 and "stopped; the same command goes on" in capsys.readouterr().out
@@ -166,8 +167,8 @@ def test_training_learns():
     model = logic.LogicModel(TransformerConfig(len(IDS) + 1, d_model=32, heads=2, layers=1, d_ff=32, dropout=0.0,
                                                decoder=False))
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
-    losses = [logic.train_epoch(model, optimizer, data, 6, seed) for seed in range(60)]
-    assert losses[-1] < 0.05 < 1 < losses[0] and logic.accuracy(model, data) == (18, 18)
+    losses = [classify.train_epoch(model, optimizer, data, 6, seed) for seed in range(60)]
+    assert losses[-1] < 0.05 < 1 < losses[0] and classify.accuracy(model, data) == (18, 18)
 
 
 def test_summary_weights_bins_by_their_pairs_and_leaves_empty_ones_out():

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import checkpoint
+import classify
 import probe
 import probe_data
 import probe_model
@@ -186,8 +187,8 @@ def test_the_loop_learns_a_trivial_task_to_100_per_cent(tmp_path):
     data = probe_model.encode(parts, words := probe_model.vocabulary(parts))
     config = TransformerConfig(len(words) + 2, d_model=16, heads=2, layers=1, d_ff=16, dropout=0.1, decoder=False)
     build = lambda: probe_model.ProbeModel(config, 2)
-    found = probe_model.fit(build, data, args, 1, tmp_path / "state.pt", lambda text: None)
-    assert found["accuracy"] == found["valid"] == 1.0 and found["history"][0]["loss"] > 0.3
+    model, found = classify.fit(build, data, args, 1, tmp_path / "state.pt", lambda text: None)
+    assert classify.accuracy(model, data["test"]) == (60, 60) and found["valid"] == 1.0 and found["history"][0]["loss"] > 0.3
     assert probe_model.bag_of_words(parts) == 1.0 and probe_model.majority(parts) == 0.5
 
 
@@ -220,14 +221,14 @@ def test_a_table_is_kept_and_goes_on(tmp_path, capsys):
 def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch, capsys):
     """SIGTERM, then SIGINT, both in the second epoch; in between a foreign checkpoint is refused."""
     assert command(tmp_path / "whole", *TINY, "--models", "combined") == 0
-    train_epoch, calls = probe_model.train_epoch, []
+    train_epoch, calls = classify.train_epoch, []
 
     def interrupted(*arguments):
         calls.append(1)
         if len(calls) in (2, 3):
             os.kill(os.getpid(), {2: signal.SIGTERM, 3: signal.SIGINT}[len(calls)])
         return train_epoch(*arguments)
-    monkeypatch.setattr(probe_model, "train_epoch", interrupted)
+    monkeypatch.setattr(classify, "train_epoch", interrupted)
     with pytest.raises(SystemExit) as exit:
         command(tmp_path / "broken", *TINY, "--models", "combined")
     assert exit.value.code == 143 and "stopped; the same command goes on" in capsys.readouterr().out

@@ -1,0 +1,92 @@
+"""Training and testing a classifier of sentences or pairs, an epoch at a time: what logic.py and probe.py share.
+
+A model has `loss(inputs, labels)` and gives its logits [B, classes] as the first thing it returns; examples have
+`lengths` [n], `labels` [n] and `batch(index)`, the inputs and labels of those examples.
+"""
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+from tqdm import tqdm
+
+from checkpoint import check_weights, load, load_model_state, save
+from cli import UserError
+from logic_data import batches
+
+
+def train_epoch(model: nn.Module, optimizer, data, size: int, seed: int) -> float:
+    """One pass over the training examples, their order and dropout drawn from the seed; the mean loss."""
+    model.train()
+    torch.manual_seed(seed)
+    total = torch.zeros((), device=data.labels.device)
+    for index in tqdm(batches(data.lengths, size, seed), leave=False, disable=not sys.stderr.isatty()):
+        loss = model.loss(*data.batch(index))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        total += loss.detach() * len(index)
+    return total.item() / max(1, len(data.labels))
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, data, size: int = 512) -> tuple[int, int]:
+    """(examples whose class is found, examples)."""
+    model.eval()
+    right = torch.zeros((), dtype=torch.long, device=data.labels.device)
+    for index in data.lengths.argsort().split(size) if len(data.labels) else ():
+        inputs, labels = data.batch(index)
+        right += (model(inputs)[0].argmax(-1) == labels).sum()
+    return right.item(), len(data.labels)
+
+
+def take_up(path: Path, model: nn.Module, optimizer, fresh: dict) -> dict:
+    """What `fit` saved at the path, the weights and the optimizer put in place; fresh: the entries of a new start.
+    Raises UserError for a checkpoint of something else."""
+    weights = list(model.parameters())
+    state = load(path, weights[0].device, needs=("model", "optimizer", *fresh))
+    load_model_state(model, state["model"], path)
+    check_weights(state["best"], model.state_dict(), path, "this model")
+    try:
+        optimizer.load_state_dict(state["optimizer"])
+        if type(state["epoch"]) is not int or any(
+                moment[name].shape != weights[i].shape for name in ("exp_avg", "exp_avg_sq")
+                for i, moment in optimizer.state_dict()["state"].items()):
+            raise ValueError
+    except Exception as error:                           # a foreign state errs in a way of its own
+        raise UserError(f"{path}: its optimizer or its counts are not those of this run: delete it, and this model is"
+                        " trained from the start") from error
+    return state
+
+
+def fit(build, data: dict, args, seed: int, path: Path, say=print) -> tuple[nn.Module, dict]:
+    """Trains a model: (the model after the epoch with the best validation accuracy, {"valid": that accuracy,
+    "parameters", "seconds", "history": [{"epoch", "loss", "valid"}, ...]}).
+
+    build(): a new model; data: {"train": examples, "valid": examples}; args: epochs, lr, batch. After every epoch all
+    that resuming takes is saved at `path`; a run taken up there ends as it would have without the break, because an
+    epoch draws everything from its own seed.
+    """
+    torch.manual_seed(seed)
+    model = build().to(data["train"].labels.device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    state = {"epoch": 0, "history": [], "seconds": 0.0, "best": None, "best_valid": -1.0}
+    if path.exists():
+        state = take_up(path, model, optimizer, state)
+    while state["epoch"] < args.epochs:
+        started = time.perf_counter()
+        state["epoch"] += 1
+        loss = train_epoch(model, optimizer, data["train"], args.batch, seed * 1_000_003 + state["epoch"])
+        right, count = accuracy(model, data["valid"])
+        valid = right / max(1, count)
+        if valid > state["best_valid"]:
+            state["best_valid"] = valid
+            state["best"] = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
+        state["history"].append({"epoch": state["epoch"], "loss": loss, "valid": valid})
+        state["seconds"] += time.perf_counter() - started
+        save(path, {**state, "model": model.state_dict(), "optimizer": optimizer.state_dict()})
+        say(f"epoch {state['epoch']}/{args.epochs}  loss {loss:.3f}  validation {valid:.1%}  {state['seconds']:.0f} s")
+    model.load_state_dict(state["best"])
+    return model, {"valid": state["best_valid"], "parameters": sum(p.numel() for p in model.parameters()),
+                   "seconds": state["seconds"], "history": state["history"]}
