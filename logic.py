@@ -152,7 +152,8 @@ def draw(summary: dict, path: Path) -> None:
                       yerr=[100 * (cells[size]["spread"] or 0) for size in sizes])
     axes.plot(BINS, percent(summary["majority"][size] for size in sizes), "--", color="gray", label="majority class")
     axes.axvline(TRAINED[-1] + 0.5, color="lightgray", linewidth=1)          # to the right: longer than in training
-    axes.set(xlabel="operators of the longer formula", ylabel="accuracy (%)", xticks=BINS)
+    axes.set(xlabel="operators of the longer formula", ylabel="accuracy (%)", xticks=BINS,
+             xticklabels=[*BINS[:-1], f"{BINS[-1]}+"])
     axes.legend()
     figure.tight_layout()
     atomic_write(path, lambda file: figure.savefig(file, format="png", dpi=150))
