@@ -16,6 +16,7 @@ import re
 import statistics
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -281,8 +282,8 @@ def measure(args, where: Machine) -> dict:
     for kind, name in tqdm(jobs, unit="turn", disable=not sys.stderr.isatty()):
         started = time.perf_counter()
         if kind == "memory":
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                rows[name]["memory"] = [pool.apply(peak_on_cpu, (name, args))]
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                rows[name]["memory"] = [pool.submit(peak_on_cpu, name, args).result()]
         elif kind == "growth":
             growth[name].append(growth_turn(name, args, where))
         else:
