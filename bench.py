@@ -11,7 +11,6 @@ step to step, so that its only way is to decode the whole prefix again.
 import argparse
 import json
 import multiprocessing
-import platform
 import re
 import statistics
 import sys
@@ -33,7 +32,7 @@ from cli import Parser, real, run, whole
 from corpus_cache import EncodedPairs
 from data import EOS, PAD, SPECIAL_TOKENS, Batch, batches, collate
 from fast_routing import compile_routing
-from machine import Machine, keep_freed_memory, pick_device
+from machine import Machine, keep_freed_memory, pick_device, processor
 from torch_transformer import TorchTransformer
 from train_mt import Step, train_step
 from transformer import KINDS, SIZES, Transformer, TransformerConfig
@@ -342,12 +341,7 @@ def growth_table(growth: dict, lengths: list[int]) -> str:
 
 def computer(args, where: Machine) -> str:
     """The machine and the settings that the figures depend on, as a line."""
-    if where.device.type == "cuda":
-        name = torch.cuda.get_device_name(where.device)
-    else:
-        info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-        name = re.findall(r"model name\s*: (.*)", info + f"model name: {platform.machine()}")[0]
-        name += f", threads: {args.threads}"
+    name = processor(where.device) + (f", threads: {args.threads}" if where.device.type == "cpu" else "")
     return (f"{name}; PyTorch {torch.__version__}; size {args.arch}, vocabulary {args.vocab_size:,}, batches of "
             f"{args.max_tokens:,} tokens; {'bfloat16' if args.amp else 'float32'}, routing "
             f"{'compiled' if args.compile else 'not compiled'}")

@@ -6,7 +6,6 @@ import datetime
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import torch
 from tqdm import tqdm
 
 import checkpoint
-from machine import stopped_by_signals
+from machine import processor, stopped_by_signals
 from paper_tables import TABLES
 from plan import Run
 
@@ -66,14 +65,6 @@ def read_note(path: Path) -> dict | None:
         return None
 
 
-def machine_line(device: torch.device) -> str:
-    """The machine's processor."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    return re.findall(r"model name\s*: (.*)", info + f"\nmodel name: {platform.machine()}")[0]
-
-
 def environment(slot: int, jobs: int, device: torch.device) -> dict:
     """The environment of the run in a slot: its GPU, and its share of the processor's cores."""
     settings = dict(os.environ)
@@ -101,7 +92,7 @@ def note(job: Run, args, seconds: float, device: torch.device) -> None:
     before = (read_note(path.parent) or {"seconds": 0.0})["seconds"]
     threads = environment(0, args.jobs, device).get("OMP_NUM_THREADS")
     checkpoint.atomic_write(path, json.dumps({
-        "machine": machine_line(device) + (f", threads: {threads}" if device.type == "cpu" else ""),
+        "machine": processor(device) + (f", threads: {threads}" if device.type == "cpu" else ""),
         "jobs": args.jobs, "torch": torch.__version__, "python": platform.python_version(),
         "date": datetime.date.today().isoformat(), "seconds": before + seconds}) + "\n")
 

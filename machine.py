@@ -2,9 +2,11 @@
 import contextlib
 import ctypes
 import os
+import platform
 import re
 import signal
 from datetime import timedelta
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -23,6 +25,14 @@ def pick_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= count:
         raise UserError(f"--device {name}: this machine has {count} GPUs; choose cpu or auto")
     return device
+
+
+def processor(device: torch.device) -> str:
+    """The name of a device; of the CPU, the machine's."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    return re.findall(r"model name\s*: (.*)", info + f"\nmodel name: {platform.machine()}")[0]
 
 
 def memory(device: torch.device) -> int:

@@ -28,8 +28,8 @@ import render
 import train_mt
 from cli import Parser, UserError, run, whole
 from data import VOCAB_SIZES, load_corpora
-from jobs import ROOT, complete, duration, finished, machine_line, metrics, read_note, train
-from machine import pick_device
+from jobs import ROOT, complete, duration, finished, metrics, read_note, train
+from machine import pick_device, processor
 from paper_tables import TABLES
 from plan import Run
 from transformer import Transformer
@@ -179,7 +179,7 @@ def measure(name: str, rows, args, pairs, device: torch.device) -> dict | None:
             "data": plan.data_label(settings), "arch": settings.arch, "steps": settings.steps,
             "batch": settings.max_tokens * settings.accumulate, "signature": done[0][1]["signature"],
             "set": done[0][1]["set"], "date": latest.get("date", datetime.date.today().isoformat()),
-            "machine": "; ".join(machines) or machine_line(device),
+            "machine": "; ".join(machines) or processor(device),
             "torch": latest.get("torch", torch.__version__),
             "rows": [{"label": row.label, "size": row.size, "flags": shlex.join(jobs[0].mechanisms) if jobs else None,
                       "runs": [{key: value for key, value in r.items() if key not in ("signature", "set")}
