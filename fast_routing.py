@@ -2,15 +2,18 @@
 
 A routing is a loop of cheap operations on large tensors: the votes of one attention hold H numbers for every number of
 its output. Run plainly, it keeps the results of every operation of every iteration for the backward pass. Here the
-backward pass starts from the votes again, so that memory does not grow with the iterations (Chen et al. 2016); and
-torch.compile fuses the operations into a few loops.
+backward pass starts from the votes again, so that memory does not grow with the iterations (Chen et al. 2016); on a
+CPU a piece of the batch that fits the cache goes through the whole loop before the next, because every token (every
+sentence, where logits are routed) is routed by itself; and torch.compile fuses the operations into a few loops.
 """
+import math
 import sys
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+PIECE = 2 ** 17                 # votes that a CPU core routes at a time: 512 KiB in float32, a part of its own cache
 _compiled = {}                  # `plain` and `recomputed` in compiled form, while compile_routing is on
 
 
@@ -40,6 +43,16 @@ def routed(routing, votes: Tensor, *parameters, varying: tuple[int, ...] = (0,),
     varying: the dimensions of the votes (and of parameters of as many dimensions, such as a mask) that differ from
     batch to batch, so that one compiled form serves them all.
     """
+    pieces = 1 if votes.is_cuda else min(len(votes), math.ceil(votes.numel() / (PIECE * torch.get_num_threads())))
+    if pieces > 1:
+        cut = lambda x: isinstance(x, Tensor) and x.dim() == votes.dim() and len(x) == len(votes)
+        parts = zip(*(x.chunk(pieces) if cut(x) else pieces * (x,) for x in (votes, *parameters)))
+        return _joined([_routed(routing, *part, varying=varying, **settings) for part in parts])
+    return _routed(routing, votes, *parameters, varying=varying, **settings)
+
+
+def _routed(routing, votes, *parameters, varying, **settings):
+    """What `routed` computes, for one piece of the batch."""
     training = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in (votes, *parameters))
     run = recomputed if training else plain
     if _compiled:
@@ -48,6 +61,13 @@ def routed(routing, votes: Tensor, *parameters, varying: tuple[int, ...] = (0,),
                 for dim in varying:
                     torch._dynamo.maybe_mark_dynamic(x, dim)
     return _compiled.get(run, run)(routing, votes, *parameters, **settings)
+
+
+def _joined(results):
+    """The results of the pieces in one: tensors, or tuples of tensors and None."""
+    if isinstance(results[0], tuple):
+        return type(results[0])(*map(_joined, zip(*results)))
+    return None if results[0] is None else torch.cat(results)
 
 
 def plain(routing, *arguments, **settings):

@@ -47,12 +47,9 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     for t in range(iterations):
         # M-step: C is held, mu, sigma and A are adjusted
         if t > 0:
-            # S_n = sum_m C_mn and C_mn / S_n, in units of the largest C_mn of n: exact where S_n underflows, a capsule
-            # that few votes have chosen
-            unit = log_C.detach().amax(-2, keepdim=True)                     # [..., 1, N]
-            C = (log_C - unit).exp()                                         # [..., M, N]
-            S = C.sum(-2, keepdim=True)                                      # [..., 1, N]
-            share, S = (C / S).unsqueeze(-1), (S * unit.exp()).squeeze(-2)   # [..., M, N, 1], [..., N]
+            # C_mn / S_n, straight from log C: exact where S_n = sum_m C_mn underflows, a capsule that few votes chose
+            share = log_C.softmax(-2).unsqueeze(-1)                          # [..., M, N, 1]
+            S = log_C.exp().sum(-2)                                          # [..., N]
         # mu_n = sum_m C_mn V_mn / S_n                                         Li Eq. 10, Gu Eq. 12
         mu = (share * V).sum(-3)                                             # [..., N, D]
         # sigma_n^2 = sum_m C_mn (V_mn - mu_n)^2 / S_n + eps                   Li Eq. 11, Gu Eq. 12

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import fast_routing
 from aggregation import CapsuleAggregation, RoutingAggregation
 from capsule_transformer import CapsuleRouting, horizontal_routing, vertical_routing
 from fast_routing import compile_routing, routed
@@ -37,6 +38,12 @@ MODULES = {
     "gu-dynamic": lambda T: CapsuleAggregation(16, 4, routing="dynamic", iterations=T),
     "capsule": lambda T: CapsuleRouting(4, iterations=T),
 }
+
+
+def gradients(out, arguments):
+    """The output and the gradients of a fixed weighting of it."""
+    weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    return [out.detach(), *torch.autograd.grad((out * weights).sum(), arguments)]
 
 
 def saved_bytes(f) -> int:
@@ -75,6 +82,49 @@ def test_memory_does_not_grow_with_the_iterations(name):
     assert saved_bytes(lambda: routing(10, *arguments)) > 2 * saved_bytes(lambda: routing(2, *arguments))
 
 
+PIECEWISE = {                   # name -> (the routing, its arguments, its settings)
+    "em": (em_routing, [normal(6, 3, 4, 2), normal(4), normal(4)], dict(coupling=False)),
+    "em, coupling": (em_routing, [normal(6, 3, 4, 2)], {}),
+    "dynamic, 4 rows of coupling": (dynamic_routing, [normal(4, 4, 4, 2)], {}),
+    "vertical": (vertical_routing, [normal(2, 3, 5, 5), normal(3, 3), normal(3), 3, MASK], {}),
+    "horizontal": (horizontal_routing, [normal(2, 3, 5, 5), 3, MASK, 2], {}),
+    "horizontal, one mask for all": (horizontal_routing, [normal(2, 3, 5, 5), 3, MASK[1:]], {}),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize("name", PIECEWISE)
+def test_in_pieces_equals_whole(name, rows, monkeypatch):
+    """A piece is some rows of the batch; every routing sees each row by itself, and its mask with it."""
+    routing, arguments, settings = PIECEWISE[name]
+    votes, learned = arguments[0], [x for x in arguments if isinstance(x, torch.Tensor) and x.requires_grad]
+    seen = []
+
+    def watched(piece, *others, **settings):
+        seen.append(len(piece))
+        return routing(piece, *others, **settings)
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(fast_routing, "PIECE", rows * votes[0].numel() / threads)
+    ours, theirs = routed(watched, *arguments, **settings), routing(*arguments, **settings)
+    assert sum(seen) == len(votes) and max(seen) <= rows
+    assert type(ours) is type(theirs)
+    if isinstance(ours, torch.Tensor):
+        ours, theirs = [ours], [theirs]
+    assert [x is None for x in ours] == [x is None for x in theirs]
+    for mine, other in zip(ours, theirs):
+        if mine is not None:
+            torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+    for mine, other in zip(gradients(ours[0], learned), gradients(theirs[0], learned)):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9)
+
+
+def test_pieces_keep_nothing_but_the_arguments(monkeypatch):
+    monkeypatch.setattr(fast_routing, "PIECE", 1)
+    votes = normal(6, 3, 4, 2)
+    sizes = [saved_bytes(lambda: routed(em_routing, votes, iterations=T, coupling=False).capsules) for T in (2, 10)]
+    assert sizes[0] == sizes[1] <= votes.nbytes
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_memory_of_the_modules_does_not_grow_with_the_iterations(name):
     heads = torch.randn(2, 4, 5, 5 if name == "capsule" else 4, requires_grad=True)
@@ -105,12 +155,6 @@ def compiling():
         pytest.skip("no compiler here")
     yield
     compile_routing(on=False)
-
-
-def gradients(out, arguments):
-    """The output and the gradients of a fixed weighting of it."""
-    weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
-    return [out.detach(), *torch.autograd.grad((out * weights).sum(), arguments)]
 
 
 def test_compiled_equals_eager(compiling):
