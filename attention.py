@@ -89,7 +89,8 @@ class MultiHeadAttention(nn.Module):
 
     def project(self, query, memory, cache):
         """Q_h, K_h, V_h = Q W_h^Q, K W_h^K, V W_h^V (Li 2019 Eq. 1), each [B, H, L, d_k]."""
-        split = lambda x: x.unflatten(-1, (-1, self.heads, self.d_k)).permute(2, 0, 3, 1, 4)  # [n, B, H, L, d_k]
+        split = lambda x: [part.transpose(1, 2)                              # n times [B, H, L, d_k]
+                           for part in x.unflatten(-1, (-1, self.heads, self.d_k)).unbind(2)]
         if query is memory:
             Q, K, V = split(self.in_proj(query))
             if cache is not None:

@@ -3,6 +3,7 @@
 A model has `loss(inputs, labels)` and gives its logits [B, classes] as the first thing it returns; examples have
 `lengths` [n], `labels` [n] and `batch(index)`, the inputs and labels of those examples.
 """
+import math
 import sys
 import time
 from pathlib import Path
@@ -16,8 +17,9 @@ from cli import UserError
 from logic_data import batches
 
 
-def train_epoch(model: nn.Module, optimizer, data, size: int, seed: int) -> float:
-    """One pass over the training examples, their order and dropout drawn from the seed; the mean loss."""
+def train_epoch(model: nn.Module, optimizer, data, size: int, seed: int, scheduler=None) -> float:
+    """One pass over the training examples, their order and dropout drawn from the seed; the mean loss. scheduler: of
+    the learning rate, moved on after every step."""
     model.train()
     torch.manual_seed(seed)
     total = torch.zeros((), device=data.labels.device)
@@ -26,6 +28,8 @@ def train_epoch(model: nn.Module, optimizer, data, size: int, seed: int) -> floa
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
         total += loss.detach() * len(index)
     return total.item() / max(1, len(data.labels))
 
@@ -41,15 +45,16 @@ def accuracy(model: nn.Module, data, size: int = 512) -> tuple[int, int]:
     return right.item(), len(data.labels)
 
 
-def take_up(path: Path, model: nn.Module, optimizer, fresh: dict) -> dict:
-    """What `fit` saved at the path, the weights and the optimizer put in place; fresh: the entries of a new start.
-    Raises UserError for a checkpoint of something else."""
+def take_up(path: Path, model: nn.Module, optimizer, scheduler, fresh: dict) -> dict:
+    """What `fit` saved at the path, the weights, the optimizer and the scheduler put in place; fresh: the entries of a
+    new start. Raises UserError for a checkpoint of something else."""
     weights = list(model.parameters())
-    state = load(path, weights[0].device, needs=("model", "optimizer", *fresh))
+    state = load(path, weights[0].device, needs=("model", "optimizer", "scheduler", *fresh))
     load_model_state(model, state["model"], path)
     check_weights(state["best"], model.state_dict(), path, "this model")
     try:
         optimizer.load_state_dict(state["optimizer"])
+        scheduler.load_state_dict(state["scheduler"])
         if type(state["epoch"]) is not int or any(
                 moment[name].shape != weights[i].shape for name in ("exp_avg", "exp_avg_sq")
                 for i, moment in optimizer.state_dict()["state"].items()):
@@ -60,24 +65,27 @@ def take_up(path: Path, model: nn.Module, optimizer, fresh: dict) -> dict:
     return state
 
 
-def fit(build, data: dict, args, seed: int, path: Path, say=print) -> tuple[nn.Module, dict]:
+def fit(build, data: dict, args, seed: int, path: Path, say=print, decay: bool = False) -> tuple[nn.Module, dict]:
     """Trains a model: (the model after the epoch with the best validation accuracy, {"valid": that accuracy,
     "parameters", "seconds", "history": [{"epoch", "loss", "valid"}, ...]}).
 
-    build(): a new model; data: {"train": examples, "valid": examples}; args: epochs, lr, batch. After every epoch all
-    that resuming takes is saved at `path`; a run taken up there ends as it would have without the break, because an
-    epoch draws everything from its own seed.
+    build(): a new model; data: {"train": examples, "valid": examples}; args: epochs, lr, batch; decay: the learning rate
+    falls from lr at the first step linearly to 0 at the last. After every epoch all that resuming takes is saved at
+    `path`; a run taken up there ends as it would have without the break, because an epoch draws everything from its own
+    seed.
     """
     torch.manual_seed(seed)
     model = build().to(data["train"].labels.device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, fused=True)
+    steps = args.epochs * math.ceil(len(data["train"].labels) / args.batch)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0 if decay else 1.0, total_iters=max(1, steps))
     state = {"epoch": 0, "history": [], "seconds": 0.0, "best": None, "best_valid": -1.0}
     if path.exists():
-        state = take_up(path, model, optimizer, state)
+        state = take_up(path, model, optimizer, scheduler, state)
     while state["epoch"] < args.epochs:
         started = time.perf_counter()
         state["epoch"] += 1
-        loss = train_epoch(model, optimizer, data["train"], args.batch, seed * 1_000_003 + state["epoch"])
+        loss = train_epoch(model, optimizer, data["train"], args.batch, seed * 1_000_003 + state["epoch"], scheduler)
         right, count = accuracy(model, data["valid"])
         valid = right / max(1, count)
         if valid > state["best_valid"]:
@@ -85,7 +93,8 @@ def fit(build, data: dict, args, seed: int, path: Path, say=print) -> tuple[nn.M
             state["best"] = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
         state["history"].append({"epoch": state["epoch"], "loss": loss, "valid": valid})
         state["seconds"] += time.perf_counter() - started
-        save(path, {**state, "model": model.state_dict(), "optimizer": optimizer.state_dict()})
+        save(path, {**state, "model": model.state_dict(), "optimizer": optimizer.state_dict(),
+                    "scheduler": scheduler.state_dict()})
         say(f"epoch {state['epoch']}/{args.epochs}  loss {loss:.3f}  validation {valid:.1%}  {state['seconds']:.0f} s")
     model.load_state_dict(state["best"])
     return model, {"valid": state["best_valid"], "parameters": sum(p.numel() for p in model.parameters()),

@@ -256,9 +256,30 @@ class Examples(NamedTuple):
         return self.formulas[index, :, :width].long(), self.labels[index]
 
 
-def encode(pairs, device="cpu") -> Examples:
-    """Pairs as `Examples`; the lengths stay on the CPU, where batches are made."""
-    texts = [bytes(IDS[token] for token in tokenize(text)) for pair in pairs for text in (pair.left, pair.right)]
+def infix(formula: str) -> list[str]:
+    """The tokens of a formula without the brackets of an operator's own: `not a`, `( a and b )`, as Python writes it."""
+    tokens, found, own = tokenize(formula), [], []
+    for token, following in zip(tokens, [*tokens[1:], ""]):
+        if token == "(":
+            own.append(following in ("not", *BINARY))
+        if not (token == "(" and own[-1] or token == ")" and own.pop()):
+            found.append(token)
+    return found
+
+
+def compact(pair: Pair) -> tuple[list[str], list[str]]:
+    """The tokens of a pair's formulas in a shorter form that says the same: in infix notation, the letters renamed
+    a, b, c, ... in order of appearance, because no relation depends on their names."""
+    formulas = infix(pair.left), infix(pair.right)
+    names = dict(zip(dict.fromkeys(token for tokens in formulas for token in tokens if token in TABLES), LETTERS))
+    return tuple([names.get(token, token) for token in tokens] for tokens in formulas)
+
+
+def encode(pairs, device="cpu", notation: str = "brackets") -> Examples:
+    """Pairs as `Examples`, in the notation of Bowman's files ("brackets") or of `compact`; the lengths stay on the CPU,
+    where batches are made."""
+    read = compact if notation == "compact" else lambda pair: (tokenize(pair.left), tokenize(pair.right))
+    texts = [bytes(IDS[token] for token in formula) for pair in pairs for formula in read(pair)]
     width = max(map(len, texts), default=1)
     ids = np.array([np.frombuffer(text.ljust(width, bytes([PAD])), np.uint8) for text in texts], np.uint8)
     lengths = torch.tensor([len(text) for text in texts], dtype=torch.long).view(-1, 2).amax(1)     # [n]

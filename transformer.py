@@ -135,7 +135,7 @@ class TransformerConfig:
         return cls(**{**given, **overrides})
 
 
-def add_model_flags(parser: argparse.ArgumentParser, arch: str = "tiny") -> None:
+def add_model_flags(parser: argparse.ArgumentParser, arch: str = "tiny", norm: str = "pre") -> None:
     """Adds the model's flags, grouped by paper, to a parser; `TransformerConfig.from_flags` reads them."""
     none = dict(default=argparse.SUPPRESS)               # a flag not given leaves the choice to the size
     group = parser.add_argument_group("model (Vaswani et al. 2017)")
@@ -146,7 +146,7 @@ def add_model_flags(parser: argparse.ArgumentParser, arch: str = "tiny") -> None
     group.add_argument("--heads", type=whole(1, 4096), help="attention heads, over --arch", **none)
     group.add_argument("--d-ff", type=whole(1, 10 ** 6), help="width of the feed-forward layer, over --arch", **none)
     group.add_argument("--dropout", type=real(0, 0.99), help="one dropout rate (0.1; big 0.3)", **none)
-    group.add_argument("--norm", choices=("pre", "post"), default="pre", help="layer normalization before or after")
+    group.add_argument("--norm", choices=("pre", "post"), default=norm, help="layer normalization before or after")
     group.add_argument("--tie", choices=("none", "target", "all"), default="all", help="which embeddings are shared: "
                        "none, target with output, or all three")
     group = parser.add_argument_group("aggregation of the heads (Li et al. 2019, 2021; Gu and Feng 2019)")

@@ -1,4 +1,5 @@
 """logic.py: the model, a run that is interrupted, resumed and extended, the table, mistakes."""
+import dataclasses
 import json
 import math
 import os
@@ -11,18 +12,19 @@ import torch.nn.functional as F
 import checkpoint
 import classify
 import logic
+import logic_model
 from disagreement import output_disagreement
 from logic_data import BINS, IDS, LETTERS, Pair, encode, generate
-from transformer import TransformerConfig
+from transformer import TransformerConfig, positions
 
 
 # ---- The model
 
-def build(agg="linear", reg=(), d=8, **other):
+def build(agg="linear", reg=(), d=8, reach=0, **other):
     """A small float64 model in evaluation mode."""
     config = TransformerConfig(len(IDS) + 1, d_model=d, heads=2, layers=2, d_ff=2 * d, dropout=0.2, norm="post",
                                agg=agg, reg=reg, decoder=False, **other)
-    return logic.LogicModel(config).double().eval()
+    return logic.LogicModel(config, reach).double().eval()
 
 
 def pairs(count, seed=0):
@@ -32,9 +34,10 @@ def pairs(count, seed=0):
     return data.batch(torch.arange(len(data.labels)))
 
 
-@pytest.mark.parametrize("agg, capsule", [("linear", ()), ("em", ()), ("dynamic", ()), ("linear", ("enc",))])
-def test_pooling_ignores_padding(agg, capsule):
-    model = build(agg, capsule=capsule)
+@pytest.mark.parametrize("agg, capsule, reach", [("linear", (), 0), ("em", (), 0), ("dynamic", (), 0),
+                                                 ("linear", ("enc",), 0), ("linear", (), 80)])
+def test_pooling_ignores_padding(agg, capsule, reach):
+    model = build(agg, capsule=capsule, reach=reach)
     ids, _ = pairs(24)
     logits = model(ids)[0]
     torch.testing.assert_close(model(F.pad(ids, (0, 9)))[0], logits)
@@ -60,6 +63,56 @@ def test_pooling_is_two_queries_by_multi_head_attention_and_four_vectors_are_cla
     first, _, second, _, third = model.classifier
     assert [tuple(layer.weight.shape) for layer in (first, second, third)] == [(d, 4 * d), (d, d), (7, d)]
     torch.testing.assert_close(model(ids)[0][3], third(torch.relu(second(torch.relu(first(x))))))
+
+
+def test_a_formula_of_several_pairs_is_read_once():
+    """In training without dropout: the loss and the gradients are those of reading every copy."""
+    model, (ids, labels) = build(), pairs(24)
+    model.config = dataclasses.replace(model.config, dropout=0.0)
+    for part in model.modules():
+        if isinstance(getattr(part, "dropout", None), float):
+            part.dropout = 0.0
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    ids = torch.cat([ids, ids[:5].flip(1)])                                   # copies on the other side
+    labels, read = torch.cat([labels, labels[:5]]), []
+    model.embedding.register_forward_pre_hook(lambda module, inputs: read.append(len(inputs[0])))
+    losses, gradients = [], []
+    for training in (True, False):
+        loss = model.train(training).loss(ids, labels)
+        losses.append(loss)
+        gradients.append(torch.autograd.grad(loss, model.parameters()))
+    assert read == [len(ids.flatten(0, 1).unique(dim=0)), 2 * len(ids)] and read[0] < read[1] - 10
+    torch.testing.assert_close(*losses)
+    for once, each in zip(*gradients):
+        torch.testing.assert_close(once, each)
+    model.train().config = dataclasses.replace(model.config, reg=("output",))
+    model.loss(ids, labels)
+    assert read[-1] == 2 * len(ids)
+
+
+def test_spread_positions():
+    """In training some of the first `reach` places in ascending order; in a test even ones, by the longer formula."""
+    d, reach, table = 8, 12, positions(12, 8, dtype=torch.float64)
+    embedding = logic_model.SpreadEmbedding(len(IDS) + 1, d, 0.0, reach).double()
+    ids = torch.tensor([[3, 6, 0, 0, 0], [1, 6, 4, 7, 2], [6, 0, 0, 0, 0], [3, 7, 0, 0, 0]])    # two pairs
+    words = embedding.weight[ids] * math.sqrt(d)
+    found, seen = embedding.eval()(ids) - words, ids != 0
+    places = torch.tensor([[0, 2, 4, 7, 9], [0, 2, 4, 7, 9], [0, 6, 0, 0, 0], [0, 6, 0, 0, 0]])   # floor(12 i / longer)
+    torch.testing.assert_close(found[seen], table[places][seen])
+    wide = F.pad(ids, (0, 20))                                                # padding moves nothing
+    torch.testing.assert_close(embedding(wide)[:, :5][seen], embedding(ids)[seen])
+    drawn = set()
+    for _ in range(50):
+        found = embedding.train()(ids) - words                                # [4, 5, d]
+        rows = (found[:, :, None] - table).abs().amax(-1).argmin(-1)          # the places drawn
+        torch.testing.assert_close(found, table[rows])
+        assert (rows == rows[0]).all() and (rows[0].diff() > 0).all()
+        drawn |= set(rows[0].tolist())
+    assert drawn == set(range(reach))
+    long = torch.ones(2, 30, dtype=torch.long)                                # longer than the reach: counted
+    torch.testing.assert_close(embedding.eval()(long) - embedding.weight[1] * math.sqrt(d),
+                               positions(30, d, dtype=torch.float64).expand(2, -1, -1))
 
 
 @pytest.mark.parametrize("agg", ["linear", "em"])
@@ -143,7 +196,7 @@ def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch, c
     path = tmp_path / "broken" / "logic" / "combined-seed1.pt"
     saved = checkpoint.load(path)
     for name, value, word in (("model", {}, "weight"), ("best", {}, "weight"), ("optimizer", {}, "optimizer"),
-                              ("epoch", "2", "counts")):
+                              ("epoch", "2", "counts"), ("scheduler", 3, "optimizer")):
         checkpoint.save(path, {**saved, name: value})
         assert command(tmp_path / "broken", *flags) == 2
         error = capsys.readouterr().err
@@ -169,6 +222,16 @@ def test_training_learns():
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     losses = [classify.train_epoch(model, optimizer, data, 6, seed) for seed in range(60)]
     assert losses[-1] < 0.05 < 1 < losses[0] and classify.accuracy(model, data) == (18, 18)
+
+
+@pytest.mark.parametrize("decay", [False, True])
+def test_the_learning_rate_stays_or_falls_to_0(tmp_path, monkeypatch, decay):
+    data = encode([Pair("=", "a", "a"), Pair("#", "a", "b"), Pair("^", "a", "( not a )")])
+    args = logic.parser().parse_args(["--lr", "0.5", "--epochs", "3", "--batch", "2"])
+    rates, step = [], torch.optim.Adam.step
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda self: rates.append(self.param_groups[0]["lr"]) or step(self))
+    classify.fit(build, {"train": data, "valid": data}, args, 1, tmp_path / "state.pt", lambda text: None, decay)
+    assert rates == pytest.approx([0.5 * (1 - i / 6) if decay else 0.5 for i in range(6)])
 
 
 def test_summary_weights_bins_by_their_pairs_and_leaves_empty_ones_out():

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from cli import UserError
-from logic_data import (BINS, EVERY, IDS, LETTERS, RELATIONS, Pair, batches, encode, generate, operators,
-                        random_formula, read_files, read_pairs, relation, split, tokenize, truth_table, write_files)
+from logic_data import (BINS, EVERY, IDS, LETTERS, RELATIONS, Pair, batches, compact, encode, generate,
+                        infix, operators, random_formula, read_files, read_pairs, relation, split, tokenize, truth_table, write_files)
 
 FILES = Path(__file__).resolve().parents[2] / "shared" / "data" / "propositional_logic"
 needs_files = pytest.mark.skipif(not FILES.is_dir(), reason="Bowman et al.'s files are not at hand")
@@ -263,6 +263,34 @@ def test_encoded_pairs():
     cut, labels = data.batch(torch.tensor([1]))
     assert cut.tolist() == [[[IDS["c"]], [IDS["d"]]]] and labels.tolist() == [6]
     assert sorted(IDS.values()) == list(range(1, 12)) and len(encode([]).labels) == 0
+
+
+def test_infix_notation_says_the_same():
+    """Python reads it alike, and no two formulas become one."""
+    rng, texts = random.Random(0), {}
+    for _ in range(300):
+        text, table, count = random_formula(rng, LETTERS)
+        short = infix(text)
+        assert texts.setdefault(" ".join(short), text) == text
+        assert sum(token in ("not", "and", "or") for token in short) == count
+        assert short.count("(") == short.count(")") == short.count("and") + short.count("or")
+        for row in (0, 1, 22, 37, 63):
+            values = {letter: bool(row >> place & 1) for place, letter in enumerate(LETTERS)}
+            assert eval(" ".join(short), values) == bool(table >> row & 1)
+    assert infix("( not ( a ( and ( not b ) ) ) )") == "not ( a and not b )".split()
+
+
+def test_compact_pairs_have_their_letters_in_order_of_appearance():
+    assert compact(Pair("#", "( f ( and c ) )", "( c ( or ( not a ) ) )")) == (
+        "( a and b )".split(), "( b or not c )".split())
+    for pair in generate(raw=2000)[6]:
+        left, right = compact(pair)
+        letters = [token for token in left + right if token in LETTERS]
+        assert sorted(set(letters)) == list(dict.fromkeys(letters)) == list(LETTERS[:len(set(letters))])
+        back = dict(zip(letters, (token for token in infix(pair.left) + infix(pair.right) if token in LETTERS)))
+        assert [back.get(token, token) for token in left + right] == infix(pair.left) + infix(pair.right)
+    data = encode([Pair("#", "f", "( not f )")], notation="compact")
+    assert data.formulas.tolist() == [[[IDS["a"], 0], [IDS["not"], IDS["a"]]]]
 
 
 def test_batches_hold_every_pair_once_and_pairs_of_like_length():
