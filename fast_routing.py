@@ -43,7 +43,7 @@ def routed(routing, votes: Tensor, *parameters, varying: tuple[int, ...] = (0,),
     varying: the dimensions of the votes (and of parameters of as many dimensions, such as a mask) that differ from
     batch to batch, so that one compiled form serves them all.
     """
-    pieces = 1 if votes.is_cuda else min(len(votes), math.ceil(votes.numel() / (PIECE * torch.get_num_threads())))
+    pieces = math.ceil(votes.numel() / (PIECE * torch.get_num_threads())) if votes.device.type == "cpu" else 1
     if pieces > 1:
         cut = lambda x: isinstance(x, Tensor) and x.dim() == votes.dim() and len(x) == len(votes)
         parts = zip(*(x.chunk(pieces) if cut(x) else pieces * (x,) for x in (votes, *parameters)))
