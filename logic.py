@@ -11,8 +11,9 @@ again takes up an interrupted run. Formulas, relations and files: logic_data.py;
 paper leaves a point open it follows Tran et al. 2018, and so does --full, as their code has it: as many heads as queries,
 two; d_ff = 2d; post-norm; batches of 32 pairs; tested is the epoch with the best validation accuracy over all lengths.
 
-Without --full a small part of that training must do, so the small setting makes the task easier to learn, not to solve: it
-reads pairs in a shorter notation that says the same (`logic_data.compact`), and lets the learning rate fall.
+Without --full a small part of that training must do, so the small setting makes the task easier to learn, not to solve:
+it reads pairs in a shorter notation that says the same (`logic_data.compact`), spreads the positions
+(`logic_model.SpreadEmbedding`) and lets the learning rate fall.
 """
 import argparse
 import dataclasses
@@ -45,7 +46,7 @@ MODELS = {"baseline": ("linear", ()), "disagreement": ("linear", ("output",)),  
 def train_and_test(config: TransformerConfig, data: dict, args, seed: int, path: Path, say=print) -> dict:
     """Trains a model and tests it: {"accuracy": {bin: share, None for an empty bin}, ...}, see `classify.fit`.
     data: {"train": Examples, "valid": Examples, "test": {bin: Examples}}."""
-    model, found = fit(lambda: LogicModel(config), data, args, seed, path, say, args.decay == "linear")
+    model, found = fit(lambda: LogicModel(config, args.spread), data, args, seed, path, say, args.decay == "linear")
     tested = {str(size): accuracy(model, examples) for size, examples in data["test"].items()}
     return {"accuracy": {size: right / pairs if pairs else None for size, (right, pairs) in tested.items()}, **found}
 
@@ -122,9 +123,9 @@ def draw(summary: dict, path: Path) -> None:
 # --- the command ------------------------------------------------------------------------------------------------
 
 SMALL = dict(layers=2, d_model=64, heads=4, d_ff=128, dropout=0.0, norm="pre", epochs=3, lr=1e-3, decay="linear", batch=32,
-             pairs=800_000, notation="compact")
+             pairs=800_000, notation="compact", spread=64)
 PAPER = dict(layers=2, d_model=256, heads=QUERIES, d_ff=512, dropout=0.2, norm="post", epochs=100, lr=1e-4, decay="none",
-             batch=32, pairs=RAW_PAIRS, notation="brackets")
+             batch=32, pairs=RAW_PAIRS, notation="brackets", spread=0)
 
 
 def parser() -> Parser:
@@ -154,6 +155,8 @@ def parser() -> Parser:
     g.add_argument("--epochs", type=whole(1), help=both("epochs"), **none)
     g.add_argument("--lr", type=real(0, 1e3, low_open=True), help=f"learning rate of Adam ({both('lr')})", **none)
     g.add_argument("--decay", choices=("none", "linear"), help=f"of the learning rate, to 0 ({both('decay')})", **none)
+    g.add_argument("--spread", type=whole(0, 10 ** 5), metavar="N", help="spread the positions of a formula over N, for "
+                   f"longer formulas than in training; 0 counts its tokens ({both('spread')})", **none)
     g.add_argument("--batch", type=whole(1, 10 ** 6), help=f"pairs per step ({both('batch')})", **none)
     g = p.add_argument_group("machine")
     g.add_argument("--name", type=folder_name, metavar="NAME", help="name of the run's folder (logic, with "
@@ -219,7 +222,7 @@ def infer(args) -> None:
     path = Path(args.runs) / args.name
     settings = {"models": {name: dataclasses.asdict(config) for name, config in configs.items()},
                 "data_checksum": checksum(parts),
-                **{name: getattr(args, name) for name in ("epochs", "lr", "decay", "batch", "notation")}}
+                **{name: getattr(args, name) for name in ("epochs", "lr", "decay", "batch", "notation", "spread")}}
     with RunFolder(path, settings) as folder:
         say = lambda text: tqdm.write(text, file=sys.stdout) or sys.stdout.flush()
         say(f"{path}: {len(data['train'].labels):,} pairs to train on, {len(data['valid'].labels):,} to validate,"

@@ -3,6 +3,8 @@
 Where the paper leaves a point open it follows Tran et al. 2018 ("The importance of being recurrent for modeling
 hierarchical structure"). The data: logic_data.py; training and the table: logic.py.
 """
+import math
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -10,23 +12,50 @@ from torch import Tensor
 
 from attention import MultiHeadAttention
 from logic_data import PAD, RELATIONS
-from transformer import Embedding, Encoder, TransformerConfig, disagreement
+from transformer import Embedding, Encoder, TransformerConfig, disagreement, positions
 
 QUERIES = 2
+
+
+class SpreadEmbedding(Embedding):
+    """Word embeddings times sqrt(d), plus positions that lie apart, with dropout: ids [2B, L] -> [2B, L, d].
+
+    In training the L positions are drawn, in ascending order, from the first `reach` ones; in a test they stand evenly
+    over `reach`, by the longer formula of each pair. So a formula longer than all of training meets no position that
+    was never trained (Ruoss et al. 2023, "Randomized positional encodings boost length generalization").
+    """
+
+    def __init__(self, vocab_size: int, d_model: int, dropout: float, reach: int):
+        super().__init__(vocab_size, d_model, dropout)
+        self.reach = reach
+
+    def forward(self, ids: Tensor) -> Tensor:
+        L, d = ids.shape[1], self.embedding_dim
+        if self.training:
+            places = torch.randperm(max(self.reach, L))[:L].sort().values.to(ids.device)   # [L]
+        else:
+            longer = (ids != PAD).sum(-1).view(-1, 2).amax(-1).repeat_interleave(2)[:, None]   # [2B, 1]
+            places = torch.arange(L, device=ids.device) * longer.clamp(min=self.reach) // longer   # [2B, L]
+        table = positions(max(self.reach, L), d, device=ids.device, dtype=self.weight.dtype)
+        places = places.clamp(max=len(table) - 1)                            # those of padding
+        x = F.embedding(ids, self.weight) * math.sqrt(d) + table[places]             # [2B, L, d]
+        return F.dropout(x, self.dropout, self.training)
 
 
 class LogicModel(nn.Module):
     """Two formulas -> one of seven relations (Li 2021 §4.3.2; Tran et al. 2018).
 
     One encoder reads both; two trainable queries pool each formula by multi-head attention into two vectors; the four
-    vectors of the pair, concatenated, go through a feed-forward classifier 4d -> d -> d -> 7.
+    vectors of the pair, concatenated, go through a feed-forward classifier 4d -> d -> d -> 7. reach: the positions over
+    which SpreadEmbedding spreads a formula; 0 counts its tokens.
     """
 
-    def __init__(self, config: TransformerConfig):
+    def __init__(self, config: TransformerConfig, reach: int = 0):
         super().__init__()
         d = config.d_model
         self.config = config
-        self.embedding = Embedding(config.vocab_size, d, config.dropout)
+        self.embedding = (SpreadEmbedding(config.vocab_size, d, config.dropout, reach) if reach else
+                          Embedding(config.vocab_size, d, config.dropout))
         self.encoder = Encoder(config)
         self.queries = nn.Parameter(torch.randn(QUERIES, d))
         self.pooling = MultiHeadAttention(d, config.heads, config.dropout)

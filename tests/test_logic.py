@@ -12,18 +12,19 @@ import torch.nn.functional as F
 import checkpoint
 import classify
 import logic
+import logic_model
 from disagreement import output_disagreement
 from logic_data import BINS, IDS, LETTERS, Pair, encode, generate
-from transformer import TransformerConfig
+from transformer import TransformerConfig, positions
 
 
 # ---- The model
 
-def build(agg="linear", reg=(), d=8, **other):
+def build(agg="linear", reg=(), d=8, reach=0, **other):
     """A small float64 model in evaluation mode."""
     config = TransformerConfig(len(IDS) + 1, d_model=d, heads=2, layers=2, d_ff=2 * d, dropout=0.2, norm="post",
                                agg=agg, reg=reg, decoder=False, **other)
-    return logic.LogicModel(config).double().eval()
+    return logic.LogicModel(config, reach).double().eval()
 
 
 def pairs(count, seed=0):
@@ -33,9 +34,10 @@ def pairs(count, seed=0):
     return data.batch(torch.arange(len(data.labels)))
 
 
-@pytest.mark.parametrize("agg, capsule", [("linear", ()), ("em", ()), ("dynamic", ()), ("linear", ("enc",))])
-def test_pooling_ignores_padding(agg, capsule):
-    model = build(agg, capsule=capsule)
+@pytest.mark.parametrize("agg, capsule, reach", [("linear", (), 0), ("em", (), 0), ("dynamic", (), 0),
+                                                 ("linear", ("enc",), 0), ("linear", (), 80)])
+def test_pooling_ignores_padding(agg, capsule, reach):
+    model = build(agg, capsule=capsule, reach=reach)
     ids, _ = pairs(24)
     logits = model(ids)[0]
     torch.testing.assert_close(model(F.pad(ids, (0, 9)))[0], logits)
@@ -87,6 +89,30 @@ def test_a_formula_of_several_pairs_is_read_once():
     model.train().config = dataclasses.replace(model.config, reg=("output",))
     model.loss(ids, labels)
     assert read[-1] == 2 * len(ids)
+
+
+def test_spread_positions():
+    """In training some of the first `reach` places in ascending order; in a test even ones, by the longer formula."""
+    d, reach, table = 8, 12, positions(12, 8, dtype=torch.float64)
+    embedding = logic_model.SpreadEmbedding(len(IDS) + 1, d, 0.0, reach).double()
+    ids = torch.tensor([[3, 6, 0, 0, 0], [1, 6, 4, 7, 2], [6, 0, 0, 0, 0], [3, 7, 0, 0, 0]])    # two pairs
+    words = embedding.weight[ids] * math.sqrt(d)
+    found, seen = embedding.eval()(ids) - words, ids != 0
+    places = torch.tensor([[0, 2, 4, 7, 9], [0, 2, 4, 7, 9], [0, 6, 0, 0, 0], [0, 6, 0, 0, 0]])   # floor(12 i / longer)
+    torch.testing.assert_close(found[seen], table[places][seen])
+    wide = F.pad(ids, (0, 20))                                                # padding moves nothing
+    torch.testing.assert_close(embedding(wide)[:, :5][seen], embedding(ids)[seen])
+    drawn = set()
+    for _ in range(50):
+        found = embedding.train()(ids) - words                                # [4, 5, d]
+        rows = (found[:, :, None] - table).abs().amax(-1).argmin(-1)          # the places drawn
+        torch.testing.assert_close(found, table[rows])
+        assert (rows == rows[0]).all() and (rows[0].diff() > 0).all()
+        drawn |= set(rows[0].tolist())
+    assert drawn == set(range(reach))
+    long = torch.ones(2, 30, dtype=torch.long)                                # longer than the reach: counted
+    torch.testing.assert_close(embedding.eval()(long) - embedding.weight[1] * math.sqrt(d),
+                               positions(30, d, dtype=torch.float64).expand(2, -1, -1))
 
 
 @pytest.mark.parametrize("agg", ["linear", "em"])
