@@ -123,7 +123,7 @@ def draw(summary: dict, path: Path) -> None:
 # --- the command ------------------------------------------------------------------------------------------------
 
 SMALL = dict(layers=2, d_model=64, heads=4, d_ff=128, dropout=0.0, norm="pre", epochs=3, lr=1e-3, decay="linear", batch=32,
-             pairs=800_000, notation="compact", spread=64)
+             pairs=700_000, notation="compact", spread=64)
 PAPER = dict(layers=2, d_model=256, heads=QUERIES, d_ff=512, dropout=0.2, norm="post", epochs=100, lr=1e-4, decay="none",
              batch=32, pairs=RAW_PAIRS, notation="brackets", spread=0)
 
