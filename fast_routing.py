@@ -3,8 +3,8 @@
 A routing is a loop of cheap operations on large tensors: the votes of one attention hold H numbers for every number of
 its output. Run plainly, it keeps the results of every operation of every iteration for the backward pass. Here the
 backward pass starts from the votes again, so that memory does not grow with the iterations (Chen et al. 2016); on a
-CPU a piece of the batch that fits the cache goes through the whole loop before the next, because every token (every
-sentence, where logits are routed) is routed by itself; and torch.compile fuses the operations into a few loops.
+CPU a piece of the votes that fits the cache goes through the whole loop before the next, because every token is routed
+by itself; and torch.compile fuses the operations into a few loops.
 """
 import math
 import sys
@@ -41,10 +41,10 @@ def routed(routing, votes: Tensor, *parameters, varying: tuple[int, ...] = (0,),
     """`routing(votes, *parameters, **settings)`, of which the backward pass keeps nothing but the arguments.
 
     varying: the dimensions of the votes (and of parameters of as many dimensions, such as a mask) that differ from
-    batch to batch, so that one compiled form serves them all.
+    batch to batch, so that one compiled form serves them all. Votes of which only the first varies go in pieces.
     """
-    pieces = math.ceil(votes.numel() / (PIECE * torch.get_num_threads())) if votes.device.type == "cpu" else 1
-    if pieces > 1:
+    pieces = math.ceil(votes.numel() / (PIECE * torch.get_num_threads()))
+    if pieces > 1 and votes.device.type == "cpu" and varying == (0,):
         cut = lambda x: isinstance(x, Tensor) and x.dim() == votes.dim() and len(x) == len(votes)
         parts = zip(*(x.chunk(pieces) if cut(x) else pieces * (x,) for x in (votes, *parameters)))
         return _joined([_routed(routing, *part, varying=varying, **settings) for part in parts])

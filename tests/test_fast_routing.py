@@ -118,6 +118,14 @@ def test_in_pieces_equals_whole(name, rows, monkeypatch):
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9)
 
 
+def test_votes_of_which_more_varies_go_whole(monkeypatch):
+    """Logits, of which the lengths vary too: a piece of one row would be another compiled form for every length."""
+    monkeypatch.setattr(fast_routing, "PIECE", 1)
+    seen = []
+    routed(lambda votes: seen.append(len(votes)) or votes, torch.randn(6, 3, 4, 4), varying=(0, 2, 3))
+    assert seen == [6]
+
+
 def test_pieces_keep_nothing_but_the_arguments(monkeypatch):
     monkeypatch.setattr(fast_routing, "PIECE", 1)
     votes = normal(6, 3, 4, 2)
