@@ -10,11 +10,24 @@ from pathlib import Path
 
 import torch
 import torch.nn as nn
+from torch import Tensor
 from tqdm import tqdm
 
 from checkpoint import check_weights, load, load_model_state, save
 from cli import UserError
-from logic_data import batches
+
+WARMUP = 0.05                   # share of the steps over which a learning rate that falls rises first
+
+def batches(lengths: Tensor, size: int, seed: int) -> list[Tensor]:
+    """Batches of `size` indices of examples of similar lengths [n], in an order drawn from the seed.
+
+    They are shuffled, sorted by length within a window of 50 batches and cut; then the batches are shuffled.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    found = []
+    for window in torch.randperm(len(lengths), generator=rng).split(50 * size):
+        found += window[lengths[window].argsort(stable=True)].split(size)
+    return [found[i] for i in torch.randperm(len(found), generator=rng).tolist()]
 
 
 def train_epoch(model: nn.Module, optimizer, data, size: int, seed: int, scheduler=None) -> float:
@@ -70,15 +83,16 @@ def fit(build, data: dict, args, seed: int, path: Path, say=print, decay: bool =
     "parameters", "seconds", "history": [{"epoch", "loss", "valid"}, ...]}).
 
     build(): a new model; data: {"train": examples, "valid": examples}; args: epochs, lr, batch; decay: the learning rate
-    falls from lr at the first step linearly to 0 at the last. After every epoch all that resuming takes is saved at
+    rises to lr over the first twentieth of the steps while it falls linearly to 0 at the last. After every epoch all that resuming takes is saved at
     `path`; a run taken up there ends as it would have without the break, because an epoch draws everything from its own
     seed.
     """
     torch.manual_seed(seed)
     model = build().to(data["train"].labels.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, fused=True)
-    steps = args.epochs * math.ceil(len(data["train"].labels) / args.batch)
-    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0 if decay else 1.0, total_iters=max(1, steps))
+    steps = max(1, args.epochs * math.ceil(len(data["train"].labels) / args.batch))
+    share = lambda step: min(1, (step + 1) / (WARMUP * steps)) * (1 - step / steps) if decay else 1.0
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
     state = {"epoch": 0, "history": [], "seconds": 0.0, "best": None, "best_valid": -1.0}
     if path.exists():
         state = take_up(path, model, optimizer, scheduler, state)

@@ -12,8 +12,9 @@ paper leaves a point open it follows Tran et al. 2018, and so does --full, as th
 two; d_ff = 2d; post-norm; batches of 32 pairs; tested is the epoch with the best validation accuracy over all lengths.
 
 Without --full a small part of that training must do, so the small setting makes the task easier to learn, not to solve:
-it reads pairs in a shorter notation that says the same (`logic_data.compact`), spreads the positions
-(`logic_model.SpreadEmbedding`) and lets the learning rate fall.
+it learns from every pair of a batch's formulas (`--learn batch`: their relations are known, and reading them is what
+costs), reads pairs in a shorter notation that says the same (`logic_data.encode`), spreads the positions
+(`logic_model.SpreadEmbedding`) and lets the learning rate rise and fall.
 """
 import argparse
 import dataclasses
@@ -122,10 +123,10 @@ def draw(summary: dict, path: Path) -> None:
 
 # --- the command ------------------------------------------------------------------------------------------------
 
-SMALL = dict(layers=2, d_model=64, heads=4, d_ff=128, dropout=0.0, norm="pre", epochs=3, lr=1e-3, decay="linear", batch=32,
-             pairs=700_000, notation="compact", spread=64)
+SMALL = dict(layers=2, d_model=128, heads=8, d_ff=256, dropout=0.0, norm="pre", epochs=2, lr=1e-3, decay="linear", batch=32,
+             pairs=600_000, notation="compact", spread=40, learn="batch")
 PAPER = dict(layers=2, d_model=256, heads=QUERIES, d_ff=512, dropout=0.2, norm="post", epochs=100, lr=1e-4, decay="none",
-             batch=32, pairs=RAW_PAIRS, notation="brackets", spread=0)
+             batch=32, pairs=RAW_PAIRS, notation="brackets", spread=0, learn="pairs")
 
 
 def parser() -> Parser:
@@ -154,10 +155,13 @@ def parser() -> Parser:
     g = p.add_argument_group("training")
     g.add_argument("--epochs", type=whole(1), help=both("epochs"), **none)
     g.add_argument("--lr", type=real(0, 1e3, low_open=True), help=f"learning rate of Adam ({both('lr')})", **none)
-    g.add_argument("--decay", choices=("none", "linear"), help=f"of the learning rate, to 0 ({both('decay')})", **none)
+    g.add_argument("--decay", choices=("none", "linear"), help="of the learning rate: linearly to 0, after a "
+                   f"rise over a twentieth of the steps ({both('decay')})", **none)
     g.add_argument("--spread", type=whole(0, 10 ** 5), metavar="N", help="spread the positions of a formula over N, for "
                    f"longer formulas than in training; 0 counts its tokens ({both('spread')})", **none)
     g.add_argument("--batch", type=whole(1, 10 ** 6), help=f"pairs per step ({both('batch')})", **none)
+    g.add_argument("--learn", choices=("pairs", "batch"), help="the relations of a batch's pairs, or of every formula of "
+                   f"the batch to every other, none longer than those of the pairs ({both('learn')})", **none)
     g = p.add_argument_group("machine")
     g.add_argument("--name", type=folder_name, metavar="NAME", help="name of the run's folder (logic, with "
                    "--full logic-full)", **none)
@@ -213,8 +217,8 @@ def infer(args) -> None:
         compile_routing(device)
     configs = {name: configuration(args, name) for name in dict.fromkeys((*MODELS, *args.models))}
     parts = read_files(args.data) if "data" in args else split(generate(args.pairs, args.data_seed))
-    read = lambda pairs: encode(pairs, device, args.notation)
-    data = {"train": read([pair for size in TRAINED for pair in parts["train"][size]]),
+    read = lambda pairs, tables=False: encode(pairs, device, args.notation, tables)
+    data = {"train": read([pair for size in TRAINED for pair in parts["train"][size]], args.learn == "batch"),
             "valid": read([pair for size in BINS for pair in parts["valid"][size]]),
             "test": {size: read(parts["test"][size]) for size in BINS}}
     if not len(data["train"].labels):
@@ -222,7 +226,8 @@ def infer(args) -> None:
     path = Path(args.runs) / args.name
     settings = {"models": {name: dataclasses.asdict(config) for name, config in configs.items()},
                 "data_checksum": checksum(parts),
-                **{name: getattr(args, name) for name in ("epochs", "lr", "decay", "batch", "notation", "spread")}}
+                **{name: getattr(args, name) for name in ("epochs", "lr", "decay", "batch", "notation", "spread",
+                                                              "learn")}}
     with RunFolder(path, settings) as folder:
         say = lambda text: tqdm.write(text, file=sys.stdout) or sys.stdout.flush()
         say(f"{path}: {len(data['train'].labels):,} pairs to train on, {len(data['valid'].labels):,} to validate,"

@@ -32,6 +32,8 @@ CELLS = {   # which of (both, left only, right only, neither) hold somewhere; ev
     (True, False, False, True): "=", (True, False, True, True): "<", (True, True, False, True): ">",
     (False, True, True, False): "^", (False, True, True, True): "|", (True, True, True, False): "v",
 }
+PATTERNS = torch.tensor([RELATIONS.index(CELLS.get(tuple(bool(pattern >> place & 1) for place in range(4)), "#"))
+                         for pattern in range(16)])    # CELLS as a table: bit k says whether cell k holds somewhere
 
 
 class Pair(NamedTuple):
@@ -248,12 +250,18 @@ class Examples(NamedTuple):
     formulas: Tensor            # [n, 2, L] token ids, the left and the right formula, PAD after their ends
     lengths: Tensor             # [n] tokens of the longer formula
     labels: Tensor              # [n] index into RELATIONS
+    tables: Tensor | None = None        # [n, 2] truth tables; with them a batch has the labels of all its formulas
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The pairs `index` [B]: formulas [B, 2, L'], cut to the longest of them, and labels [B]."""
+        """The pairs `index` [B]: formulas [B, 2, L'], cut to the longest of them, and labels [B]; where the truth tables
+        are known [2B, 2B], of every formula to every one, in the order of formulas.flatten(0, 1)."""
         width = int(self.lengths[index].max())
         index = index.to(self.labels.device, non_blocking=True)
-        return self.formulas[index, :, :width].long(), self.labels[index]
+        formulas = self.formulas[index, :, :width].long()
+        if self.tables is None:
+            return formulas, self.labels[index]
+        tables = self.tables[index].flatten()                                 # [2B]
+        return formulas, table_labels(tables[:, None], tables)
 
 
 def infix(formula: str) -> list[str]:
@@ -267,33 +275,36 @@ def infix(formula: str) -> list[str]:
     return found
 
 
-def compact(pair: Pair) -> tuple[list[str], list[str]]:
-    """The tokens of a pair's formulas in a shorter form that says the same: in infix notation, the letters renamed
-    a, b, c, ... in order of appearance, because no relation depends on their names."""
-    formulas = infix(pair.left), infix(pair.right)
+def renamed(pair: Pair) -> Pair:
+    """A pair with its letters named a, b, c, ... in order of appearance: no relation depends on their names."""
+    formulas = tokenize(pair.left), tokenize(pair.right)
     names = dict(zip(dict.fromkeys(token for tokens in formulas for token in tokens if token in TABLES), LETTERS))
-    return tuple([names.get(token, token) for token in tokens] for tokens in formulas)
+    return Pair(pair.relation, *(" ".join(names.get(token, token) for token in tokens) for tokens in formulas))
 
 
-def encode(pairs, device="cpu", notation: str = "brackets") -> Examples:
-    """Pairs as `Examples`, in the notation of Bowman's files ("brackets") or of `compact`; the lengths stay on the CPU,
-    where batches are made."""
-    read = compact if notation == "compact" else lambda pair: (tokenize(pair.left), tokenize(pair.right))
-    texts = [bytes(IDS[token] for token in formula) for pair in pairs for formula in read(pair)]
-    width = max(map(len, texts), default=1)
-    ids = np.array([np.frombuffer(text.ljust(width, bytes([PAD])), np.uint8) for text in texts], np.uint8)
-    lengths = torch.tensor([len(text) for text in texts], dtype=torch.long).view(-1, 2).amax(1)     # [n]
+def encode(pairs, device="cpu", notation: str = "brackets", tables: bool = False) -> Examples:
+    """Pairs as `Examples`, in the notation of Bowman's files ("brackets") or in a shorter one that says the same
+    ("compact": `infix` of `renamed`); tables: with their truth tables. The lengths stay on the CPU, where batches are
+    made."""
+    tokens_of = infix if notation == "compact" else tokenize
+    pairs = [renamed(pair) for pair in pairs] if notation == "compact" else pairs
+    formulas = [formula for pair in pairs for formula in (pair.left, pair.right)]
+    read = {formula: bytes(IDS[token] for token in tokens_of(formula)) for formula in dict.fromkeys(formulas)}
+    width = max(map(len, read.values()), default=1)
+    texts = b"".join(read[formula].ljust(width, bytes([PAD])) for formula in formulas)
+    ids = torch.from_numpy(np.frombuffer(texts, np.uint8).reshape(len(pairs), 2, width).copy())
+    lengths = torch.tensor([len(read[formula]) for formula in formulas], dtype=torch.long).view(-1, 2).amax(1)     # [n]
     labels = torch.tensor([RELATIONS.index(pair.relation) for pair in pairs], dtype=torch.long)
-    return Examples(torch.from_numpy(ids).view(len(pairs), 2, width).to(device), lengths, labels.to(device))
+    known = None
+    if tables:
+        table = {formula: truth_table(formula) for formula in read}
+        known = np.array([table[formula] for formula in formulas], np.uint64).view(np.int64).reshape(-1, 2)
+        known = torch.from_numpy(known).to(device)
+    return Examples(ids.to(device), lengths, labels.to(device), known)
 
 
-def batches(lengths: Tensor, size: int, seed: int) -> list[Tensor]:
-    """Batches of `size` indices of pairs of similar lengths [n], in an order drawn from the seed.
-
-    Pairs are shuffled, sorted by length within a window of 50 batches and cut; then the batches are shuffled.
-    """
-    rng = torch.Generator().manual_seed(seed)
-    found = []
-    for window in torch.randperm(len(lengths), generator=rng).split(50 * size):
-        found += window[lengths[window].argsort(stable=True)].split(size)
-    return [found[i] for i in torch.randperm(len(found), generator=rng).tolist()]
+def table_labels(left: Tensor, right: Tensor) -> Tensor:
+    """`table_relation` for tensors: truth tables [...] as 64-bit masks -> index into RELATIONS [...]."""
+    cells = (left & right != 0, left & ~right != 0, right & ~left != 0, left | right != -1)      # -1 has every bit set
+    pattern = sum(cell.long() << place for place, cell in enumerate(cells))                    # 0..15
+    return PATTERNS.to(left.device)[pattern]

@@ -3,8 +3,6 @@
 Where the paper leaves a point open it follows Tran et al. 2018 ("The importance of being recurrent for modeling
 hierarchical structure"). The data: logic_data.py; training and the table: logic.py.
 """
-import math
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -15,31 +13,34 @@ from logic_data import PAD, RELATIONS
 from transformer import Embedding, Encoder, TransformerConfig, disagreement, positions
 
 QUERIES = 2
+NO_PAIR = -100                                         # a label that the loss leaves out
 
 
 class SpreadEmbedding(Embedding):
-    """Word embeddings times sqrt(d), plus positions that lie apart, with dropout: ids [2B, L] -> [2B, L, d].
+    """Word embeddings times sqrt(d), plus positions that lie apart, with dropout: ids [N, L] -> [N, L, d].
 
-    In training the L positions are drawn, in ascending order, from the first `reach` ones; in a test they stand evenly
-    over `reach`, by the longer formula of each pair. So a formula longer than all of training meets no position that
-    was never trained (Ruoss et al. 2023, "Randomized positional encodings boost length generalization").
+    In training the positions of a formula are drawn, in ascending order, from the first `reach` ones; in a test they
+    stand evenly over them. So a formula longer than all of training meets no position that was never trained, as long as
+    it has at most `reach` tokens; a longer one is counted (Ruoss et al. 2023, "Randomized positional encodings boost
+    length generalization of Transformers").
     """
 
     def __init__(self, vocab_size: int, d_model: int, dropout: float, reach: int):
         super().__init__(vocab_size, d_model, dropout)
         self.reach = reach
 
-    def forward(self, ids: Tensor) -> Tensor:
-        L, d = ids.shape[1], self.embedding_dim
+    def positions(self, ids: Tensor, start: int) -> Tensor:
+        """ids [N, L] -> [N, L, d]."""
+        N, L = ids.shape
+        reach = max(self.reach, L)
         if self.training:
-            places = torch.randperm(max(self.reach, L))[:L].sort().values.to(ids.device)   # [L]
+            places = torch.rand(N, reach, device=ids.device).argsort(-1)[:, :L]             # [N, L], without repetition
+            places = places.masked_fill(ids == PAD, reach - 1).sort(-1).values              # padding comes last
         else:
-            longer = (ids != PAD).sum(-1).view(-1, 2).amax(-1).repeat_interleave(2)[:, None]   # [2B, 1]
-            places = torch.arange(L, device=ids.device) * longer.clamp(min=self.reach) // longer   # [2B, L]
-        table = positions(max(self.reach, L), d, device=ids.device, dtype=self.weight.dtype)
-        places = places.clamp(max=len(table) - 1)                            # those of padding
-        x = F.embedding(ids, self.weight) * math.sqrt(d) + table[places]             # [2B, L, d]
-        return F.dropout(x, self.dropout, self.training)
+            length = (ids != PAD).sum(-1, keepdim=True).clamp(min=1)                        # [N, 1]
+            places = torch.arange(L, device=ids.device) * length.clamp(min=self.reach) // length    # [N, L]
+        table = positions(reach, self.embedding_dim, device=ids.device, dtype=self.weight.dtype)
+        return table[places.clamp(max=reach - 1)]                                           # [N, L, d]
 
 
 class LogicModel(nn.Module):
@@ -65,24 +66,52 @@ class LogicModel(nn.Module):
             nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
             nn.init.zeros_(linear.bias)
 
-    def forward(self, formulas: Tensor) -> tuple[Tensor, dict, Tensor]:
-        """formulas [B, 2, L] -> logits [B, 7], the encoder's heads {"enc": [Heads, ...]}, mask [2B, L].
+    def read(self, formulas: Tensor) -> tuple[Tensor, Tensor, dict, Tensor]:
+        """formulas [B, 2, L] -> vectors [n, 2d] of the n formulas read, place [2B] of every formula among them, the
+        encoder's heads {"enc": [Heads, ...]}, mask [n, L].
 
-        In training a formula that stands in several pairs is read once, n <= 2B in all, unless dropout or a regularizer
-        tells them apart.
+        In training a formula that stands in several pairs is read once, n <= 2B, unless dropout or a regularizer tells
+        its copies apart.
         """
-        ids, place = formulas.flatten(0, 1), None                             # [2B, L]
+        ids = formulas.flatten(0, 1)                                         # [2B, L]
+        place = torch.arange(len(ids), device=ids.device)
         if self.training and not self.config.dropout and not self.config.reg:
             ids, place = ids.unique(dim=0, return_inverse=True)              # [n, L], [2B]
         mask = ids != PAD
         states, heads = self.encoder(self.embedding(ids), mask)              # [n, L, d]
         queries = self.queries.expand(len(ids), -1, -1)                      # [n, 2, d]
         vectors, _ = self.pooling(queries, states, mask[:, None, None, :])   # [n, 2, d]
-        vectors = vectors if place is None else vectors.index_select(0, place)               # [2B, 2, d]
-        return self.classifier(vectors.reshape(len(formulas), -1)), {"enc": heads}, mask
+        return vectors.flatten(1), place, {"enc": heads}, mask
+
+    def forward(self, formulas: Tensor) -> tuple[Tensor, dict, Tensor]:
+        """formulas [B, 2, L] -> logits [B, 7], the encoder's heads {"enc": [Heads, ...]}, mask [n, L], see `read`."""
+        vectors, place, heads, mask = self.read(formulas)
+        return self.classifier(vectors[place].view(len(formulas), -1)), heads, mask
+
+    def every_pair(self, vectors: Tensor) -> Tensor:
+        """The classifier on all ordered pairs of formulas: vectors [n, 2d] -> logits [n, n, 7].
+
+        Its first layer is a sum, W [u; v] + b = (W_l u + b) + W_r v, so it reads each formula twice, not each pair.
+        """
+        first, *others = self.classifier
+        W_l, W_r = first.weight.chunk(2, dim=1)                              # [d, 2d] each
+        x = F.linear(vectors, W_l, first.bias)[:, None] + F.linear(vectors, W_r)             # [n, n, d]
+        for layer in others:
+            x = layer(x)
+        return x
 
     def loss(self, formulas: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy per pair - lambda D (Li 2018 section 3.1; D is 0 without --reg)."""
-        logits, heads, mask = self(formulas)
+        """Mean cross-entropy - lambda D (Li 2018 section 3.1; D is 0 without --reg).
+
+        labels [B]: of the pairs; labels [2B, 2B]: of every formula of the batch to every one, left and right ones in
+        turn, which is thousands of answers to learn from for the cost of reading the same 2B formulas.
+        """
+        vectors, place, heads, mask = self.read(formulas)
+        if labels.dim() == 1:
+            logits = self.classifier(vectors[place].view(len(formulas), -1))                 # [B, 7]
+        else:
+            logits = self.every_pair(vectors).flatten(0, 1)                  # [n^2, 7]
+            copy = torch.empty_like(place[:len(vectors)]).scatter_(0, place, torch.arange(len(place), device=place.device))
+            labels = labels[copy][:, copy].fill_diagonal_(NO_PAIR).flatten() # [n^2]: a formula and itself are no pair
         D = disagreement(self.config, heads, mask) if self.config.reg else 0.0
-        return F.cross_entropy(logits, labels) - self.config.reg_weight * D
+        return F.cross_entropy(logits, labels, ignore_index=NO_PAIR) - self.config.reg_weight * D

@@ -197,10 +197,12 @@ class Embedding(nn.Embedding):
         nn.init.normal_(self.weight, std=d_model ** -0.5)
 
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
-        d = self.embedding_dim
-        x = super().forward(ids) * math.sqrt(d)                              # [B, L, d]
-        x = x + positions(ids.shape[1], d, start, x.device, x.dtype)
-        return F.dropout(x, self.dropout, self.training)
+        x = super().forward(ids) * math.sqrt(self.embedding_dim)             # [B, L, d]
+        return F.dropout(x + self.positions(ids, start), self.dropout, self.training)
+
+    def positions(self, ids: Tensor, start: int) -> Tensor:
+        """What is added to the words: ids [B, L] -> [L, d], from position `start` on."""
+        return positions(ids.shape[1], self.embedding_dim, start, ids.device, self.weight.dtype)
 
 
 def _attention(config: TransformerConfig, component: str, layer: int) -> MultiHeadAttention:

@@ -27,6 +27,17 @@ def build(agg="linear", reg=(), d=8, reach=0, **other):
     return logic.LogicModel(config, reach).double().eval()
 
 
+def undropped(model):
+    """The model without dropout."""
+    model.config = dataclasses.replace(model.config, dropout=0.0)
+    for part in model.modules():
+        if isinstance(getattr(part, "dropout", None), float):
+            part.dropout = 0.0
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    return model
+
+
 def pairs(count, seed=0):
     """Generated pairs, count // 12 of every length: one batch, formulas and labels."""
     bins = generate(raw=20 * count, seed=seed)
@@ -67,13 +78,7 @@ def test_pooling_is_two_queries_by_multi_head_attention_and_four_vectors_are_cla
 
 def test_a_formula_of_several_pairs_is_read_once():
     """In training without dropout: the loss and the gradients are those of reading every copy."""
-    model, (ids, labels) = build(), pairs(24)
-    model.config = dataclasses.replace(model.config, dropout=0.0)
-    for part in model.modules():
-        if isinstance(getattr(part, "dropout", None), float):
-            part.dropout = 0.0
-        if isinstance(part, torch.nn.Dropout):
-            part.p = 0.0
+    model, (ids, labels) = undropped(build()), pairs(24)
     ids = torch.cat([ids, ids[:5].flip(1)])                                   # copies on the other side
     labels, read = torch.cat([labels, labels[:5]]), []
     model.embedding.register_forward_pre_hook(lambda module, inputs: read.append(len(inputs[0])))
@@ -92,27 +97,49 @@ def test_a_formula_of_several_pairs_is_read_once():
 
 
 def test_spread_positions():
-    """In training some of the first `reach` places in ascending order; in a test even ones, by the longer formula."""
+    """In training some of the first `reach` places in ascending order; in a test even ones; by formula, not by batch."""
     d, reach, table = 8, 12, positions(12, 8, dtype=torch.float64)
     embedding = logic_model.SpreadEmbedding(len(IDS) + 1, d, 0.0, reach).double()
-    ids = torch.tensor([[3, 6, 0, 0, 0], [1, 6, 4, 7, 2], [6, 0, 0, 0, 0], [3, 7, 0, 0, 0]])    # two pairs
+    ids = torch.tensor([[3, 6, 0, 0, 0], [1, 6, 4, 7, 2], [6, 0, 0, 0, 0], [3, 7, 6, 0, 0]])
     words = embedding.weight[ids] * math.sqrt(d)
     found, seen = embedding.eval()(ids) - words, ids != 0
-    places = torch.tensor([[0, 2, 4, 7, 9], [0, 2, 4, 7, 9], [0, 6, 0, 0, 0], [0, 6, 0, 0, 0]])   # floor(12 i / longer)
+    places = torch.tensor([[0, 6, 0, 0, 0], [0, 2, 4, 7, 9], [0] * 5, [0, 4, 8, 0, 0]])       # floor(12 i / length)
     torch.testing.assert_close(found[seen], table[places][seen])
     wide = F.pad(ids, (0, 20))                                                # padding moves nothing
     torch.testing.assert_close(embedding(wide)[:, :5][seen], embedding(ids)[seen])
-    drawn = set()
-    for _ in range(50):
+    drawn, differ = [set() for _ in ids], 0
+    for _ in range(100):
         found = embedding.train()(ids) - words                                # [4, 5, d]
         rows = (found[:, :, None] - table).abs().amax(-1).argmin(-1)          # the places drawn
         torch.testing.assert_close(found, table[rows])
-        assert (rows == rows[0]).all() and (rows[0].diff() > 0).all()
-        drawn |= set(rows[0].tolist())
-    assert drawn == set(range(reach))
+        for row, length, places in zip(rows.tolist(), (2, 5, 1, 3), drawn):
+            assert row[:length] == sorted(set(row[:length]))
+            places |= set(row[:length])
+        differ += rows[0, 0] != rows[3, 0]
+    assert all(places == set(range(reach)) for places in drawn) and differ > 50
     long = torch.ones(2, 30, dtype=torch.long)                                # longer than the reach: counted
-    torch.testing.assert_close(embedding.eval()(long) - embedding.weight[1] * math.sqrt(d),
-                               positions(30, d, dtype=torch.float64).expand(2, -1, -1))
+    for training in (True, False):
+        torch.testing.assert_close(embedding.train(training)(long) - embedding.weight[1] * math.sqrt(d),
+                                   positions(30, d, dtype=torch.float64).expand(2, -1, -1))
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_loss_over_every_pair_of_a_batch(once):
+    """The mean over all ordered pairs of the formulas that were read, a formula with itself left out, by a loop."""
+    model = undropped(build())
+    bins = generate(raw=400, seed=3)
+    data = encode([pair for size in (1, 2, 5) for pair in bins[size][:6]], tables=True)
+    formulas, labels = data.batch(torch.arange(len(data.labels)))
+    ids = formulas.flatten(0, 1)
+    kept = [i for i, row in enumerate(ids.tolist()) if not once or row not in ids[:i].tolist()]
+    assert (len(kept) < len(ids)) == once
+    losses = []
+    for i in kept:
+        for j in kept:
+            if i != j:
+                logits = model.eval()(torch.stack([ids[i], ids[j]])[None])[0]
+                losses.append(F.cross_entropy(logits, labels[i, j][None]))
+    torch.testing.assert_close(model.train(once).loss(formulas, labels), torch.stack(losses).mean())
 
 
 @pytest.mark.parametrize("agg", ["linear", "em"])
@@ -121,6 +148,9 @@ def test_loss_is_cross_entropy_minus_lambda_disagreement(agg):
     logits, heads, mask = model(ids)
     D = sum(output_disagreement(layer.outputs, mask) for layer in heads["enc"]) / 2
     torch.testing.assert_close(model.loss(ids, labels), F.cross_entropy(logits, labels) - 0.7 * D)
+    matrix = torch.randint(7, (2 * len(ids), 2 * len(ids)))                   # of every pair of the batch
+    torch.testing.assert_close(model.loss(ids, matrix), F.cross_entropy(
+        model.every_pair(model.read(ids)[0]).flatten(0, 1), matrix.fill_diagonal_(-100).flatten()) - 0.7 * D)
     assert -1 <= D < 0
     plain = build(agg)
     plain.load_state_dict(model.state_dict())
@@ -225,13 +255,14 @@ def test_training_learns():
 
 
 @pytest.mark.parametrize("decay", [False, True])
-def test_the_learning_rate_stays_or_falls_to_0(tmp_path, monkeypatch, decay):
+def test_the_learning_rate_stays_or_rises_and_falls_to_0(tmp_path, monkeypatch, decay):
     data = encode([Pair("=", "a", "a"), Pair("#", "a", "b"), Pair("^", "a", "( not a )")])
-    args = logic.parser().parse_args(["--lr", "0.5", "--epochs", "3", "--batch", "2"])
+    args = logic.parser().parse_args(["--lr", "0.5", "--epochs", "20", "--batch", "1"])
     rates, step = [], torch.optim.Adam.step
     monkeypatch.setattr(torch.optim.Adam, "step", lambda self: rates.append(self.param_groups[0]["lr"]) or step(self))
     classify.fit(build, {"train": data, "valid": data}, args, 1, tmp_path / "state.pt", lambda text: None, decay)
-    assert rates == pytest.approx([0.5 * (1 - i / 6) if decay else 0.5 for i in range(6)])
+    rise = {0: 1 / 3, 1: 2 / 3}                                               # a twentieth of 60 steps
+    assert rates == pytest.approx([0.5 * rise.get(i, 1) * (1 - i / 60) if decay else 0.5 for i in range(60)])
 
 
 def test_summary_weights_bins_by_their_pairs_and_leaves_empty_ones_out():

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from cli import UserError
-from logic_data import (BINS, EVERY, IDS, LETTERS, RELATIONS, Pair, batches, compact, encode, generate,
-                        infix, operators, random_formula, read_files, read_pairs, relation, split, tokenize, truth_table, write_files)
+from logic_data import (BINS, EVERY, IDS, LETTERS, RELATIONS, Pair, encode, generate, infix, operators, random_formula,
+                        read_files, read_pairs, relation, renamed, split, table_labels, table_relation, tokenize,
+                        truth_table, write_files)
 
 FILES = Path(__file__).resolve().parents[2] / "shared" / "data" / "propositional_logic"
 needs_files = pytest.mark.skipif(not FILES.is_dir(), reason="Bowman et al.'s files are not at hand")
@@ -281,10 +282,12 @@ def test_infix_notation_says_the_same():
 
 
 def test_compact_pairs_have_their_letters_in_order_of_appearance():
-    assert compact(Pair("#", "( f ( and c ) )", "( c ( or ( not a ) ) )")) == (
-        "( a and b )".split(), "( b or not c )".split())
+    assert renamed(Pair("#", "( f ( and c ) )", "( c ( or ( not a ) ) )")) == Pair(
+        "#", "( a ( and b ) )", "( b ( or ( not c ) ) )")
     for pair in generate(raw=2000)[6]:
-        left, right = compact(pair)
+        new = renamed(pair)
+        assert new.relation == pair.relation == relation(new.left, new.right)
+        left, right = infix(new.left), infix(new.right)
         letters = [token for token in left + right if token in LETTERS]
         assert sorted(set(letters)) == list(dict.fromkeys(letters)) == list(LETTERS[:len(set(letters))])
         back = dict(zip(letters, (token for token in infix(pair.left) + infix(pair.right) if token in LETTERS)))
@@ -293,12 +296,28 @@ def test_compact_pairs_have_their_letters_in_order_of_appearance():
     assert data.formulas.tolist() == [[[IDS["a"], 0], [IDS["not"], IDS["a"]]]]
 
 
-def test_batches_hold_every_pair_once_and_pairs_of_like_length():
-    lengths = torch.randint(1, 60, (5000,))
-    found = batches(lengths, 32, seed=1)
-    assert sorted(torch.cat(found).tolist()) == list(range(5000)) and max(map(len, found)) == 32
-    assert [b.tolist() for b in batches(lengths, 32, seed=1)] == [b.tolist() for b in found]
-    assert [b.tolist() for b in batches(lengths, 32, seed=2)] != [b.tolist() for b in found]
-    assert sum(lengths[b].max().item() * len(b) for b in found) < 1.1 * lengths.sum()
-    firsts = [lengths[b].max().item() for b in found]
-    assert firsts != sorted(firsts)
+@pytest.mark.parametrize("notation", ["brackets", "compact"])
+def test_with_truth_tables_a_batch_has_the_relations_of_all_its_formulas(notation):
+    bins = generate(raw=4000)
+    pairs = [pair for size in BINS for pair in bins[size][:5]] + [
+        Pair("#", "( f ( and ( not f ) ) )", "( f ( or ( not f ) ) )")]               # no relation of its own: `#`
+    data = encode(pairs, notation=notation, tables=True)
+    index = torch.tensor([60, 3, 17, 41, 8, 55, 29])
+    formulas, labels = data.batch(index)
+    read = [renamed(pairs[i]) if notation == "compact" else pairs[i] for i in index]
+    texts = [text for pair in read for text in (pair.left, pair.right)]
+    assert labels.tolist() == [[RELATIONS.index(relation(left, right)) for right in texts] for left in texts]
+    assert labels[::2, 1::2].diagonal().tolist() == data.labels[index].tolist()      # a pair's own label
+    plain = encode(pairs, notation=notation)
+    assert plain.tables is None and (plain.batch(index)[0] == formulas).all()
+    assert (plain.batch(index)[1] == data.labels[index]).all()
+
+
+def test_relations_of_tensors_are_those_of_the_definition():
+    """All 16 patterns of joint values, also with bit 63, which is a tensor's sign."""
+    tables = [truth_table(text) for text in ("a", "b", "( not a )", "( a ( and b ) )", "( a ( or f ) )", "f",
+                                             "( not f )", "( a ( or ( not a ) ) )", "( a ( and ( not a ) ) )")]
+    signed = torch.tensor([table - (table >> 63 << 64) for table in tables])
+    found = table_labels(signed[:, None], signed)
+    assert found.tolist() == [[RELATIONS.index(table_relation(left, right)) for right in tables] for left in tables]
+    assert set(found.flatten().tolist()) == set(range(7))
