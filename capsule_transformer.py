@@ -70,7 +70,7 @@ def horizontal_routing(logits: Tensor, iterations: int = 3, mask: Tensor | None 
     takes_part = torch.ones(last, L, dtype=torch.bool, device=E.device).tril(L - last)     # [last, L_q]: t <= l
     if rows is not None:                                 # a t that takes no part has zero votes; an l comes out as 0
         takes_part = (takes_part & rows[..., L - last:].unsqueeze(-1)).unsqueeze(-3)     # [..., 1, last, L_q]
-    B = E.new_zeros(E.shape[:-2] + (last, L))                                # [..., H, l, t]
+    B = E.new_zeros(*E.shape[:-2], last, L)                                  # [..., H, l, t]
     with _full_precision(E):
         # Omega_l = ROUTING({V_{t->h}}, T), t <= l                             Eq. 14
         # the L routings side by side: row l of B[:, h] routes to head h, two matrix products per iteration

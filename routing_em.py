@@ -43,7 +43,7 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
     M, N = V.shape[-3:-1]
     # C_mn = 1 / N: S_n = M / N, C_mn / S_n = 1 / M
-    S, share = V.new_full(V.shape[:-3] + (N,), M / N), V.new_full((M, 1, 1), 1 / M)
+    S, share = V.new_full((*V.shape[:-3], N), M / N), V.new_full((M, 1, 1), 1 / M)
     for t in range(iterations):
         # M-step: C is held, mu, sigma and A are adjusted
         if t > 0:

@@ -177,6 +177,15 @@ def test_compiled_equals_eager(compiling):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
+def test_compiled_capsule_attention_takes_a_batch_of_one_sentence(compiling):
+    """After a larger one: torch.compile makes a form of its own for a dimension of 1."""
+    for B, L in ((3, 6), (1, 5)):
+        E = normal(B, 2, L, L)
+        ours, theirs = routed(horizontal_routing, E, 2, None, L, varying=(0, 2, 3)), horizontal_routing(E, 2)
+        for x, y in zip(gradients(ours, [E]), gradients(theirs, [E])):
+            torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
+
+
 def test_without_a_compiler_one_line_and_the_eager_routing(tmp_path):
     code = ("import torch, fast_routing as f, routing_dynamic as r\n"
             "assert not f.compile_routing()\n"
