@@ -83,9 +83,9 @@ def fit(build, data: dict, args, seed: int, path: Path, say=print, decay: bool =
     "parameters", "seconds", "history": [{"epoch", "loss", "valid"}, ...]}).
 
     build(): a new model; data: {"train": examples, "valid": examples}; args: epochs, lr, batch; decay: the learning rate
-    rises to lr over the first twentieth of the steps while it falls linearly to 0 at the last. After every epoch all that resuming takes is saved at
-    `path`; a run taken up there ends as it would have without the break, because an epoch draws everything from its own
-    seed.
+    rises to lr over the first twentieth of the steps while it falls linearly to 0 at the last. After every epoch all that
+    resuming takes is saved at `path`; a run taken up there ends as it would have without the break, because an epoch draws
+    everything from its own seed.
     """
     torch.manual_seed(seed)
     model = build().to(data["train"].labels.device)

@@ -64,7 +64,7 @@ def run(command, parser: Parser, argv=None) -> int:
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        message = "the memory does not suffice: choose a smaller model, or smaller batches with --max-tokens"
+        message = "the memory does not suffice: choose a smaller model, or smaller batches (--max-tokens, --batch)"
     print(f"{parser.prog}: error: {' '.join(str(message).split())}", file=sys.stderr)
     return 2
 

@@ -86,9 +86,13 @@ class LogicModel(nn.Module):
     def forward(self, formulas: Tensor) -> tuple[Tensor, dict, Tensor]:
         """formulas [B, 2, L] -> logits [B, 7], the encoder's heads {"enc": [Heads, ...]}, mask [n, L], see `read`."""
         vectors, place, heads, mask = self.read(formulas)
-        return self.classifier(vectors[place].view(len(formulas), -1)), heads, mask
+        return self.classify(vectors, place), heads, mask
 
-    def every_pair(self, vectors: Tensor) -> Tensor:
+    def classify(self, vectors: Tensor, place: Tensor) -> Tensor:
+        """Vectors [n, 2d] and the places [2B] of the left and right formulas in turn -> logits [B, 7]."""
+        return self.classifier(vectors.index_select(0, place).view(len(place) // 2, -1))
+
+    def classify_all(self, vectors: Tensor) -> Tensor:
         """The classifier on all ordered pairs of formulas: vectors [n, 2d] -> logits [n, n, 7].
 
         Its first layer is a sum, W [u; v] + b = (W_l u + b) + W_r v, so it reads each formula twice, not each pair.
@@ -108,10 +112,12 @@ class LogicModel(nn.Module):
         """
         vectors, place, heads, mask = self.read(formulas)
         if labels.dim() == 1:
-            logits = self.classifier(vectors[place].view(len(formulas), -1))                 # [B, 7]
+            cross_entropy = F.cross_entropy(self.classify(vectors, place), labels)
         else:
-            logits = self.every_pair(vectors).flatten(0, 1)                  # [n^2, 7]
-            copy = torch.empty_like(place[:len(vectors)]).scatter_(0, place, torch.arange(len(place), device=place.device))
-            labels = labels[copy][:, copy].fill_diagonal_(NO_PAIR).flatten() # [n^2]: a formula and itself are no pair
+            n, device = len(vectors), place.device
+            copy = torch.zeros(n, dtype=torch.long, device=device).scatter(0, place, torch.arange(len(place), device=device))
+            labels = labels[copy][:, copy].fill_diagonal_(NO_PAIR)           # [n, n]: a formula and itself are no pair
+            cross_entropy = F.cross_entropy(self.classify_all(vectors).flatten(0, 1), labels.flatten(),
+                                            ignore_index=NO_PAIR, reduction="sum") / max(1, n * (n - 1))
         D = disagreement(self.config, heads, mask) if self.config.reg else 0.0
-        return F.cross_entropy(logits, labels, ignore_index=NO_PAIR) - self.config.reg_weight * D
+        return cross_entropy - self.config.reg_weight * D

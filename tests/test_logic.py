@@ -140,6 +140,9 @@ def test_loss_over_every_pair_of_a_batch(once):
                 logits = model.eval()(torch.stack([ids[i], ids[j]])[None])[0]
                 losses.append(F.cross_entropy(logits, labels[i, j][None]))
     torch.testing.assert_close(model.train(once).loss(formulas, labels), torch.stack(losses).mean())
+    one = encode([Pair("=", "a", "a")], tables=True).batch(torch.tensor([0]))                # nothing to learn, no NaN
+    if once:
+        assert model.loss(*one) == 0
 
 
 @pytest.mark.parametrize("agg", ["linear", "em"])
@@ -150,7 +153,7 @@ def test_loss_is_cross_entropy_minus_lambda_disagreement(agg):
     torch.testing.assert_close(model.loss(ids, labels), F.cross_entropy(logits, labels) - 0.7 * D)
     matrix = torch.randint(7, (2 * len(ids), 2 * len(ids)))                   # of every pair of the batch
     torch.testing.assert_close(model.loss(ids, matrix), F.cross_entropy(
-        model.every_pair(model.read(ids)[0]).flatten(0, 1), matrix.fill_diagonal_(-100).flatten()) - 0.7 * D)
+        model.classify_all(model.read(ids)[0]).flatten(0, 1), matrix.fill_diagonal_(-100).flatten()) - 0.7 * D)
     assert -1 <= D < 0
     plain = build(agg)
     plain.load_state_dict(model.state_dict())
