@@ -1,7 +1,8 @@
 """Training and testing a classifier of sentences or pairs, an epoch at a time: what logic.py and probe.py share.
 
 A model has `loss(inputs, labels)` and gives its logits [B, classes] as the first thing it returns; examples have
-`lengths` [n], `labels` [n] and `batch(index)`, the inputs and labels of those examples.
+`lengths` [n], `labels` [n] and `batch(index)`, the inputs and labels of those examples; for `accuracy` the
+labels are one per example, in training whatever `loss` takes.
 """
 import math
 import sys
@@ -16,12 +17,13 @@ from tqdm import tqdm
 from checkpoint import check_weights, load, load_model_state, save
 from cli import UserError
 
-WARMUP = 0.05                   # share of the steps over which a learning rate that falls rises first
+WARMUP = 0.05                   # share of the steps over which a learning rate that falls is scaled up
+
 
 def batches(lengths: Tensor, size: int, seed: int) -> list[Tensor]:
     """Batches of `size` indices of examples of similar lengths [n], in an order drawn from the seed.
 
-    They are shuffled, sorted by length within a window of 50 batches and cut; then the batches are shuffled.
+    The examples are shuffled, sorted by length within a window of 50 batches and cut; then the batches are shuffled.
     """
     rng = torch.Generator().manual_seed(seed)
     found = []
@@ -83,9 +85,9 @@ def fit(build, data: dict, args, seed: int, path: Path, say=print, decay: bool =
     "parameters", "seconds", "history": [{"epoch", "loss", "valid"}, ...]}).
 
     build(): a new model; data: {"train": examples, "valid": examples}; args: epochs, lr, batch; decay: the learning rate
-    rises to lr over the first twentieth of the steps while it falls linearly to 0 at the last. After every epoch all that
-    resuming takes is saved at `path`; a run taken up there ends as it would have without the break, because an epoch draws
-    everything from its own seed.
+    falls linearly from lr towards 0 after the last step, and over the first twentieth of the steps it is scaled up from 0.
+    After every epoch all that resuming takes is saved at `path`; a run taken up there ends as it would have without the
+    break, because an epoch draws everything from its own seed.
     """
     torch.manual_seed(seed)
     model = build().to(data["train"].labels.device)

@@ -155,13 +155,14 @@ def parser() -> Parser:
     g = p.add_argument_group("training")
     g.add_argument("--epochs", type=whole(1), help=both("epochs"), **none)
     g.add_argument("--lr", type=real(0, 1e3, low_open=True), help=f"learning rate of Adam ({both('lr')})", **none)
-    g.add_argument("--decay", choices=("none", "linear"), help="of the learning rate: linearly to 0, after a "
-                   f"rise over a twentieth of the steps ({both('decay')})", **none)
+    g.add_argument("--decay", choices=("none", "linear"), help="of the learning rate: linear falls from "
+                   f"--lr towards 0, scaled up from 0 over the first twentieth of the steps ({both('decay')})", **none)
     g.add_argument("--spread", type=whole(0, 10 ** 5), metavar="N", help="spread the positions of a formula over N, for "
                    f"longer formulas than in training; 0 counts its tokens ({both('spread')})", **none)
     g.add_argument("--batch", type=whole(1, 10 ** 6), help=f"pairs per step ({both('batch')})", **none)
-    g.add_argument("--learn", choices=("pairs", "batch"), help="the relations of a batch's pairs, or of every formula of "
-                   f"the batch to every other, none longer than those of the pairs ({both('learn')})", **none)
+    g.add_argument("--learn", choices=("pairs", "batch"), help="from the labels of a batch's pairs, or from the relations "
+                   "of all its formulas to each other, by their truth tables; memory then grows with the square of --batch "
+                   f"({both('learn')})", **none)
     g = p.add_argument_group("machine")
     g.add_argument("--name", type=folder_name, metavar="NAME", help="name of the run's folder (logic, with "
                    "--full logic-full)", **none)

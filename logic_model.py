@@ -30,17 +30,18 @@ class SpreadEmbedding(Embedding):
         self.reach = reach
 
     def positions(self, ids: Tensor, start: int) -> Tensor:
-        """ids [N, L] -> [N, L, d]."""
+        """ids [N, L] -> [N, L, d]; formulas are read whole, so `start` is 0."""
         N, L = ids.shape
-        reach = max(self.reach, L)
+        length = (ids != PAD).sum(-1, keepdim=True).clamp(min=1)             # [N, 1]
+        reach, most = length.clamp(min=self.reach), max(L, self.reach)       # [N, 1], the largest of them
         if self.training:
-            places = torch.rand(N, reach, device=ids.device).argsort(-1)[:, :L]             # [N, L], without repetition
-            places = places.masked_fill(ids == PAD, reach - 1).sort(-1).values              # padding comes last
+            beyond = torch.arange(most, device=ids.device) >= reach          # [N, most]
+            order = torch.rand(N, most, device=ids.device).masked_fill(beyond, 2.0).argsort(-1)
+            places = order[:, :L].masked_fill(ids == PAD, most - 1).sort(-1).values      # [N, L], padding comes last
         else:
-            length = (ids != PAD).sum(-1, keepdim=True).clamp(min=1)                        # [N, 1]
-            places = torch.arange(L, device=ids.device) * length.clamp(min=self.reach) // length    # [N, L]
-        table = positions(reach, self.embedding_dim, device=ids.device, dtype=self.weight.dtype)
-        return table[places.clamp(max=reach - 1)]                                           # [N, L, d]
+            places = torch.arange(L, device=ids.device) * reach // length    # [N, L]
+        table = positions(most, self.embedding_dim, device=ids.device, dtype=self.weight.dtype)
+        return table[places.clamp(max=most - 1)]                             # [N, L, d]
 
 
 class LogicModel(nn.Module):

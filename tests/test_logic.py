@@ -117,10 +117,13 @@ def test_spread_positions():
             places |= set(row[:length])
         differ += rows[0, 0] != rows[3, 0]
     assert all(places == set(range(reach)) for places in drawn) and differ > 50
-    long = torch.ones(2, 30, dtype=torch.long)                                # longer than the reach: counted
-    for training in (True, False):
-        torch.testing.assert_close(embedding.train(training)(long) - embedding.weight[1] * math.sqrt(d),
-                                   positions(30, d, dtype=torch.float64).expand(2, -1, -1))
+    long, table = torch.ones(2, 30, dtype=torch.long), positions(30, d, dtype=torch.float64)
+    long[1, 3:] = 0
+    for training in (True, False) * 5:                                        # longer than the reach: counted
+        found = embedding.train(training)(long) - embedding.weight[long] * math.sqrt(d)      # [2, 30, d]
+        torch.testing.assert_close(found[0], table)
+        rows = (found[1, :3, None] - table).abs().amax(-1).argmin(-1).tolist()               # a short one beside it is not
+        assert rows == sorted(set(rows)) and rows[-1] < reach
 
 
 @pytest.mark.parametrize("once", [True, False])
@@ -190,6 +193,17 @@ def command(tmp_path, *flags, pairs=400):
     """The command with a model of seconds; returns its exit status."""
     return logic.main(["--runs", str(tmp_path), "--device", "cpu", "--pairs", str(pairs), "--d-model", "8",
                        "--d-ff", "8", "--heads", "2", "--epochs", "2", "--batch", "64", *flags])
+
+
+@pytest.mark.parametrize("flags, dimensions", [([], 2), (["--learn", "pairs", "--decay", "none"], 1)])
+def test_learn_and_decay_reach_the_training(tmp_path, monkeypatch, flags, dimensions):
+    """Labels [2B, 2B] of every pair of a batch or [B] of the drawn ones; a learning rate that falls or stays."""
+    seen, rates, loss, step = set(), [], logic.LogicModel.loss, torch.optim.Adam.step
+    monkeypatch.setattr(logic.LogicModel, "loss", lambda self, formulas, labels: (
+        seen.add(labels.dim()), loss(self, formulas, labels))[1])
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda self: rates.append(self.param_groups[0]["lr"]) or step(self))
+    assert command(tmp_path, *flags, "--lr", "0.01") == 0
+    assert seen == {dimensions} and (rates[-1] == 0.01) == (dimensions == 1)
 
 
 def test_a_run_keeps_finished_models_and_goes_on(tmp_path, capsys):

@@ -314,7 +314,7 @@ def test_with_truth_tables_a_batch_has_the_relations_of_all_its_formulas(notatio
 
 
 def test_relations_of_tensors_are_those_of_the_definition():
-    """All 16 patterns of joint values, also with bit 63, which is a tensor's sign."""
+    """All 15 patterns of joint values that can occur, also with bit 63, which is a tensor's sign."""
     tables = [truth_table(text) for text in ("a", "b", "( not a )", "( a ( and b ) )", "( a ( or f ) )", "f",
                                              "( not f )", "( a ( or ( not a ) ) )", "( a ( and ( not a ) ) )")]
     signed = torch.tensor([table - (table >> 63 << 64) for table in tables])
