@@ -81,7 +81,7 @@ def keep_freed_memory() -> None:
         return
     M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
     mallopt(M_MMAP_MAX, 0)
-    mallopt(M_TRIM_THRESHOLD, 2 ** 31 - 1)
+    mallopt(M_TRIM_THRESHOLD, -1)                        # never give back
 
 
 def machine(name: str) -> Machine:
