@@ -227,8 +227,8 @@ def infer(args) -> None:
     path = Path(args.runs) / args.name
     settings = {"models": {name: dataclasses.asdict(config) for name, config in configs.items()},
                 "data_checksum": checksum(parts),
-                **{name: getattr(args, name) for name in ("epochs", "lr", "decay", "batch", "notation", "spread",
-                                                              "learn")}}
+                **{name: getattr(args, name) for name in (
+                    "epochs", "lr", "decay", "batch", "notation", "spread", "learn")}}
     with RunFolder(path, settings) as folder:
         say = lambda text: tqdm.write(text, file=sys.stdout) or sys.stdout.flush()
         say(f"{path}: {len(data['train'].labels):,} pairs to train on, {len(data['valid'].labels):,} to validate,"

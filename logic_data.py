@@ -102,10 +102,15 @@ def _misplaced(tokens: list[str], at: int, wanted: str) -> UserError:
     return UserError(f"token {at + 1}, {tokens[at][:40]!r}, of formula {formula}: expected {wanted}")
 
 
+def cells(left, right, every=EVERY):
+    """Which cells of the 2x2 table of joint values are not empty: those of CELLS, for two truth tables or tensors of them,
+    with `every` the table of a tautology."""
+    return left & right != 0, left & ~right != 0, right & ~left != 0, left | right != every
+
+
 def table_relation(left: int, right: int) -> str:
-    """The relation of two truth tables: which cells of the 2x2 table of joint values are not empty."""
-    cells = (left & right != 0, left & ~right != 0, right & ~left != 0, left | right != EVERY)
-    return CELLS.get(cells, "#")
+    """The relation of two truth tables."""
+    return CELLS.get(cells(left, right), "#")
 
 
 def relation(left: str, right: str) -> str:
@@ -305,6 +310,6 @@ def encode(pairs, device="cpu", notation: str = "brackets", tables: bool = False
 
 def table_labels(left: Tensor, right: Tensor) -> Tensor:
     """`table_relation` for tensors: truth tables [...] as 64-bit masks -> index into RELATIONS [...]."""
-    cells = (left & right != 0, left & ~right != 0, right & ~left != 0, left | right != -1)      # -1 has every bit set
-    pattern = sum(cell.long() << place for place, cell in enumerate(cells))                    # 0..15
+    found = cells(left, right, every=-1)                                      # every bit of a signed number
+    pattern = sum(cell.long() << place for place, cell in enumerate(found))   # [...], 0..15
     return PATTERNS.to(left.device)[pattern]

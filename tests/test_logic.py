@@ -20,22 +20,11 @@ from transformer import TransformerConfig, positions
 
 # ---- The model
 
-def build(agg="linear", reg=(), d=8, reach=0, **other):
+def build(agg="linear", reg=(), d=8, reach=0, dropout=0.2, **other):
     """A small float64 model in evaluation mode."""
-    config = TransformerConfig(len(IDS) + 1, d_model=d, heads=2, layers=2, d_ff=2 * d, dropout=0.2, norm="post",
+    config = TransformerConfig(len(IDS) + 1, d_model=d, heads=2, layers=2, d_ff=2 * d, dropout=dropout, norm="post",
                                agg=agg, reg=reg, decoder=False, **other)
     return logic.LogicModel(config, reach).double().eval()
-
-
-def undropped(model):
-    """The model without dropout."""
-    model.config = dataclasses.replace(model.config, dropout=0.0)
-    for part in model.modules():
-        if isinstance(getattr(part, "dropout", None), float):
-            part.dropout = 0.0
-        if isinstance(part, torch.nn.Dropout):
-            part.p = 0.0
-    return model
 
 
 def pairs(count, seed=0):
@@ -78,7 +67,7 @@ def test_pooling_is_two_queries_by_multi_head_attention_and_four_vectors_are_cla
 
 def test_a_formula_of_several_pairs_is_read_once():
     """In training without dropout: the loss and the gradients are those of reading every copy."""
-    model, (ids, labels) = undropped(build()), pairs(24)
+    model, (ids, labels) = build(dropout=0.0), pairs(24)
     ids = torch.cat([ids, ids[:5].flip(1)])                                   # copies on the other side
     labels, read = torch.cat([labels, labels[:5]]), []
     model.embedding.register_forward_pre_hook(lambda module, inputs: read.append(len(inputs[0])))
@@ -129,7 +118,7 @@ def test_spread_positions():
 @pytest.mark.parametrize("once", [True, False])
 def test_loss_over_every_pair_of_a_batch(once):
     """The mean over all ordered pairs of the formulas that were read, a formula with itself left out, by a loop."""
-    model = undropped(build())
+    model = build(dropout=0.0)
     bins = generate(raw=400, seed=3)
     data = encode([pair for size in (1, 2, 5) for pair in bins[size][:6]], tables=True)
     formulas, labels = data.batch(torch.arange(len(data.labels)))
