@@ -31,7 +31,7 @@ from attention import Cache
 from cli import Parser, real, run, whole
 from corpus_cache import EncodedPairs
 from data import EOS, PAD, SPECIAL_TOKENS, Batch, batches, collate
-from fast_routing import compile_routing
+from fast_routing import can_compile, install
 from machine import Machine, keep_freed_memory, pick_device, processor
 from torch_transformer import TorchTransformer
 from train_mt import Step, train_step
@@ -39,7 +39,7 @@ from transformer import KINDS, SIZES, Transformer, TransformerConfig
 
 SPREAD, NOISE = 0.5, 0.2        # standard deviations of log source length, and of log (target / source length)
 BEAM, LENPEN = 4, 0.6
-TRAINING = argparse.Namespace(label_smoothing=0.1, reg_weight=1.0, clip=0.0)
+TRAINING = argparse.Namespace(label_smoothing=0.1, clip=0.0)
 
 
 class Row(NamedTuple):
@@ -108,7 +108,9 @@ def build(name: str, args, device) -> nn.Module:
     size, row = SIZES[args.arch], table_rows(SIZES[args.arch]["layers"])[name]
     with torch.device(device):
         config = TransformerConfig(args.vocab_size, **size, **(row.settings or {}))
-        return TorchTransformer(config) if row.settings is None else Transformer(config)
+        if row.settings is None:
+            return TorchTransformer(config)
+        return install(Transformer(config), compiled=bool(args.compile))
 
 
 def make_corpus(args) -> EncodedPairs:
@@ -211,8 +213,6 @@ def peak_on_cpu(name: str, args) -> int:
     """Bytes that training a row takes, beyond the interpreter and its libraries; for a process of its own."""
     torch.set_num_threads(args.threads)
     keep_freed_memory()
-    if args.compile:
-        compile_routing("cpu")
     work, where = training_work(make_corpus(args), args, torch.device("cpu")), Machine(torch.device("cpu"))
     minute = Transformer(TransformerConfig(args.vocab_size, d_model=2, heads=1, layers=1, d_ff=2))
     trainer(minute, args, where)([as_step(Batch(*(x[:1, :2] for x in work[0].batches[0])), where.device)])
@@ -228,7 +228,7 @@ def matrix_flops(name: str, args, training: list[Step], decoding) -> dict:
     A backward pass takes twice the forward pass; what a routing does cell by cell is not counted. Nothing is computed:
     the tensors have shapes and no data.
     """
-    model = build(name, args, "meta")
+    model = build(name, argparse.Namespace(**{**vars(args), "compile": False}), "meta")
     with FlopCounterMode(display=False) as forward:
         for batch in (step.batches[0] for step in training):
             model(batch.source.to("meta"), batch.target[:, :-1].to("meta"))
@@ -273,7 +273,7 @@ def measure(args, where: Machine) -> dict:
     growing = [name for name in GROWTH if name in args.rows] if args.lengths else []
     rows = {name: matrix_flops(name, args, training, decoding) for name in args.rows}
     if args.compile:
-        args.compile = compile_routing(where.device)
+        args.compile = can_compile(where.device)
     jobs = [("memory", name) for name in args.rows if args.memory and where.device.type == "cpu"]
     jobs += [(kind, name) for _ in range(args.repeats) for kind, names in (("row", args.rows), ("growth", growing))
              for name in names]

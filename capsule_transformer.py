@@ -11,7 +11,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from fast_routing import routed
 from routing_dynamic import dynamic_routing, squash
 
 
@@ -21,9 +20,8 @@ def _masked(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]
     E = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     if mask is None:
         return E, None
-    mask = mask.expand(E.shape[:-3] + (1,) + E.shape[-2:]) if mask.dim() < 3 or mask.shape[-3] == 1 \
-        else mask.expand(E.shape)
-    return E.masked_fill(~mask, 0), mask.any(-1).any(-2)
+    rows = mask.expand(E.shape).any(-1).any(-2)                              # [..., L_q]
+    return E.masked_fill(~mask, 0), rows
 
 
 def _full_precision(x: Tensor):
@@ -94,7 +92,10 @@ class CapsuleRouting(nn.Module):
         super().__init__()
         if not parts or set(parts) - {"vertical", "horizontal"}:
             raise ValueError(f"parts={parts!r}: choose from 'vertical' and 'horizontal'")
-        self.parts, self.iterations = tuple(parts), iterations
+        self.parts = tuple(parts)
+        self.iterations = iterations
+        self.route_vertical = vertical_routing
+        self.route_horizontal = horizontal_routing
         if "vertical" in parts:
             self.weight = nn.Parameter(torch.zeros(heads, heads))            # W
             self.bias = nn.Parameter(torch.zeros(heads))                     # b
@@ -110,11 +111,11 @@ class CapsuleRouting(nn.Module):
             diagonal = mask.expand(mask.shape[:-2] + (L, L)).diagonal(dim1=-2, dim2=-1)    # [..., L]
             mask = mask & diagonal.unsqueeze(-1)                             # query and key, [..., L, L]
         last = L if last is None else last
-        out, shapes = logits[..., L - last:, :], dict(varying=(0, 2, 3))     # all but the heads
+        out = logits[..., L - last:, :]
         if "vertical" in self.parts:
             if last < L:
                 raise ValueError("vertical routing sees all tokens: it cannot run step by step")
-            out = out + routed(vertical_routing, logits, self.weight, self.bias, self.iterations, mask, **shapes)
+            out = out + self.route_vertical(logits, self.weight, self.bias, self.iterations, mask)
         if "horizontal" in self.parts:
-            out = out + routed(horizontal_routing, logits, self.iterations, mask, last, **shapes)
+            out = out + self.route_horizontal(logits, self.iterations, mask, last)
         return out

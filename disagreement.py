@@ -23,16 +23,26 @@ def _masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
     return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
 
 
-def _cosine_disagreement(vectors: Tensor, mask: Tensor | None) -> Tensor:
-    """-(1/H^2) sum_ij cos(x^i, x^j) at every position, averaged over the valid ones; vectors [..., H, L, d_k]."""
+def _unit(vectors: Tensor) -> Tensor:
+    """The unit vectors x^h / ||x^h|| [..., H, L, d_k]; a vector shorter than 1e-12 is left as it is: cosine 0."""
     x = _wide(vectors)
     square = (x * x).sum(-1, keepdim=True)                                   # [..., H, L, 1]
-    # a vector shorter than 1e-12 is left as it is: cosine 0. Dropout makes such: where it drops the one position that a
-    # head attends to, what is left of O^h may be 1e-20 of it, and the gradient 1 / ||x||^3 would overflow
-    unit = x * torch.rsqrt(torch.where(square > 1e-24, square, 1))           # [..., H, L, d_k]
+    # Dropout makes short ones: where it drops the one position that a head attends to, what is left of O^h may be
+    # 1e-20 of it, and the gradient 1 / ||x||^3 would overflow
+    return x * torch.rsqrt(torch.where(square > 1e-24, square, 1))           # [..., H, L, d_k]
+
+
+def _cosine_disagreement(vectors: Tensor, mask: Tensor | None) -> Tensor:
+    """-(1/H^2) sum_ij cos(x^i, x^j) at every position, averaged over the valid ones; vectors [..., H, L, d_k]."""
     # (1/H^2) sum_i sum_j cos(x^i, x^j) = || (1/H) sum_h x^h / ||x^h|| ||^2, linear in H
-    centre = unit.mean(-3)                                                   # [..., L, d_k]
+    centre = _unit(vectors).mean(-3)                                         # [..., L, d_k]
     return -_masked_mean((centre * centre).sum(-1), mask)
+
+
+def _squared_cosine_disagreement(vectors: Tensor, mask: Tensor | None) -> Tensor:
+    """-(1/H^2) sum_ij cos(x^i, x^j)^2 at every position, averaged over the valid ones; vectors [..., H, L, d_k]."""
+    unit = _unit(vectors).transpose(-3, -2)                                  # [..., L, H, d_k]
+    return -_masked_mean((unit @ unit.transpose(-2, -1)).square().mean((-2, -1)), mask)
 
 
 def subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -76,7 +86,8 @@ def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None, r
     """Disagreement on attended positions by the squared difference, `D = (1/H^2) sum_i sum_j |A^i - A^j|^2`.
 
     Li 2018 footnote 2, in words there: the "squared element-wise subtraction" in place of Eq. 2's product, which it
-    was found to underperform. A difference grows as the heads disagree, so the sign is plus: training maximizes D.
+    was found to underperform. Form and sign are those of the authors' released code (commit 24cf258): a difference
+    grows as the heads disagree, so training maximizes D.
 
     weights, mask, reduce: as in `position_disagreement`. Returns a scalar >= 0 (for "mean" <= 2 - 2/H), 0 where the
     heads attend alike. Raises ValueError for another reduce.
@@ -95,3 +106,21 @@ def output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> Tensor:
     outputs: O^h [..., H, L_q, d_k]; mask: [..., L_q], True where a position counts. Returns a scalar in [-1, 0].
     """
     return _cosine_disagreement(outputs, mask)
+
+
+def squared_subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Disagreement on subspaces by squared cosines, `D = -(1/H^2) sum_i sum_j cos(V^i, V^j)^2`.
+
+    Not in the papers: an earlier form in the authors' released code (commit f7cda33). Its optimum is orthogonality,
+    where Eq. 1's is that the heads cancel. Shapes as in `subspace_disagreement`. Returns a scalar in [-1, -1/H] if
+    no vector is 0.
+    """
+    return _squared_cosine_disagreement(values, mask)
+
+
+def squared_output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Disagreement on outputs by squared cosines, `D = -(1/H^2) sum_i sum_j cos(O^i, O^j)^2`.
+
+    See `squared_subspace_disagreement`; shapes as in `output_disagreement`.
+    """
+    return _squared_cosine_disagreement(outputs, mask)

@@ -1,80 +1,151 @@
-"""Routing made fast, its equations untouched: recomputed in the backward pass, and compiled on request.
+"""Routing made fast, its equations untouched: `install(model)` puts these forms in the place of the routings.
 
 A routing is a loop of cheap operations on large tensors: the votes of one attention hold H numbers for every number of
-its output. Run plainly, it keeps the results of every operation of every iteration for the backward pass. Here the
-backward pass starts from the votes again, so that memory does not grow with the iterations (Chen et al. 2016); on a
-CPU a piece of the votes that fits the cache goes through the whole loop before the next, because every token is routed
-by itself; and torch.compile fuses the operations into a few loops.
+its output. Here
+- the last step that changes no capsule is left out;
+- where the gradient runs through all iterations, the backward pass computes them again instead of keeping every result
+  (Chen et al. 2016), so that memory does not grow with the iterations;
+- on a CPU a piece of the votes that fits the cache goes through the whole loop before the next, because every token is
+  routed by itself;
+- torch.compile fuses the operations into a few loops, on request.
 """
+import functools
 import math
 import sys
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from capsule_transformer import horizontal_routing, vertical_routing
+from routing_dynamic import agreement, combine, dynamic_routing
+from routing_em import e_step, em_routing, inverse_temperature, m_step
+
 PIECE = 2 ** 17                 # votes that a CPU core routes at a time: 512 KiB in float32, a part of its own cache
-_compiled = {}                  # `plain` and `recomputed` in compiled form, while compile_routing is on
 
 
-def compile_routing(device="cpu", on: bool = True) -> bool:
-    """Compiles every routing of this process from its next call on; on=False goes back. Returns whether it is on.
-
-    Tries the compiler of the device first. Where that fails, as without a C++ compiler, the routings stay as they
-    are, the same numbers more slowly, and one line on stderr says so.
-    """
-    _compiled.clear()
-    if on:
-        torch._dynamo.config.cache_size_limit = 64       # forms of one function: per shape of capsules, training or not
-        try:
-            torch.compile(torch.exp)(torch.zeros(2, device=device))
-        except Exception as error:                       # each compiler and version fails in its own way
-            reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            print(f"--compile: this machine cannot compile ({reason.strip()[:120]}); the routing runs uncompiled, with "
-                  "the same results", file=sys.stderr)
-            return False
-        _compiled.update({run: torch.compile(run) for run in (plain, recomputed)})
-    return on
+class Capsules(NamedTuple):
+    """What the fast forms of a routing of votes return."""
+    capsules: Tensor            # Omega [..., N, D]
 
 
-def routed(routing, votes: Tensor, *parameters, varying: tuple[int, ...] = (0,), **settings):
-    """`routing(votes, *parameters, **settings)`, of which the backward pass keeps nothing but the arguments.
-
-    varying: the dimensions of the votes (and of parameters of as many dimensions, such as a mask) that differ from
-    batch to batch, so that one compiled form serves them all. Votes of which only the first varies go in pieces.
-    """
-    pieces = math.ceil(votes.numel() / (PIECE * torch.get_num_threads()))
-    if pieces > 1 and votes.device.type == "cpu" and varying == (0,):
-        cut = lambda x: isinstance(x, Tensor) and x.dim() == votes.dim() and len(x) == len(votes)
-        parts = zip(*(x.chunk(pieces) if cut(x) else pieces * (x,) for x in (votes, *parameters)))
-        return _joined([_routed(routing, *part, varying=varying, **settings) for part in parts])
-    return _routed(routing, votes, *parameters, varying=varying, **settings)
+def install(model: nn.Module, compiled: bool = False) -> nn.Module:
+    """Puts the fast forms into every module of a model that routes; compiled: see `can_compile`. Returns the model."""
+    for module in model.modules():
+        if hasattr(module, "route"):
+            module.route = of_votes(module.route, compiled)
+        if hasattr(module, "route_vertical"):
+            module.route_vertical = of_logits(module.route_vertical, compiled)
+            module.route_horizontal = of_logits(module.route_horizontal, compiled)
+    return model
 
 
-def _routed(routing, votes, *parameters, varying, **settings):
-    """What `routed` computes, for one piece of the batch."""
-    training = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in (votes, *parameters))
-    run = recomputed if training else plain
-    if _compiled:
-        for x in (votes, *parameters):
-            if isinstance(x, Tensor) and x.dim() == votes.dim():
-                for dim in varying:
-                    torch._dynamo.maybe_mark_dynamic(x, dim)
-    return _compiled.get(run, run)(routing, votes, *parameters, **settings)
+def can_compile(device="cpu") -> bool:
+    """Whether torch.compile works on this machine; one line on stderr says so where it does not."""
+    torch._dynamo.config.cache_size_limit = 64           # forms of one function: per shape of capsules, training or not
+    try:
+        torch.compile(torch.exp)(torch.zeros(2, device=device))
+        return True
+    except Exception as error:                           # each compiler and version fails in its own way
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        print(f"--compile: this machine cannot compile ({reason.strip()[:120]}); the routing runs uncompiled, with "
+              "the same results", file=sys.stderr)
+        return False
 
 
-def _joined(results):
-    """The results of the pieces in one: tensors, or tuples of tensors and None."""
-    if isinstance(results[0], tuple):
-        return type(results[0])(*map(_joined, zip(*results)))
-    return None if results[0] is None else torch.cat(results)
+# ---- Without what changes no capsule
+
+def em_coupling(V: Tensor, beta_a, beta_mu, iterations: int, eps: float, density: str, schedule: str,
+                start: Tensor | None) -> Tensor:
+    """log C [..., M, N] that enters the last M-step of `em_routing`."""
+    log_C = V.new_full(V.shape[-3:-1], -math.log(V.shape[-2])) if start is None else start
+    for t in range(iterations - 1):
+        lambda_t = inverse_temperature(t, iterations, schedule)
+        mu, log_sigma, log_A = m_step(V, log_C, beta_a, beta_mu, lambda_t, eps)
+        log_C = e_step(V, mu, log_sigma, log_A, density)
+    return log_C
 
 
-def plain(routing, *arguments, **settings):
-    """The routing as it stands."""
-    return routing(*arguments, **settings)
+def em_capsules(votes: Tensor, beta_a=None, beta_mu=None, iterations: int = 3, scale_by_activation: bool = True,
+                eps: float = 1e-9, density: str = "product", schedule: str = "hinton", gradient: str = "full",
+                start: Tensor | None = None) -> Capsules:
+    """`em_routing` without its last E-step."""
+    V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
+    with torch.set_grad_enabled(torch.is_grad_enabled() and gradient == "full"):
+        log_C = em_coupling(V, beta_a, beta_mu, iterations, eps, density, schedule, start)
+    lambda_T = inverse_temperature(iterations - 1, iterations, schedule)
+    mu, _, log_A = m_step(V, log_C, beta_a, beta_mu, lambda_T, eps)
+    A = log_A.exp()
+    return Capsules(A.unsqueeze(-1) * mu if scale_by_activation else mu)
 
+
+def dynamic_capsules(votes: Tensor, iterations: int = 3, normalize: bool = True, mask: Tensor | None = None,
+                     start: Tensor | None = None) -> Capsules:
+    """`dynamic_routing` without its last update."""
+    V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
+    B = V.new_zeros(V.shape[-3:-1]) if start is None else start
+    for _ in range(iterations - 1):
+        capsules, _ = combine(V, B, normalize, mask)
+        B = B + agreement(V, capsules)
+    capsules, _ = combine(V, B, normalize, mask)
+    return Capsules(capsules)
+
+
+SHORTER = {em_routing: em_capsules, dynamic_routing: dynamic_capsules}
+
+
+# ---- Recomputed, in pieces, compiled
 
 def recomputed(routing, *arguments, **settings):
-    """The routing, computed a second time in the backward pass instead of stored in the first."""
+    """The routing, computed a second time in the backward pass instead of stored in the first.
+
+    EM with the gradient of the last M-step alone keeps little as it is.
+    """
+    training = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments)
+    if not training or settings.get("gradient") == "last":
+        return routing(*arguments, **settings)
     return checkpoint(routing, *arguments, use_reentrant=False, preserve_rng_state=False, **settings)
+
+
+@functools.cache
+def compiled_form():
+    """`recomputed`, compiled."""
+    return torch.compile(recomputed)
+
+
+def of_votes(routing, compiled: bool = False):
+    """The fast form of a routing of votes [..., M, N, D], of which every leading item is routed by itself."""
+    routing = SHORTER.get(routing, routing)
+
+    def fast(votes: Tensor, *parameters, start: Tensor | None = None, **settings):
+        run = compiled_form() if compiled else recomputed
+        lead = votes.shape[:-3]
+        V = votes.flatten(0, -4)                                             # [items, M, N, D]
+        starts = None if start is None else start.flatten(0, -3)             # [items, M, N]
+        pieces = 1
+        if V.device.type == "cpu":
+            pieces = max(1, math.ceil(V.numel() / (PIECE * torch.get_num_threads())))
+        capsules = []
+        for i, piece in enumerate(V.chunk(pieces)):
+            begin = None if starts is None else starts.chunk(pieces)[i]
+            if compiled:
+                torch._dynamo.maybe_mark_dynamic(piece, 0)
+            capsules.append(run(routing, piece, *parameters, start=begin, **settings).capsules)
+        joined = torch.cat(capsules) if len(capsules) > 1 else capsules[0]   # [items, N, D]
+        return Capsules(joined.unflatten(0, lead))
+    return fast
+
+
+def of_logits(routing, compiled: bool = False):
+    """The fast form of a routing of logits [B, H, L_q, L_k]."""
+
+    def fast(logits: Tensor, *arguments):
+        run = compiled_form() if compiled else recomputed
+        if compiled:
+            for x in (logits, *arguments):
+                if isinstance(x, Tensor) and x.dim() == logits.dim():
+                    for dim in (0, 2, 3):                                    # all but the heads vary from batch to batch
+                        torch._dynamo.maybe_mark_dynamic(x, dim)
+        return run(routing, logits, *arguments)
+    return fast

@@ -30,7 +30,7 @@ from tqdm import tqdm
 from checkpoint import RunFolder, atomic_write
 from classify import accuracy, fit
 from cli import Parser, UserError, folder_name, real, run, whole
-from fast_routing import compile_routing
+from fast_routing import can_compile, install
 from logic_data import BINS, IDS, RAW_PAIRS, RELATIONS, encode, generate, read_files, relation, split, write_files
 from logic_model import QUERIES, LogicModel
 from machine import keep_freed_memory, pick_device
@@ -47,7 +47,8 @@ MODELS = {"baseline": ("linear", ()), "disagreement": ("linear", ("output",)),  
 def train_and_test(config: TransformerConfig, data: dict, args, seed: int, path: Path, say=print) -> dict:
     """Trains a model and tests it: {"accuracy": {bin: share, None for an empty bin}, ...}, see `classify.fit`.
     data: {"train": Examples, "valid": Examples, "test": {bin: Examples}}."""
-    model, found = fit(lambda: LogicModel(config, args.spread), data, args, seed, path, say, args.decay == "linear")
+    model, found = fit(lambda: install(LogicModel(config, args.spread), args.compile), data, args, seed, path, say,
+                       args.decay == "linear")
     tested = {str(size): accuracy(model, examples) for size, examples in data["test"].items()}
     return {"accuracy": {size: right / pairs if pairs else None for size, (right, pairs) in tested.items()}, **found}
 
@@ -214,8 +215,7 @@ def infer(args) -> None:
     complete(args)
     device = pick_device(args.device)
     keep_freed_memory()
-    if getattr(args, "compile", device.type == "cuda"):
-        compile_routing(device)
+    args.compile = getattr(args, "compile", device.type == "cuda") and can_compile(device)
     configs = {name: configuration(args, name) for name in dict.fromkeys((*MODELS, *args.models))}
     parts = read_files(args.data) if "data" in args else split(generate(args.pairs, args.data_seed))
     read = lambda pairs, tables=False: encode(pairs, device, args.notation, tables)

@@ -121,4 +121,4 @@ class LogicModel(nn.Module):
             cross_entropy = F.cross_entropy(self.classify_all(vectors).flatten(0, 1), labels.flatten(),
                                             ignore_index=NO_PAIR, reduction="sum") / max(1, n * (n - 1))
         D = disagreement(self.config, heads, mask) if self.config.reg else 0.0
-        return cross_entropy - self.config.reg_weight * D
+        return cross_entropy - self.config.reg_lambda * D

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from aggregation import RoutingAggregation
+from aggregation import RoutingAggregation, betas, random_coupling
 from data import BOS, EOS, PAD, Corpora, batches, collate
 from evaluate import disagreement_scores, validate
 from routing_dynamic import dynamic_routing
@@ -188,10 +188,13 @@ def cast_votes(model, heads, logits, masks) -> dict[str, Votes]:
 
 def route(cast: Votes, iterations: int):
     """The routing of that place with so many iterations: (capsules [P, N, D], A [P, N] or None, C [P, M, N])."""
-    if getattr(cast.module, "routing", "dynamic") == "em":
-        return em_routing(cast.votes, cast.module.beta_a, cast.module.beta_mu, iterations, scale_by_activation=False)
-    li = isinstance(cast.module, RoutingAggregation)
-    found = dynamic_routing(cast.votes, iterations, normalize=li, mask=cast.outputs)
+    module = cast.module
+    start = random_coupling(cast.votes) if getattr(module, "random", False) else None
+    if getattr(module, "routing", "dynamic") == "em":
+        settings = {**module.settings, "scale_by_activation": False}
+        return em_routing(cast.votes, *betas(module), iterations=iterations, start=start, **settings)
+    li = isinstance(module, RoutingAggregation)
+    found = dynamic_routing(cast.votes, iterations, normalize=li, mask=cast.outputs, start=start)
     return found.capsules, None, found.coupling
 
 
@@ -200,7 +203,7 @@ def trace(cast: Votes) -> tuple[Tensor, Tensor | None]:
 
     Entropy of C_m as a share of log N: 1 where a capsule gives to all alike, 0 where it gives all to one. Agreement:
     `sum_n C_mn cos(V_mn, Omega_n)`, in [-1, 1]; with capsules of one dimension the cosine is a sign. After t iterations
-    means a routing of t iterations; EM with T > 3 has a slower schedule of lambda inside than that.
+    means a routing of t iterations; EM with T > 3 and the released schedule has a slower one of lambda than that.
     """
     rows, V = [], cast.votes
     for t in range(1, cast.module.iterations + 1):

@@ -27,6 +27,7 @@ import probe_model
 from checkpoint import RunFolder, atomic_write, reported
 from classify import accuracy, fit
 from cli import Parser, UserError, folder_name, real, run, whole
+from fast_routing import install
 from machine import keep_freed_memory, pick_device
 from probe_data import FILES, GROUPS, TASKS, TEXT_TASKS, Parts, download_task, read_task, read_text, text_task
 from probe_toy import toy_task
@@ -245,7 +246,7 @@ def trained(config: TransformerConfig, device):
     def prepare(task, parts):
         words, classes = probe_model.vocabulary(parts), len(probe_model.classes_of(parts))
         sized = dataclasses.replace(config, vocab_size=len(words) + 2)
-        return lambda: probe_model.ProbeModel(sized, classes), probe_model.encode(parts, words, device)
+        return lambda: install(probe_model.ProbeModel(sized, classes)), probe_model.encode(parts, words, device)
     return prepare
 
 

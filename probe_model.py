@@ -54,7 +54,7 @@ class ProbeModel(nn.Module):
         """Cross-entropy per sentence - lambda D (Li 2018 section 3.1; D is 0 without --reg)."""
         logits, heads, mask = self(ids)
         D = disagreement(self.config, heads, mask) if self.config.reg else 0.0
-        return F.cross_entropy(logits, labels) - self.config.reg_weight * D
+        return F.cross_entropy(logits, labels) - self.config.reg_lambda * D
 
 
 class FrozenProbe(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 class DynamicRouting(NamedTuple):
     """What `dynamic_routing` returns."""
-    capsules: Tensor     # Omega [..., N, D]
+    capsules: Tensor             # Omega [..., N, D]
     coupling: Tensor | None      # C [..., M, N], of the last iteration; a row sums to 1
     logits: Tensor | None        # B [..., M, N], after the last update
 
@@ -28,16 +28,42 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
     return s * (length / (1 + length * length))
 
 
-def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
-                    mask: Tensor | None = None, coupling: bool = True) -> DynamicRouting:
+def combine(V: Tensor, B: Tensor, normalize: bool = True, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The output capsules under the logits B: the first half of an iteration, Li 2019 Algorithm 1 lines 4-5.
+
+    V: votes [..., M, N, D]; B: [..., M, N] or [M, N]; normalize, mask: see `dynamic_routing`. Returns Omega
+    [..., N, D] and the coupling C [..., M, N] (or [M, N]).
+    """
+    # C_mn = exp(B_mn) / sum_k exp(B_mk)                                       Li Alg. 1 line 4, Gu Eq. 9
+    exists = True if mask is None else mask.unsqueeze(-2)                    # [..., 1, N]
+    logits = B if mask is None else B.masked_fill(~exists, torch.finfo(B.dtype).min)
+    log_C = logits.log_softmax(-1)                                           # [..., M, N]
+    C = log_C.exp() * exists                                                 # [..., M, N]
+    # s_n = sum_m C_mn V_mn                                                    Gu Eq. 8, Duan Eq. 7
+    # s_n = sum_m C_mn V_mn / sum_m C_mn                                       Li Eq. 7: normalize
+    # C_mn / sum_m C_mn = softmax_m(log C_mn): exact where the sum underflows
+    share = log_C.softmax(-2) * exists if normalize else C                   # [..., M, N]
+    s = (share.unsqueeze(-1) * V).sum(-3)                                    # [..., N, D]
+    # Omega_n = ||s_n||^2 / (1 + ||s_n||^2) * s_n / ||s_n||                    Li Eq. 8, Gu Eq. 10, Duan Eq. 6
+    return squash(s), C
+
+
+def agreement(V: Tensor, capsules: Tensor) -> Tensor:
+    """How far votes [..., M, N, D] and capsules [..., N, D] agree, [..., M, N]: what an iteration adds to B."""
+    # Omega_n . V_mn                                                           Li Alg. 1 line 6, Gu Eq. 11
+    return (capsules.unsqueeze(-3) * V).sum(-1)                              # [..., M, N]
+
+
+def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True, mask: Tensor | None = None,
+                    start: Tensor | None = None) -> DynamicRouting:
     """Couples M input capsules to N output capsules by the agreement of votes and outputs.
 
     Li 2019 Algorithm 1 (normalize=True divides by the total coupling, Eq. 7); normalize=False is Sabour et al.
     2017, Gu 2019 Eq. 8-11 and Duan 2020 Algorithm 1.
 
     votes: V [..., M, N, D]; mask: [..., N], True for the output capsules that exist (the others get no coupling
-    and come out as 0). coupling=False leaves out the last update, which changes nothing but B. Returns capsules
-    [..., N, D], coupling [..., M, N] and logits [..., M, N] or None twice. Half precision is computed in float32.
+    and come out as 0); start: logits B [..., M, N] or [M, N] to start from; None: B = 0. Returns capsules [..., N, D],
+    coupling [..., M, N] and logits [..., M, N]. Half precision is computed in float32.
     Raises ValueError unless iterations >= 1.
 
     >>> votes = torch.randn(2, 7, 8, 16, 4)          # 2 sentences, 7 positions, M = 8, N = 16, D = 4
@@ -47,23 +73,11 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
     if iterations < 1:
         raise ValueError(f"iterations={iterations}: routing takes at least 1")
     V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
-    B = V.new_zeros(V.shape[:-1])                                            # [..., M, N]
-    exists = None if mask is None else mask.unsqueeze(-2)                    # [..., 1, N]
-    for t in range(iterations):
-        # C_mn = exp(B_mn) / sum_k exp(B_mk)                                   Li Alg. 1 line 4, Gu Eq. 9
-        logits = B if mask is None else B.masked_fill(~exists, torch.finfo(B.dtype).min)
-        log_C = logits.log_softmax(-1)                                       # [..., M, N]
-        # s_n = sum_m C_mn V_mn                                                Gu Eq. 8, Duan Eq. 7
-        # s_n = sum_m C_mn V_mn / sum_m C_mn                                   Li Eq. 7: normalize
-        # C_mn / sum_m C_mn = softmax_m(log C_mn): exact where the sum underflows
-        share = log_C.softmax(-2) if normalize else log_C.exp()              # [..., M, N]
-        share = share if mask is None else share * exists
-        s = (share.unsqueeze(-1) * V).sum(-3)                                # [..., N, D]
-        # Omega_n = ||s_n||^2 / (1 + ||s_n||^2) * s_n / ||s_n||                Li Eq. 8, Gu Eq. 10, Duan Eq. 6
-        capsules = squash(s)                                                 # [..., N, D]
-        if t + 1 == iterations and not coupling:                             # nobody asks for the last B
-            return DynamicRouting(capsules, None, None)
-        # B_mn += Omega_n . V_mn                                               Li Alg. 1 line 6, Gu Eq. 11
-        B = B + (capsules.unsqueeze(-3) * V).sum(-1)                         # [..., M, N]
-    C = log_C.exp() if mask is None else log_C.exp() * exists
+    # B_mn = 0                                                                 Li Alg. 1 line 2
+    B = V.new_zeros(V.shape[:-1]) if start is None else start                # [..., M, N]
+    for _ in range(iterations):
+        # C = softmax(B), Omega = squash(sum_m C_m V_m)
+        capsules, C = combine(V, B, normalize, mask)                         # [..., N, D], [..., M, N]
+        # B_mn += Omega_n . V_mn
+        B = B + agreement(V, capsules)                                       # [..., M, N]
     return DynamicRouting(capsules, C, B)

@@ -1,8 +1,8 @@
 """EM routing: output capsules as Gaussian clusters of the votes.
 
-Li et al. 2019, section 4.2.2, Algorithm 2 with Eq. 9-12; Gu and Feng 2019, Eq. 12-15. Both go back to Hinton,
-Sabour and Frosst 2018, "Matrix Capsules with EM Routing". The votes' density multiplies over the D dimensions, as
-in Hinton et al.: Li 2019's E-step sums it (the same for D = 1), Gu Eq. 14 misprints its normalizer.
+Li et al. 2019, section 4.2.2, Algorithm 2 with Eq. 9-12 (Li et al. 2021, Eq. 12-15); Gu and Feng 2019, Eq. 12-15.
+Both go back to Hinton, Sabour and Frosst 2018, "Matrix Capsules with EM Routing", and leave to it what they do not
+print: the schedule of lambda. Where they print different things, `em_routing` has an option for each.
 """
 import math
 from typing import NamedTuple
@@ -11,26 +11,98 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+DENSITIES = ("product", "sum")
+SCHEDULES = ("hinton", "released")
+GRADIENTS = ("full", "last")
+
 
 class EMRouting(NamedTuple):
     """What `em_routing` returns."""
-    capsules: Tensor       # Omega [..., N, D]
-    activations: Tensor    # A [..., N], in [0, 1]
+    capsules: Tensor               # Omega [..., N, D]
+    activations: Tensor            # A [..., N], in [0, 1]
     coupling: Tensor | None        # C [..., M, N], after the last E-step; a row sums to 1
 
 
+def inverse_temperature(t: int, T: int, schedule: str = "hinton") -> float:
+    """lambda_t of iteration t = 0 .. T-1, to which both papers give no number but Hinton et al.'s name.
+
+    "hinton": 0.01 (1 - 0.95^(t+1)), what Hinton et al. used. "released": 1 + (min(T, 3) - 1) t / max(1, T-1), from 1
+    to 3 for T = 3, in the code that Li et al. released, there on a cost that was standardized over the capsules;
+    on the cost as printed it saturates A. Raises ValueError for another schedule.
+    """
+    if schedule == "hinton":
+        return 0.01 * (1 - 0.95 ** (t + 1))
+    if schedule == "released":
+        return 1 + (min(T, 3) - 1) * t / max(1, T - 1)
+    raise ValueError(f"schedule={schedule!r}: choose from {', '.join(SCHEDULES)}")
+
+
+def m_step(V: Tensor, log_C: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | None = None,
+           lambda_t: float = 1.0, eps: float = 1e-9) -> tuple[Tensor, Tensor, Tensor]:
+    """The M-step: C is held, mu, sigma and A are adjusted. Li 2019 Algorithm 2, Eq. 10-11; Gu 2019 Eq. 12-13.
+
+    V: votes [..., M, N, D]; log_C: [..., M, N] or [M, N]; beta_a, beta_mu: [N], or None twice for A = 1.
+    Returns mu [..., N, D], log sigma [..., N, D], log A [..., N].
+    """
+    # C_mn / S_n, straight from log C: exact where S_n underflows, a capsule that few votes chose
+    share = log_C.softmax(-2).unsqueeze(-1)                                  # [..., M, N, 1]
+    # S_n = sum_m C_mn
+    S = log_C.exp().sum(-2)                                                  # [..., N]
+    # mu_n = sum_m C_mn V_mn / S_n                                             Li Eq. 10, Gu Eq. 12
+    mu = (share * V).sum(-3)                                                 # [..., N, D]
+    # sigma_n^2 = sum_m C_mn (V_mn - mu_n)^2 / S_n + eps                       Li Eq. 11, Gu Eq. 12
+    sigma2 = (share * (V - mu.unsqueeze(-3)).square()).sum(-3) + eps         # [..., N, D]
+    log_sigma = sigma2.log() / 2                                             # [..., N, D]
+    if beta_a is None:
+        return mu, log_sigma, torch.zeros_like(log_sigma[..., 0])
+    # chi_n = sum_i (log sigma_n^i + (1 + log 2 pi) / 2) S_n                   Li M-step, Gu Eq. 13
+    chi = (log_sigma + (1 + math.log(2 * math.pi)) / 2).sum(-1) * S          # [..., N]
+    # A_n = logistic(lambda_t (beta_A - beta_mu S_n - chi_n))                  Li M-step, Gu Eq. 13
+    log_A = F.logsigmoid(lambda_t * (beta_a - beta_mu * S - chi))            # [..., N]
+    return mu, log_sigma, log_A
+
+
+def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor, density: str = "product") -> Tensor:
+    """The E-step: mu, sigma and A are held, C is adjusted. Li 2019 Algorithm 2, Eq. 12; Gu 2019 Eq. 14-15.
+
+    V: votes [..., M, N, D]; mu, log_sigma: [..., N, D]; log_A: [..., N]. density: what P is of its D dimensions, see
+    `em_routing`. Returns log C [..., M, N]. Raises ValueError for another density.
+    """
+    # (V_mn^i - mu_n^i)^2 / (2 sigma_n^i^2)
+    distance = (V - mu.unsqueeze(-3)).square() * (-2 * log_sigma).exp().unsqueeze(-3) / 2     # [..., M, N, D]
+    # log Normal(V_mn^i | mu_n^i, sigma_n^i) = -distance - log sigma_n^i - log(2 pi) / 2
+    constant = (log_sigma + math.log(2 * math.pi) / 2).unsqueeze(-3)         # [..., 1, N, D]
+    if density == "product":
+        # P_mn = prod_i Normal(V_mn^i | mu_n^i, sigma_n^i)                     Hinton et al. 2018
+        log_P = -distance.sum(-1) - constant.sum(-1)                         # [..., M, N]
+    elif density == "sum":
+        # P_mn = sum_i Normal(V_mn^i | mu_n^i, sigma_n^i)                      Li E-step
+        log_P = (-distance - constant).logsumexp(-1)                         # [..., M, N]
+    else:
+        raise ValueError(f"density={density!r}: choose from {', '.join(DENSITIES)}")
+    # C_mn = A_n P_mn / sum_k A_k P_mk                                         Li Eq. 12, Gu Eq. 15
+    return (log_A.unsqueeze(-2) + log_P).log_softmax(-1)                     # [..., M, N]
+
+
 def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | None = None, iterations: int = 3,
-               scale_by_activation: bool = True, eps: float = 1e-9, coupling: bool = True) -> EMRouting:
+               scale_by_activation: bool = True, eps: float = 1e-9, density: str = "product",
+               schedule: str = "hinton", gradient: str = "full", start: Tensor | None = None) -> EMRouting:
     """Couples M input capsules to N output capsules by expectation maximization.
 
-    Li 2019 Algorithm 2: `Omega_n = A_n mu_n`. scale_by_activation=False gives `Omega_n = mu_n` (Gu 2019 keeps the
-    activations inside the routing and leaves them out of its result).
+    Li 2019 Algorithm 2: `Omega_n = A_n mu_n` (Eq. 9). scale_by_activation=False gives `Omega_n = mu_n`: Gu 2019 keeps
+    the activations inside the routing and leaves them out of its result.
 
-    votes: V [..., M, N, D]; beta_a, beta_mu: [N], learned; both None leaves the activations out (A = 1), and then
-    the mixture's likelihood cannot fall between iterations. eps: the floor under the variance. coupling=False leaves
-    out the last E-step, which changes nothing but C. Returns capsules [..., N, D], activations [..., N], coupling
-    [..., M, N] or None. Half precision is computed in float32.
-    Raises ValueError unless iterations >= 1, and when only one of beta_a and beta_mu is None.
+    votes: V [..., M, N, D]; beta_a, beta_mu: [N], learned; both None leaves the activations out (A = 1). eps: the
+    floor under the variance.
+    density: "product" over the D dimensions, as Hinton et al. 2018, or their "sum", to the letter of Li 2019 (Gu Eq. 14
+    prints one dimension); the same for D = 1. With "product" and without activations the mixture's likelihood cannot
+    fall between iterations.
+    schedule: of lambda, see `inverse_temperature`.
+    gradient: "full" runs through every iteration; "last" takes the coupling that enters the last M-step as a constant,
+    so that its backward pass is that of one M-step. The papers do not say.
+    start: log C [..., M, N] or [M, N] to start from; None: C = 1/N.
+    Returns capsules [..., N, D], activations [..., N], coupling [..., M, N]. Half precision is computed in float32.
+    Raises ValueError unless iterations >= 1, when only one of beta_a and beta_mu is None, and for unknown options.
 
     >>> votes = torch.randn(2, 7, 8, 16, 4)          # 2 sentences, 7 positions, M = 8, N = 16, D = 4
     >>> em_routing(votes, torch.zeros(16), torch.zeros(16)).capsules.shape
@@ -40,39 +112,22 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
         raise ValueError(f"iterations={iterations}: routing takes at least 1")
     if (beta_a is None) != (beta_mu is None):
         raise ValueError("beta_a and beta_mu go together: give both, or neither for no activations")
+    if gradient not in GRADIENTS:
+        raise ValueError(f"gradient={gradient!r}: choose from {', '.join(GRADIENTS)}")
     V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
-    M, N = V.shape[-3:-1]
-    # C_mn = 1 / N: S_n = M / N, C_mn / S_n = 1 / M
-    S, share = V.new_full((*V.shape[:-3], N), M / N), V.new_full((M, 1, 1), 1 / M)
+    N = V.shape[-2]
+    # C_mn = 1/N, the same for all: [M, N]
+    log_C = V.new_full(V.shape[-3:-1], -math.log(N)) if start is None else start
+    differentiable = torch.is_grad_enabled()
     for t in range(iterations):
-        # M-step: C is held, mu, sigma and A are adjusted
-        if t > 0:
-            # C_mn / S_n, straight from log C: exact where S_n = sum_m C_mn underflows, a capsule that few votes chose
-            share = log_C.softmax(-2).unsqueeze(-1)                          # [..., M, N, 1]
-            S = log_C.exp().sum(-2)                                          # [..., N]
-        # mu_n = sum_m C_mn V_mn / S_n                                         Li Eq. 10, Gu Eq. 12
-        mu = (share * V).sum(-3)                                             # [..., N, D]
-        # sigma_n^2 = sum_m C_mn (V_mn - mu_n)^2 / S_n + eps                   Li Eq. 11, Gu Eq. 12
-        square = (V - mu.unsqueeze(-3)) ** 2                                 # [..., M, N, D]
-        sigma2 = (share * square).sum(-3) + eps                              # [..., N, D]
-        log_sigma = 0.5 * sigma2.log()                                       # [..., N, D]
-        if beta_a is None:
-            log_A = torch.zeros_like(S)                                      # [..., N]
-        else:
-            # chi_n = sum_i (log sigma_n^i + (1 + log 2 pi) / 2) S_n           Li M-step, Gu Eq. 13
-            chi = (log_sigma + (1 + math.log(2 * math.pi)) / 2).sum(-1) * S  # [..., N]
-            # A_n = logistic(lambda_t (beta_A - beta_mu S_n - chi_n))          Li M-step, Gu Eq. 13
-            lambda_t = 1 + (min(iterations, 3) - 1) * t / max(1, iterations - 1)
-            log_A = F.logsigmoid(lambda_t * (beta_a - beta_mu * S - chi))    # [..., N]
-        if t + 1 == iterations and not coupling:                             # nobody asks for the last C
-            break
-        # E-step: mu, sigma and A are held, C is adjusted
-        # log P_mn = sum_i log Normal(V_mn^i | mu_n^i, sigma_n^i)              Li E-step, Gu Eq. 14
-        log_P = (square * (-0.5 / sigma2).unsqueeze(-3)).sum(-1) \
-            - (log_sigma + 0.5 * math.log(2 * math.pi)).sum(-1).unsqueeze(-2)   # [..., M, N]
-        # C_mn = A_n P_mn / sum_k A_k P_mk                                     Li Eq. 12, Gu Eq. 15
-        log_C = (log_A.unsqueeze(-2) + log_P).log_softmax(-1)                # [..., M, N]
+        last = t + 1 == iterations
+        with torch.set_grad_enabled(differentiable and (last or gradient == "full")):
+            # M-step
+            lambda_t = inverse_temperature(t, iterations, schedule)
+            mu, log_sigma, log_A = m_step(V, log_C, beta_a, beta_mu, lambda_t, eps)
+            # E-step
+            log_C = e_step(V, mu, log_sigma, log_A, density)
     A = log_A.exp()                                                          # [..., N]
     # Omega_n = A_n mu_n                                                       Li Eq. 9
     capsules = A.unsqueeze(-1) * mu if scale_by_activation else mu           # [..., N, D]
-    return EMRouting(capsules, A, log_C.exp() if coupling else None)
+    return EMRouting(capsules, A, log_C.exp())

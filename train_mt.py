@@ -29,7 +29,7 @@ from cli import Parser, UserError, folder_name, real, whole
 from data import (BatchDataset, add_data_flags, batches, corpus_tokenizer, encode_train, encode_valid, load_corpora,
                   load_tokenizer, padding_share, save_tokenizer)
 from evaluate import bleu, disagreement_scores, score_table, validate
-from fast_routing import compile_routing
+from fast_routing import can_compile, install
 from machine import Machine, agreed, check_fits, machine, stopped_by_signals
 from transformer import PAD, Transformer, TransformerConfig, add_model_flags
 
@@ -144,6 +144,7 @@ def train_step(model, optimizer, step: Step, args, where: Machine):
     of an update are weighted by their target tokens, so it does not matter how the tokens fall on the processes.
     """
     optimizer.zero_grad(set_to_none=True)
+    reg_lambda = getattr(model, "module", model).config.reg_lambda
     total = torch.zeros(2, device=where.device)
     for i, batch in enumerate(step.batches):
         last = i + 1 == len(step.batches)
@@ -151,7 +152,7 @@ def train_step(model, optimizer, step: Step, args, where: Machine):
             tokens = int((batch.target[:, 1:] != PAD).sum())                 # on the CPU still
             with torch.autocast(where.device.type, torch.bfloat16, enabled=args.amp):
                 cross_entropy, D = losses(model, batch, args.label_smoothing, where.device)
-            loss = (cross_entropy - args.reg_weight * D * tokens) / step.tokens
+            loss = (cross_entropy - reg_lambda * D * tokens) / step.tokens
             sound = torch.where(loss.detach().isfinite(), where.world, math.nan)     # NaN reaches every process's norm
             (loss * sound).backward()                                        # the processes' gradients are averaged
         total += torch.stack([cross_entropy.detach(), D.detach() * tokens])
@@ -169,9 +170,10 @@ class Training:
     """A model in training: all that a checkpoint holds."""
     COUNTS = ("step", "place", "best", "seconds", "tokens", "window", "window_tokens", "norms", "bad")
 
-    def __init__(self, args, config: TransformerConfig, where: Machine):
+    def __init__(self, args, config: TransformerConfig, where: Machine, compiled: bool = False):
         checkpoint.seed(args.seed)
-        self.args, self.where, self.model = args, where, Transformer(config).to(where.device)
+        self.args, self.where = args, where
+        self.model = install(Transformer(config).to(where.device), compiled)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda done: learning_rate(done + 1, config.d_model, args))
@@ -355,8 +357,7 @@ def train(args) -> None:
     config = TransformerConfig.from_flags(args, vocab_size=tokenizer.get_vocab_size())
     with torch.device("meta"):
         check_fits(Transformer(config), where.device)
-    if args.compile and (config.places("agg") or config.places("capsule")):
-        compile_routing(where.device)
+    compiled = args.compile and bool(config.places("agg") or config.places("capsule")) and can_compile(where.device)
     model = dataclasses.asdict(config)
     flags = {name: value for name, value in vars(args).items() if name not in model and name not in ("name", "runs")}
     lengths = encoded["train"].source_lengths, encoded["train"].target_lengths
@@ -364,7 +365,7 @@ def train(args) -> None:
     with checkpoint.RunFolder(path, {"model": model, **flags}, FREE) if where.first else contextlib.nullcontext() as folder:
         if where.first and not known:
             save_tokenizer(tokenizer, folder.tokenizer)
-        job, last, stop = Training(args, config, where), path / "last.pt", []
+        job, last, stop = Training(args, config, where, compiled), path / "last.pt", []
         if last.exists():
             job.resume(last)
         if where.first:

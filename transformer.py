@@ -15,17 +15,20 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from aggregation import CapsuleAggregation, LinearAggregation, RoutingAggregation
+from aggregation import LinearAggregation, RoutingAggregation
 from attention import Cache, Heads, MultiHeadAttention
+from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import CapsuleRouting
 from cli import UserError, real, whole
-from disagreement import (output_disagreement, position_disagreement, squared_position_disagreement,
-                          subspace_disagreement)
+from disagreement import (output_disagreement, position_disagreement, squared_output_disagreement,
+                          squared_position_disagreement, squared_subspace_disagreement, subspace_disagreement)
+from routing_em import DENSITIES, GRADIENTS, SCHEDULES
 
 PAD = 0                                                  # the id of padding, as in data.py
 COMPONENTS = ("enc", "cross", "dec")                     # encoder self-attention, decoder-encoder, decoder self
 KINDS = ("subspace", "position", "output")               # of disagreement, as measured
-TRAINED_KINDS = (*KINDS, "squared-position")             # as trained with: Li 2018 footnote 2 as well
+# as trained with: Li 2018 footnote 2 as well, and the squared cosines of the released code
+TRAINED_KINDS = (*KINDS, "squared-subspace", "squared-position", "squared-output")
 AGGREGATIONS = ("linear", "dynamic", "em", "gu-dynamic", "gu-em")
 SIZES = {"tiny": dict(layers=4, d_model=128, heads=4, d_ff=256),
          "small": dict(layers=6, d_model=256, heads=4, d_ff=1024),
@@ -54,7 +57,12 @@ class TransformerConfig:
     agg_at: tuple[str, ...] | None = None                # None: the default places of that aggregation
     reg: tuple[str, ...] = ()
     reg_at: tuple[str, ...] | None = None                # None: every component there is
-    reg_weight: float = 1.0                              # lambda of the disagreement
+    reg_weight: float | dict[str, float] = 1.0           # lambda of the disagreement, or one per component
+    em_density: str = "product"                          # of em and gu-em: see routing_em.py
+    em_schedule: str = "hinton"
+    em_activations: bool = True
+    em_gradient: str = "last"
+    coupling: str = "routed"                             # of every aggregation; "random": a control
     capsule: tuple[str, ...] = ()                        # places of the capsule routing of the logits
     capsule_parts: tuple[str, ...] = ("vertical", "horizontal")   # of the encoder; the decoder has only the latter
     decoder: bool = True                                 # False: an encoder alone (probing, logical inference)
@@ -64,9 +72,19 @@ class TransformerConfig:
             value = getattr(self, field.name)
             if isinstance(value, list):
                 setattr(self, field.name, tuple(value))
-        for name, choices in (("norm", ("pre", "post")), ("tie", ("none", "target", "all")), ("agg", AGGREGATIONS)):
-            if getattr(self, name) not in choices:
-                raise UserError(f"--{name} {getattr(self, name)}: choose from {', '.join(choices)}")
+        for name, choices in (("norm", ("pre", "post")), ("tie", ("none", "target", "all")), ("agg", AGGREGATIONS),
+                              ("em_density", DENSITIES), ("em_schedule", SCHEDULES), ("em_gradient", GRADIENTS),
+                              ("coupling", ("routed", "random"))):
+            value = getattr(self, name)
+            flag = "--" + name.replace("_", "-")
+            if value not in choices:
+                raise UserError(f"{flag} {value}: choose from {', '.join(choices)}")
+            if name.startswith("em_") and value != getattr(type(self), name) and self.agg not in ("em", "gu-em"):
+                raise UserError(f"{flag}: choose --agg em or gu-em")
+        if not self.em_activations and self.agg not in ("em", "gu-em"):
+            raise UserError("--no-em-activations: choose --agg em or gu-em")
+        if self.coupling != "routed" and self.agg == "linear":
+            raise UserError("--coupling: choose an --agg other than linear")
         for name, choices in (("reg", TRAINED_KINDS), ("capsule_parts", ("vertical", "horizontal"))):
             for value in getattr(self, name):
                 if value not in choices:
@@ -86,6 +104,26 @@ class TransformerConfig:
             if unused is not None and not needs:
                 raise UserError(flags)
         self.places("agg"), self.places("reg"), self.places("capsule")
+        self.component_weights()
+
+    def component_weights(self) -> dict[str, float]:
+        """Component -> its weight in D, which lambda then multiplies: the encoder counts 1, the decoder's two attentions
+        together 1, as the released code averages them; with one lambda per component, that lambda (see `reg_lambda`).
+        """
+        chosen = self.places("reg")
+        if isinstance(self.reg_weight, dict):
+            for component in self.reg_weight:
+                if component not in chosen:
+                    raise UserError(f"--reg-weight {component}=...: the disagreement is taken at "
+                                    f"{', '.join(chosen) or 'no place'}; see --reg-at")
+            return {component: self.reg_weight.get(component, 0.0) for component in chosen}
+        both = "cross" in chosen and "dec" in chosen
+        return {component: 0.5 if both and component != "enc" else 1.0 for component in chosen}
+
+    @property
+    def reg_lambda(self) -> float:
+        """The lambda of all components together; 1 where every component has its own."""
+        return 1.0 if isinstance(self.reg_weight, dict) else self.reg_weight
 
     def components(self) -> tuple[str, ...]:
         """The kinds of attention that the model has."""
@@ -130,9 +168,33 @@ class TransformerConfig:
         given = {**SIZES[args.arch], "dropout": 0.3 if args.arch == "big" else 0.1}
         for field in fields(cls):
             value = getattr(args, field.name, None)
-            if value is not None:
+            if field.name == "reg_weight" and value is not None:
+                given["reg_weight"] = reg_weight(value)
+            elif value is not None:
                 given[field.name] = tuple(value) if isinstance(value, list) else value
         return cls(**{**given, **overrides})
+
+
+def weight(text: str) -> float | tuple[str, float]:
+    """A word of --reg-weight: a number, or (component, number) of enc=1. Raises argparse.ArgumentTypeError."""
+    component, equals, number = text.rpartition("=")
+    value = real(0, 1e6)(number)
+    if not equals:
+        return value
+    if component not in COMPONENTS:
+        raise argparse.ArgumentTypeError(f"{text!r}: write one number, or enc=1 cross=0.5 dec=0.5")
+    return component, value
+
+
+def reg_weight(words) -> float | dict[str, float]:
+    """The words of --reg-weight as the field of the configuration. Raises UserError for a mixture of both forms."""
+    if isinstance(words, (int, float, dict)):
+        return words
+    if len(words) == 1 and not isinstance(words[0], tuple):
+        return words[0]
+    if all(isinstance(word, tuple) for word in words) and len(dict(words)) == len(words):
+        return dict(words)
+    raise UserError("--reg-weight: write one number, or one per component: enc=1 cross=0.5 dec=0.5")
 
 
 def add_model_flags(parser: argparse.ArgumentParser, arch: str = "tiny", norm: str = "pre") -> None:
@@ -157,11 +219,23 @@ def add_model_flags(parser: argparse.ArgumentParser, arch: str = "tiny", norm: s
     group.add_argument("--capsules", type=whole(1, 65536), metavar="N", help="output capsules N, a divisor of the width "
                        "(dynamic, em: the width itself; gu-*: the number of heads)", **none)
     group.add_argument("--iterations", type=whole(1, 100), metavar="T", default=3, help="iterations of every routing")
+    group.add_argument("--em-density", choices=DENSITIES, default="product", help="density of a vote in EM routing: the "
+                       "product over its dimensions (Hinton et al. 2018) or their sum (Li 2019)")
+    group.add_argument("--em-schedule", choices=SCHEDULES, default="hinton", help="lambda of EM's activations: 0.01 (1 - "
+                       "0.95^(t+1)), or 1 to 3 as in Li's released code")
+    group.add_argument("--em-gradient", choices=GRADIENTS, default="last", help="through the last M-step alone, or "
+                       "through the full routing")
+    group.add_argument("--em-activations", action=argparse.BooleanOptionalAction, default=True, help="EM routing with "
+                       "activations A_n (the released code ran without)")
+    group.add_argument("--coupling", choices=("routed", "random"), default="routed", help="random: a control, drawn "
+                       "anew for every batch, with the same parameters")
     group = parser.add_argument_group("disagreement of the heads (Li et al. 2018, 2021)")
     group.add_argument("--reg", nargs="+", choices=TRAINED_KINDS, metavar="KIND", help="what the heads are rewarded to "
-                       "differ in: subspace, position, output; squared-position: Li 2018 footnote 2", **none)
+                       "differ in: subspace, position, output; squared-position: Li 2018 footnote 2; squared-subspace, "
+                       "squared-output: orthogonal, rather than cancelling", **none)
     group.add_argument("--reg-at", nargs="+", metavar="PLACE", help="where, as --agg-at (everywhere)", **none)
-    group.add_argument("--reg-weight", type=real(0, 1e6), default=1.0, metavar="LAMBDA", help="weight of the reward")
+    group.add_argument("--reg-weight", nargs="+", type=weight, metavar="LAMBDA", help="weight of the reward (1; the "
+                       "decoder's two attentions count half each); or one per component: enc=1 cross=0.5 dec=0.5", **none)
     group = parser.add_argument_group("capsule routing of the attention logits (Duan et al. 2020)")
     group.add_argument("--capsule", nargs="+", metavar="PLACE", help="where: enc, dec with layers, as in enc:1-3 dec", **none)
     group.add_argument("--capsule-parts", nargs="+", choices=("vertical", "horizontal"), metavar="PART",
@@ -210,10 +284,14 @@ def _attention(config: TransformerConfig, component: str, layer: int) -> MultiHe
     c, at = config, lambda mechanism: layer in config.places(mechanism).get(component, ())
     if not at("agg"):
         aggregation = LinearAggregation(c.d_model)
-    elif c.agg.startswith("gu-"):
-        aggregation = CapsuleAggregation(c.d_model, c.heads, c.capsules, c.agg.removeprefix("gu-"), c.iterations)
     else:
-        aggregation = RoutingAggregation(c.d_model, c.heads, c.capsules, c.agg, c.iterations)
+        routing = c.agg.removeprefix("gu-")
+        settings = {"iterations": c.iterations, "coupling": c.coupling}
+        if routing == "em":
+            settings.update(activations=c.em_activations, density=c.em_density, schedule=c.em_schedule,
+                            gradient=c.em_gradient)
+        kind = CapsuleAggregation if c.agg.startswith("gu-") else RoutingAggregation
+        aggregation = kind(c.d_model, c.heads, c.capsules, routing, **settings)
     parts = c.capsule_parts if component == "enc" else ("horizontal",)
     capsule = CapsuleRouting(c.heads, parts, c.iterations) if at("capsule") else None
     return MultiHeadAttention(c.d_model, c.heads, c.dropout, aggregation, capsule)
@@ -301,21 +379,25 @@ def layer_disagreement(kind: str, component: str, heads: Heads, source_mask: Ten
             raise ValueError("the position disagreement reads the attention weights: run with need_weights=True")
         D = position_disagreement if kind == "position" else squared_position_disagreement
         return D(heads.weights, source_mask if component == "enc" else target_mask, reduce)
-    if kind == "subspace":
-        return subspace_disagreement(heads.values, target_mask if component == "dec" else source_mask)
-    return output_disagreement(heads.outputs, source_mask if component == "enc" else target_mask)
+    if kind in ("subspace", "squared-subspace"):
+        D = subspace_disagreement if kind == "subspace" else squared_subspace_disagreement
+        return D(heads.values, target_mask if component == "dec" else source_mask)
+    D = output_disagreement if kind == "output" else squared_output_disagreement
+    return D(heads.outputs, source_mask if component == "enc" else target_mask)
 
 
 def disagreement(config: TransformerConfig, heads: dict[str, list[Heads]], source_mask: Tensor,
                  target_mask: Tensor | None = None, reduce: str = "mean") -> Tensor:
-    """The D of the training loss (Li 2018 section 3.1): the mean over the chosen layers of a component, summed over
-    the chosen components and kinds; 0 without --reg. heads: as `Transformer.forward` gives them."""
+    """The D of the training loss (Li 2018 section 3.1): the mean over the chosen layers of a component, weighted and
+    summed over the chosen components (`TransformerConfig.component_weights`) and kinds; 0 without --reg. heads: as
+    `Transformer.forward` gives them."""
     total = source_mask.new_zeros((), dtype=heads["enc"][0].values.dtype)
+    weights = config.component_weights()
     for component, layers in config.places("reg").items():
         for kind in dict.fromkeys(config.reg):
             D = [layer_disagreement(kind, component, heads[component][i], source_mask, target_mask, reduce)
                  for i in sorted(layers)]
-            total = total + torch.stack(D).mean()
+            total = total + weights[component] * torch.stack(D).mean()
     return total
 
 

@@ -22,6 +22,7 @@ import checkpoint
 from attention import Cache
 from cli import Parser, UserError, real, run, whole
 from data import BOS, EOS, PAD, load_tokenizer
+from fast_routing import install
 from machine import memory, pick_device
 from transformer import Transformer, TransformerConfig
 
@@ -239,7 +240,7 @@ def load_run(folder, name: str = "best", device="cpu"):
         raise UserError(f"{folder}/config.json describes no model that can be built here ({error}): take the one that "
                         "the run wrote") from error
     checkpoint.check_weights(state, shapes, path, "the model of config.json")
-    model = Transformer(config).to(device)
+    model = install(Transformer(config).to(device))
     if tokenizer.get_vocab_size() > config.vocab_size:
         raise UserError(f"{folder}/tokenizer.json has {tokenizer.get_vocab_size()} tokens and the model of config.json "
                         f"{config.vocab_size}: take both from one run")
