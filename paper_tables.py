@@ -199,7 +199,44 @@ ALL = (
     Row("EM + capsule attention", "--agg em --capsule enc dec"),
     Row("output disagreement + capsule attention", "--reg output --capsule enc dec"),
     Row("Gu's EM + output disagreement", "--agg gu-em --reg output"),
-    Row("EM + output disagreement + capsule attention", "--agg em --reg output --capsule enc dec"))
+    Row("EM + output disagreement + capsule attention", "--agg em --reg output --capsule enc dec"),
+    Row("output disagreement, λ = H/8", "--reg output --reg-weight {H_8th}"),
+    Row("output disagreement in the encoder", "--reg output --reg-at enc"),
+    Row("output disagreement in the encoder, λ = H/8", "--reg output --reg-at enc --reg-weight {H_8th}"),
+    Row("EM + output disagreement, λ = H/8", "--agg em --reg output --reg-weight {H_8th}"),
+    Row("squared output disagreement", "--reg squared-output"),
+    Row("EM without activations", "--agg em --no-em-activations"),
+    Row("control: EM, uniform coupling", "--agg em --iterations 1"),
+    Row("control: EM, random coupling", "--agg em --coupling random"),
+    Row("control: simple routing, uniform coupling", "--agg dynamic --iterations 1"),
+    Row("control: simple routing, random coupling", "--agg dynamic --coupling random"),
+    Row("control: Gu's EM, uniform coupling", "--agg gu-em --iterations 1"),
+    Row("control: Gu's EM, random coupling", "--agg gu-em --coupling random"),
+    Row("control: Gu's dynamic, uniform coupling", "--agg gu-dynamic --iterations 1"),
+    Row("control: Gu's dynamic, random coupling", "--agg gu-dynamic --coupling random"),
+    Row("control: one head", "--heads 1"),
+    Row("control: FFN wider by EM's parameters", "--d-ff {ffn}"))
+
+MAIN = (
+    Row("baseline", ""),
+    Row("simple routing", "--agg dynamic"),
+    Row("EM routing", "--agg em"),
+    Row("EM + output disagreement (Li 2021)", "--agg em --reg output"),
+    Row("Gu's capsules, dynamic", "--agg gu-dynamic"),
+    Row("Gu's capsules, EM", "--agg gu-em"),
+    Row("Capsule-Transformer", "--capsule enc dec"))
+
+EM_OPTIONS = (
+    Row("baseline", ""),
+    Row("EM", "--agg em"),
+    Row("EM, full gradient", "--agg em --em-gradient full"),
+    Row("EM, released schedule of λ", "--agg em --em-schedule released"),
+    Row("Gu's EM", "--agg gu-em"),
+    Row("Gu's EM, full gradient", "--agg gu-em --em-gradient full"),
+    Row("Gu's EM, released schedule of λ", "--agg gu-em --em-schedule released"),
+    Row("EM, no activations", "--agg em --no-em-activations"),
+    Row("Gu's EM, no activations", "--agg gu-em --no-em-activations"),
+    Row("Gu's EM, sum of the densities", "--agg gu-em --em-density sum"))
 
 TABLES = {
     "li2018-1": Table(LI18 + " Table 1", "regularization terms, encoder self-attention only", f"{ZH_EN}, base",
@@ -295,6 +332,8 @@ TABLES = {
                      (Row("baseline", ""), Row("EM routing", "--agg gu-em")),
                      ("the paper prints a plot without numbers: alike up to 60 words, EM ahead beyond",), "figure",
                      LOWER, part="length"),
+    "main": Table(OWN, "every way of aggregating the heads, its paper's best places, under one recipe", "", (), MAIN),
+    "em-options": Table(OWN, "EM routing: density, schedule of λ, gradient, activations", "", (), EM_OPTIONS),
     "all": Table(OWN, "every mechanism of the five papers, and the best ones combined, under one recipe", "", (), ALL),
     "iterations": Table(OWN, "routing iterations T, EM routing (Li 2019 §5.2.1 tried them and prints none)", "", (), (
         Row("baseline", ""), *(Row(f"T = {t}", f"--agg em --iterations {t}") for t in range(1, 6)))),

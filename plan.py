@@ -20,7 +20,8 @@ from paper_tables import Row, Table
 from transformer import COMPONENTS, TransformerConfig
 
 # what tells the rows apart; --iterations and --reg-weight may be given where no row does
-ROWS = ("agg", "agg_at", "capsules", "reg", "reg_at", "capsule", "capsule_parts", "seed", "name", "average")
+ROWS = ("agg", "agg_at", "capsules", "reg", "reg_at", "capsule", "capsule_parts", "em_density", "em_schedule", "em_gradient",
+        "em_activations", "coupling", "seed", "name", "average")
 MECHANISMS = ("iterations", "reg_weight")
 
 
@@ -67,7 +68,13 @@ def filled(flags: str, config: TransformerConfig) -> list[str]:
     return flags.format(L=L, d=d, H=H, lower=f"1-{half}", upper=f"{min(L, L // 2 + 1)}-{L}", two=f"1-{min(2, L)}",
                         top=f"{max(1, L - 1)}-{L}", d_2=divisor(d // 2), d_4=divisor(d // 4), d_16=divisor(d // 16),
                         d_64=divisor(d // 64), H_4=divisor(H // 4), H_2=divisor(H // 2), H2=divisor(2 * H),
-                        H4=divisor(4 * H), H8=divisor(8 * H)).split()
+                        H4=divisor(4 * H), H8=divisor(8 * H), H_8th=H / 8, ffn=wider_ffn(config)).split()
+
+
+def wider_ffn(config: TransformerConfig) -> int:
+    """The FFN's width that gives the baseline as many parameters as EM routing in its lowest two encoder layers."""
+    added = min(2, config.layers) * (config.heads * config.d_model ** 2 + config.heads * config.d_model + 4 * config.d_model)
+    return config.d_ff + round(added / (2 * config.layers * (2 * config.d_model + 1)))
 
 
 def size_flags(table: Table, row: Row, scale: list[str]) -> list[str]:
@@ -110,9 +117,17 @@ def mechanism_flags(c: TransformerConfig) -> list[str]:
         words += ["--agg", c.agg, "--agg-at", *at("agg")]
         if c.capsules not in (None, c.heads if c.agg.startswith("gu-") else c.d_model):
             words += ["--capsules", str(c.capsules)]
+        for name in ("em_density", "em_schedule", "em_gradient", "coupling"):
+            if getattr(c, name) != getattr(TransformerConfig, name):
+                words += ["--" + name.replace("_", "-"), getattr(c, name)]
+        if not c.em_activations:
+            words.append("--no-em-activations")
     if at("reg") and c.reg_weight:
         words += ["--reg", *sorted(set(c.reg)), "--reg-at", *at("reg")]
-        words += ["--reg-weight", str(c.reg_weight)] if c.reg_weight != 1 else []
+        if isinstance(c.reg_weight, dict):
+            words += ["--reg-weight", *(f"{component}={value}" for component, value in c.reg_weight.items())]
+        elif c.reg_weight != 1:
+            words += ["--reg-weight", str(c.reg_weight)]
     if at("capsule"):
         words += ["--capsule", *at("capsule")]
         if "enc" in places["capsule"] and len(set(c.capsule_parts)) == 1:
@@ -167,6 +182,9 @@ def plan(table: Table, given: dict, seeds) -> list[tuple[Row, list[Run]]]:
         args = completed(sized + extra + filled(row.flags, base))
         config = TransformerConfig.from_flags(args, vocab_size=1)
         mechanisms = mechanism_flags(config)
+        for name in ("heads", "d_ff"):                                       # where a row sets a size of its own
+            if getattr(config, name) != getattr(base, name):
+                mechanisms += ["--" + name.replace("_", "-"), str(getattr(config, name))]
         name = folder(args, config, mechanisms, given)
         found.append((row, [Run(f"{name}-seed{seed}", [*sized, *mechanisms, "--seed", str(seed)], seed, config, args,
                                 mechanisms) for seed in seeds]))
