@@ -4,7 +4,8 @@ import math
 import pytest
 import torch
 
-from aggregation import CapsuleAggregation, LinearAggregation, RoutingAggregation
+from capsule_aggregation import CapsuleAggregation
+from aggregation import LinearAggregation, RoutingAggregation
 
 SIZES = [(1, 1, 1), (4, 1, 4), (4, 2, 4), (6, 3, 2), (6, 2, 1), (8, 4, 8), (6, 6, 3)]               # d, H, N
 GU_SIZES = [(1, 1, 1), (4, 2, 2), (6, 3, 2), (6, 2, 6), (8, 2, 1), (12, 2, 3), (4, 4, 4)]           # d, H, N

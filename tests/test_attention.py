@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from aggregation import CapsuleAggregation, LinearAggregation, RoutingAggregation
+from capsule_aggregation import CapsuleAggregation
+from aggregation import LinearAggregation, RoutingAggregation
 from attention import Cache, MultiHeadAttention
 from capsule_transformer import CapsuleRouting
 

@@ -1,19 +1,20 @@
-"""Tests of fast_routing.py: recomputed and compiled routings equal the plain ones, in values, gradients and memory."""
+"""Tests of fast_routing.py: every fast form equals the routing as it stands, in values, gradients and memory."""
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 import fast_routing
-from aggregation import CapsuleAggregation, RoutingAggregation
+from aggregation import RoutingAggregation, random_coupling
+from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import CapsuleRouting, horizontal_routing, vertical_routing
-from fast_routing import compile_routing, routed
+from fast_routing import can_compile, install, of_logits, of_votes
 from routing_dynamic import dynamic_routing
 from routing_em import em_routing
+from transformer import Transformer, TransformerConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 MASK = (torch.arange(5) < torch.tensor([[5], [3]]))[:, None, None]           # [2, 1, 1, 5]
@@ -24,26 +25,68 @@ def normal(*shape):
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
-ROUTINGS = {                    # name -> (the routing of its arguments, the arguments)
-    "em": (lambda T, *x: em_routing(*x, iterations=T, coupling=False).capsules, [(6, 3, 4, 2), (4,), (4,)]),
-    "em, whole": (lambda T, *x: em_routing(*x, iterations=T).coupling, [(6, 3, 4, 2), (4,), (4,)]),
-    "dynamic": (lambda T, *x: dynamic_routing(*x, iterations=T, coupling=False).capsules, [(6, 3, 4, 2)]),
-    "vertical": (lambda T, *x: vertical_routing(*x, iterations=T, mask=MASK), [(2, 3, 5, 5), (3, 3), (3,)]),
-    "horizontal": (lambda T, *x: horizontal_routing(*x, iterations=T, mask=MASK), [(2, 3, 5, 5)]),
-}
-MODULES = {
-    "em": lambda T: RoutingAggregation(16, 4, routing="em", iterations=T),
-    "dynamic": lambda T: RoutingAggregation(16, 4, routing="dynamic", iterations=T),
-    "gu-em": lambda T: CapsuleAggregation(16, 4, routing="em", iterations=T),
-    "gu-dynamic": lambda T: CapsuleAggregation(16, 4, routing="dynamic", iterations=T),
-    "capsule": lambda T: CapsuleRouting(4, iterations=T),
-}
-
-
 def gradients(out, arguments):
     """The output and the gradients of a fixed weighting of it."""
     weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
-    return [out.detach(), *torch.autograd.grad((out * weights).sum(), arguments)]
+    return [out.detach(), *torch.autograd.grad((out * weights).sum(), arguments, allow_unused=True)]
+
+
+def assert_alike(ours, theirs, arguments):
+    """The same values and the same gradients of the arguments."""
+    for mine, other in zip(gradients(ours, arguments), gradients(theirs, arguments), strict=True):
+        if other is None:
+            assert mine is None
+        else:
+            torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12)
+
+
+VOTES = {                       # name -> (routing, shapes of its learned arguments, settings)
+    "em, full": (em_routing, [(2, 6, 3, 4, 2), (4,), (4,)], dict(gradient="full")),
+    "em, last": (em_routing, [(2, 6, 3, 4, 2), (4,), (4,)], dict(gradient="last")),
+    "em, means": (em_routing, [(6, 3, 4, 2), (4,), (4,)], dict(gradient="last", scale_by_activation=False)),
+    "em, sum": (em_routing, [(6, 3, 4, 2), (4,), (4,)], dict(density="sum", schedule="released")),
+    "em, no activations": (em_routing, [(6, 3, 4, 2)], dict(gradient="last")),
+    "dynamic": (dynamic_routing, [(2, 6, 3, 4, 2)], {}),
+    "dynamic, not normalized": (dynamic_routing, [(6, 3, 4, 2)], dict(normalize=False)),
+}
+
+
+@pytest.mark.parametrize("T", [1, 2, 3])
+@pytest.mark.parametrize("name", VOTES)
+def test_fast_votes_equal_the_routing_as_it_stands(name, T):
+    routing, shapes, settings = VOTES[name]
+    arguments = [normal(*shape) for shape in shapes]
+    ours = of_votes(routing)(*arguments, iterations=T, **settings)
+    theirs = routing(*arguments, iterations=T, **settings)
+    assert_alike(ours.capsules, theirs.capsules, arguments)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("name", VOTES)
+def test_in_pieces_equals_whole(name, rows, monkeypatch):
+    """A piece is some items of the batch: every item is routed by itself, from where it starts."""
+    routing, shapes, settings = VOTES[name]
+    arguments = [normal(*shape) for shape in shapes]
+    start = random_coupling(arguments[0]).double()
+    seen = []
+    form = fast_routing.SHORTER[routing]
+
+    def watched(piece, *others, **settings):
+        seen.append(len(piece))
+        return form(piece, *others, **settings)
+    monkeypatch.setitem(fast_routing.SHORTER, routing, watched)
+    monkeypatch.setattr(fast_routing, "PIECE", rows * 24 / torch.get_num_threads())
+    ours = of_votes(routing)(*arguments, start=start, **settings).capsules
+    assert sum(seen) == arguments[0].shape[:-3].numel() and max(seen) <= rows
+    assert_alike(ours, routing(*arguments, start=start, **settings).capsules, arguments)
+
+
+@pytest.mark.parametrize("T", [1, 3])
+def test_fast_logits_equal_the_routing_as_it_stands(T):
+    E, weight, bias = normal(2, 3, 5, 5), normal(3, 3), normal(3)
+    assert_alike(of_logits(vertical_routing)(E, weight, bias, T, MASK), vertical_routing(E, weight, bias, T, MASK),
+                 [E, weight, bias])
+    assert_alike(of_logits(horizontal_routing)(E, T, MASK, 2), horizontal_routing(E, T, MASK, 2), [E])
 
 
 def saved_bytes(f) -> int:
@@ -59,85 +102,40 @@ def saved_bytes(f) -> int:
     return sum(storages.values())
 
 
-@pytest.mark.parametrize("T", [1, 3])
-@pytest.mark.parametrize("name", ROUTINGS)
-def test_recomputed_equals_plain(name, T):
-    routing, shapes = ROUTINGS[name]
-    arguments = [normal(*shape) for shape in shapes]
-    expected, out = routing(T, *arguments), routed(partial(routing, T), *arguments)
-    assert torch.equal(out, expected)
-    weights = torch.randn_like(out)
-    for ours, theirs in zip(torch.autograd.grad((out * weights).sum(), arguments, allow_unused=True),
-                            torch.autograd.grad((expected * weights).sum(), arguments, allow_unused=True)):
-        assert (ours is None) == (theirs is None)
-        assert ours is None or torch.equal(ours, theirs)
-
-
-@pytest.mark.parametrize("name", ROUTINGS)
-def test_memory_does_not_grow_with_the_iterations(name):
-    routing, shapes = ROUTINGS[name]
-    arguments = [normal(*shape) for shape in shapes]
-    sizes = [saved_bytes(lambda: routed(partial(routing, T), *arguments)) for T in (2, 3, 10)]
-    assert sizes[0] == sizes[1] == sizes[2] <= sum(x.nbytes for x in arguments)
-    assert saved_bytes(lambda: routing(10, *arguments)) > 2 * saved_bytes(lambda: routing(2, *arguments))
-
-
-PIECEWISE = {                   # name -> (the routing, its arguments, its settings)
-    "em": (em_routing, [normal(6, 3, 4, 2), normal(4), normal(4)], dict(coupling=False)),
-    "em, coupling": (em_routing, [normal(6, 3, 4, 2)], {}),
-    "dynamic, 4 rows of coupling": (dynamic_routing, [normal(4, 4, 4, 2)], {}),
-    "vertical": (vertical_routing, [normal(2, 3, 5, 5), normal(3, 3), normal(3), 3, MASK], {}),
-    "horizontal": (horizontal_routing, [normal(2, 3, 5, 5), 3, MASK, 2], {}),
-    "horizontal, one mask for all": (horizontal_routing, [normal(2, 3, 5, 5), 3, MASK[1:]], {}),
+MODULES = {
+    "em": lambda T: RoutingAggregation(16, 4, routing="em", iterations=T, gradient="last"),
+    "em, full": lambda T: RoutingAggregation(16, 4, routing="em", iterations=T, gradient="full"),
+    "dynamic": lambda T: RoutingAggregation(16, 4, routing="dynamic", iterations=T),
+    "gu-em": lambda T: CapsuleAggregation(16, 4, routing="em", iterations=T, gradient="last"),
+    "gu-dynamic": lambda T: CapsuleAggregation(16, 4, routing="dynamic", iterations=T),
+    "capsule": lambda T: CapsuleRouting(4, iterations=T),
 }
 
 
-@pytest.mark.parametrize("rows", [1, 2, 4])
-@pytest.mark.parametrize("name", PIECEWISE)
-def test_in_pieces_equals_whole(name, rows, monkeypatch):
-    """A piece is some rows of the batch; every routing sees each row by itself, and its mask with it."""
-    routing, arguments, settings = PIECEWISE[name]
-    votes, learned = arguments[0], [x for x in arguments if isinstance(x, torch.Tensor) and x.requires_grad]
-    seen = []
-
-    def watched(piece, *others, **settings):
-        seen.append(len(piece))
-        return routing(piece, *others, **settings)
-    threads = torch.get_num_threads()
-    monkeypatch.setattr(fast_routing, "PIECE", rows * votes[0].numel() / threads)
-    ours, theirs = routed(watched, *arguments, **settings), routing(*arguments, **settings)
-    assert sum(seen) == len(votes) and max(seen) <= rows
-    assert type(ours) is type(theirs)
-    if isinstance(ours, torch.Tensor):
-        ours, theirs = [ours], [theirs]
-    assert [x is None for x in ours] == [x is None for x in theirs]
-    for mine, other in zip(ours, theirs):
-        if mine is not None:
-            torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
-    for mine, other in zip(gradients(ours[0], learned), gradients(theirs[0], learned)):
-        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9)
-
-
-def test_votes_of_which_more_varies_go_whole(monkeypatch):
-    """Logits, of which the lengths vary too: a piece of one row would be another compiled form for every length."""
-    monkeypatch.setattr(fast_routing, "PIECE", 1)
-    seen = []
-    routed(lambda votes: seen.append(len(votes)) or votes, torch.randn(6, 3, 4, 4), varying=(0, 2, 3))
-    assert seen == [6]
-
-
-def test_pieces_keep_nothing_but_the_arguments(monkeypatch):
-    monkeypatch.setattr(fast_routing, "PIECE", 1)
-    votes = normal(6, 3, 4, 2)
-    sizes = [saved_bytes(lambda: routed(em_routing, votes, iterations=T, coupling=False).capsules) for T in (2, 10)]
-    assert sizes[0] == sizes[1] <= votes.nbytes
-
-
 @pytest.mark.parametrize("name", MODULES)
-def test_memory_of_the_modules_does_not_grow_with_the_iterations(name):
+def test_memory_does_not_grow_with_the_iterations(name):
+    """As the modules stand it does, but for EM whose gradient runs through the last M-step alone."""
     heads = torch.randn(2, 4, 5, 5 if name == "capsule" else 4, requires_grad=True)
-    sizes = [saved_bytes(lambda: MODULES[name](T)(heads)) for T in (1, 3, 10)]
+    sizes = [saved_bytes(lambda: install(MODULES[name](T))(heads)) for T in (2, 3, 10)]
     assert sizes[0] == sizes[1] == sizes[2]
+    plain = [saved_bytes(lambda: MODULES[name](T)(heads)) for T in (2, 10)]
+    assert plain[0] < plain[1] or name in ("em", "gu-em")
+
+
+@pytest.mark.parametrize("agg", ["em", "dynamic", "gu-em", "gu-dynamic"])
+@pytest.mark.parametrize("coupling", ["routed", "random"])
+def test_install_changes_no_number_of_a_model(agg, coupling):
+    config = TransformerConfig(20, d_model=8, heads=2, layers=2, d_ff=8, agg=agg, coupling=coupling,
+                               capsule=("enc", "dec"))
+    model = Transformer(config).double().eval()
+    ids = torch.randint(4, 20, (3, 7))
+    torch.manual_seed(1)                                 # of the random coupling
+    want = model(ids, ids)[0]
+    assert install(model) is model
+    routing = [module for module in model.modules() if hasattr(module, "route")]
+    assert routing and all(module.route.__module__ == "fast_routing" for module in routing)
+    torch.manual_seed(1)
+    torch.testing.assert_close(model(ids, ids)[0], want)
 
 
 def test_without_gradients_nothing_is_computed_twice():
@@ -148,49 +146,44 @@ def test_without_gradients_nothing_is_computed_twice():
         return x * x
     votes = normal(2, 3)
     with torch.no_grad():
-        routed(routing, votes)
-    routed(routing, votes.detach())
+        fast_routing.recomputed(routing, votes)
+    fast_routing.recomputed(routing, votes.detach())
     assert len(calls) == 2
-    routed(routing, votes).sum().backward()
+    fast_routing.recomputed(routing, votes).sum().backward()
     assert len(calls) == 4
     assert torch.equal(votes.grad, 2 * votes)
 
 
 @pytest.fixture
 def compiling():
-    """Routing that is compiled; skips the test on a machine without a compiler."""
-    if not compile_routing():
+    """Skips the test on a machine without a compiler."""
+    if not can_compile():
         pytest.skip("no compiler here")
-    yield
-    compile_routing(on=False)
 
 
 def test_compiled_equals_eager(compiling):
-    """One compiled form of EM serves every number of tokens, and gives the eager values and gradients."""
-    settings = dict(iterations=3, coupling=False)
+    """One compiled form of EM serves every number of tokens, and gives the eager values and gradients; capsule attention
+    takes a batch of one sentence after a larger one: torch.compile makes a form of its own for a dimension of 1."""
     torch._dynamo.utils.counters.clear()
+    fast = of_votes(em_routing, compiled=True)
     for tokens in (7, 12, 5):
         arguments = [normal(tokens, 3, 16, 1), normal(16), normal(16)]
-        ours, theirs = routed(em_routing, *arguments, **settings), em_routing(*arguments, **settings)
-        for ours, theirs in zip(gradients(ours.capsules, arguments), gradients(theirs.capsules, arguments)):
-            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
-
-
-def test_compiled_capsule_attention_takes_a_batch_of_one_sentence(compiling):
-    """After a larger one: torch.compile makes a form of its own for a dimension of 1."""
+        ours = fast(*arguments, iterations=3, gradient="last").capsules
+        assert_alike(ours, em_routing(*arguments, iterations=3, gradient="last").capsules, arguments)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2       # the couplings, and the last M-step
     for B, L in ((3, 6), (1, 5)):
         E = normal(B, 2, L, L)
-        ours, theirs = routed(horizontal_routing, E, 2, None, L, varying=(0, 2, 3)), horizontal_routing(E, 2)
-        for x, y in zip(gradients(ours, [E]), gradients(theirs, [E])):
-            torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
+        ours = of_logits(horizontal_routing, compiled=True)(E, 2, None, L)
+        assert_alike(ours, horizontal_routing(E, 2), [E])
 
 
 def test_without_a_compiler_one_line_and_the_eager_routing(tmp_path):
     code = ("import torch, fast_routing as f, routing_dynamic as r\n"
-            "assert not f.compile_routing()\n"
+            "compiled = f.can_compile()\n"
+            "assert not compiled\n"
             "x = torch.randn(5, 3, 4, 2)\n"
-            "assert torch.equal(f.routed(r.dynamic_routing, x).capsules, r.dynamic_routing(x).capsules)\n")
+            "fast = f.of_votes(r.dynamic_routing, compiled)\n"
+            "torch.testing.assert_close(fast(x).capsules, r.dynamic_routing(x).capsules)\n")
     environment = {**os.environ, "CXX": str(tmp_path / "none"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from aggregation import CapsuleAggregation, LinearAggregation, RoutingAggregation
+from capsule_aggregation import CapsuleAggregation
+from aggregation import LinearAggregation, RoutingAggregation
 from attention import Cache
 from cli import Parser, UserError
 from transformer import Transformer, TransformerConfig, add_model_flags
