@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -275,6 +276,30 @@ def paired_bootstrap(systems, references, lowercase: bool = False) -> str:
     return "\n".join(rows + [str(signatures["BLEU"])])
 
 
+def sign_test(baseline, other, references, lowercase: bool = False) -> tuple[int, int, float]:
+    """(better, worse, p): the two-sided sign test of Collins, Koehn and Kučerová 2005, which Li 2018 and Gu 2019 use.
+
+    A sentence of `other` is better where it raises the baseline's BLEU when it takes the place of the baseline's, and
+    worse where it lowers it. p is the chance of so uneven a split of the sentences that differ, were both as likely.
+    """
+    from sacrebleu.metrics import BLEU
+    from scipy.stats import binomtest
+    metric = BLEU(lowercase=lowercase, force=True)
+
+    def statistics(lines):                               # [sentences, 10]: what BLEU is made of adds up
+        scores = [metric.corpus_score([line], [[reference]]) for line, reference in zip(lines, references)]
+        return np.array([[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores])
+
+    def bleu(sums):
+        sums = sums.tolist()
+        return BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9]).score
+    ours, theirs = statistics(other), statistics(baseline)
+    whole = theirs.sum(0)
+    changes = np.array([bleu(whole - old + new) for old, new in zip(theirs, ours)]) - bleu(whole)
+    better, worse = int((changes > 0).sum()), int((changes < 0).sum())
+    return better, worse, binomtest(better, better + worse).pvalue if better + worse else 1.0
+
+
 # The command
 
 def parser() -> Parser:
@@ -297,6 +322,8 @@ def parser() -> Parser:
     group.add_argument("--reference", metavar="FILE", help="reference translations: prints sacreBLEU and its signature")
     group.add_argument("--lowercase", action="store_true", help="scores without regard to case")
     group.add_argument("--compare", metavar="OTHER", help="another run: prints a paired bootstrap test against it")
+    group.add_argument("--sign-test", action="store_true", help="with --compare: the sign test of Li 2018 and Gu 2019 "
+                       "as well")
     return p
 
 
@@ -326,6 +353,8 @@ def check_flags(args, interactive: bool) -> None:
         raise UserError(f"--nbest {args.nbest} needs a --beam of {args.nbest} or more")
     if (args.compare or args.lowercase) and not args.reference:
         raise UserError(f"--{'compare' if args.compare else 'lowercase'} is about scores: it needs --reference FILE")
+    if args.sign_test and not args.compare:
+        raise UserError("--sign-test compares two runs: it needs --compare OTHER")
     if interactive and (args.reference or args.output):
         raise UserError(f"--{'reference' if args.reference else 'output'} needs text from --input or a pipe")
     if args.compare and os.path.realpath(args.compare) == os.path.realpath(args.run):
@@ -389,6 +418,9 @@ def command(args) -> None:
         print(f"BLEU {score:.2f}  {signature}", file=sys.stderr)
         if args.compare:
             print(paired_bootstrap(systems, references, args.lowercase), file=sys.stderr)
+        if args.sign_test:
+            better, worse, p = sign_test(systems[0][1], systems[1][1], references, args.lowercase)
+            print(f"sign test: {better} sentences better, {worse} worse, p = {p:.4f}", file=sys.stderr)
 
 
 def main(argv=None) -> int:
