@@ -118,7 +118,7 @@ def test_micro_batches_weigh_by_their_target_tokens():
     tokens = [int((b.target[:, 1:] != 0).sum()) for b in micro]
     step = train_mt.Step(micro, sum(tokens), (0, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
-    train_mt.train_step(model, optimizer, step, flags(reg_weight=0.7), train_mt.Machine(torch.device("cpu")))
+    train_mt.train_step(train_mt.Objective(model), optimizer, step, flags(reg_weight=0.7), train_mt.Machine(torch.device("cpu")))
     found = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
     total = 0
@@ -145,10 +145,10 @@ def test_an_infinite_gradient_leaves_parameters_and_optimizer_alone():
     model, encoded = Transformer(TransformerConfig(30, 16, 2, 1, 16, reg=("output",))), corpus()
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     step = next(train_mt.steps(encoded, flags(), (0, 0)))
-    train_mt.train_step(model, optimizer, step, flags(), train_mt.Machine(torch.device("cpu")))
+    train_mt.train_step(train_mt.Objective(model), optimizer, step, flags(), train_mt.Machine(torch.device("cpu")))
     before = {k: v.clone() for k, v in model.state_dict().items()}
     state = [v.clone() for s in optimizer.state.values() for v in s.values()]
-    _, norm = train_mt.train_step(model, optimizer, step, flags(reg_weight=float("inf")),
+    _, norm = train_mt.train_step(train_mt.Objective(model), optimizer, step, flags(reg_weight=float("inf")),
                                   train_mt.Machine(torch.device("cpu")))
     assert not torch.isfinite(norm)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
