@@ -6,8 +6,13 @@ Li et al. 2018, "Multi-Head Attention with Disagreement Regularization", section
 Every D averages over the H x H pairs of heads, i = j included, as printed. So D = -1 for identical heads,
 -1/H for orthogonal ones, and 0 only for heads whose unit vectors cancel. (Footnote 2's variant runs from 0 upwards.)
 """
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+
+from attention import Heads
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -124,3 +129,57 @@ def squared_output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> 
     See `squared_subspace_disagreement`; shapes as in `output_disagreement`.
     """
     return _squared_cosine_disagreement(outputs, mask)
+
+
+# ---- The D of a model: section 3.1
+
+class Kind(NamedTuple):
+    """A kind of disagreement: its function, and the field of Heads that it reads."""
+    D: Callable[..., Tensor]
+    reads: str
+
+
+MEASURED = ("subspace", "position", "output")            # the papers' three
+KINDS = {
+    "subspace": Kind(subspace_disagreement, "values"),
+    "position": Kind(position_disagreement, "weights"),
+    "output": Kind(output_disagreement, "outputs"),
+    "squared-subspace": Kind(squared_subspace_disagreement, "values"),
+    "squared-position": Kind(squared_position_disagreement, "weights"),
+    "squared-output": Kind(squared_output_disagreement, "outputs"),
+}
+
+
+def layer_disagreement(kind: str, component: str, heads: Heads, source_mask: Tensor, target_mask: Tensor | None = None,
+                       reduce: str = "mean") -> Tensor:
+    """D of one kind in one layer of a component ("enc", "cross", "dec"); masks [B, L], True at a token.
+
+    Raises ValueError where the attention weights are asked for and were not kept.
+    """
+    D, reads = KINDS[kind]
+    x = getattr(heads, reads)
+    # queries of the encoder, and what cross-attention reads, are source tokens
+    of_source = component == "enc" or (component == "cross" and reads == "values")
+    mask = source_mask if of_source else target_mask
+    if reads != "weights":
+        return D(x, mask)
+    if x is None:
+        raise ValueError("the position disagreement reads the attention weights: run with need_weights=True")
+    return D(x, mask, reduce)
+
+
+def model_disagreement(heads: dict[str, list[Heads]], places: dict[str, set[int]], weights: dict[str, float],
+                       kinds: tuple[str, ...], source_mask: Tensor, target_mask: Tensor | None = None,
+                       reduce: str = "mean") -> Tensor:
+    """The D of the training loss: the mean over the chosen layers of a component, weighted and summed over the chosen
+    components and kinds; 0 where nothing is chosen. Li 2018 section 3.1.
+
+    heads: {component: Heads of every layer}; places: {component: layers, from 0}; weights: {component: its weight}.
+    """
+    total = source_mask.new_zeros((), dtype=heads["enc"][0].values.dtype)
+    for component, layers in places.items():
+        for kind in dict.fromkeys(kinds):
+            D = [layer_disagreement(kind, component, heads[component][i], source_mask, target_mask, reduce)
+                 for i in sorted(layers)]
+            total = total + weights[component] * torch.stack(D).mean()
+    return total
