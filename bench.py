@@ -33,8 +33,8 @@ from corpus_cache import EncodedPairs
 from data import EOS, PAD, SPECIAL_TOKENS, Batch, batches, collate
 from fast_routing import can_compile, install
 from machine import Machine, keep_freed_memory, pick_device, processor
-from torch_transformer import TorchTransformer
-from train_mt import Step, train_step
+from torch_transformer import LogitsObjective, TorchTransformer
+from train_mt import Objective, Step, train_step
 from transformer import KINDS, SIZES, Transformer, TransformerConfig
 
 SPREAD, NOISE = 0.5, 0.2        # standard deviations of log source length, and of log (target / source length)
@@ -175,8 +175,8 @@ def trainer(model, args, where: Machine):
     """A function that trains the model on a list of updates."""
     settings = argparse.Namespace(**vars(TRAINING), amp=args.amp)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-6, betas=(0.9, 0.98), eps=1e-9, fused=True)
-    model.train()
-    return lambda work: [train_step(model, optimizer, step, settings, where) for step in work]
+    objective = (Objective if hasattr(model, "hidden") else LogitsObjective)(model).train()
+    return lambda work: [train_step(objective, optimizer, step, settings, where) for step in work]
 
 
 def training_speed(model, work: list[Step], args, where: Machine) -> float:

@@ -6,10 +6,10 @@ import math
 import time
 
 import torch
-import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
 from data import BatchDataset, batches
+from nmt.loss import of_tokens
 from transformer import KINDS, PAD, layer_disagreement
 from translate import corpus_bleu, translate_lines
 
@@ -29,10 +29,10 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
         source, target = (x.to(device) for x in batch)
         target_in, target_out = target[:, :-1], target[:, 1:]                # [B, L_t]
         with torch.autocast(device.type, torch.bfloat16, enabled=amp):
-            logits, heads = model(source, target_in, need_weights=True)      # [B, L_t, V]
-        nll += F.cross_entropy(logits.float().flatten(0, 1), target_out.flatten(), ignore_index=PAD,
-                               reduction="sum").item()
-        count += int((target_out != PAD).sum())
+            hidden, heads = model.hidden(source, target_in, need_weights=True)             # [B, L_t, d]
+            tokens = int((target_out != PAD).sum())
+            nll += of_tokens(hidden, model.output.weight, target_out, PAD, tokens).item()
+        count += tokens
         sentences += len(source)
         for component, layers in heads.items():
             for kind in KINDS:

@@ -3,6 +3,7 @@ import warnings
 
 import torch
 import torch.nn as nn
+import torch.nn.functional as F
 
 from attention import Cache
 from transformer import PAD, Embedding, Memory, TransformerConfig
@@ -42,6 +43,17 @@ class TorchTransformer(nn.Module):
         """source [B, L_s], target_in [B, L_t] -> logits [B, L_t, V], {}."""
         return self.decode(target_in, self.encode(source)), {}
 
-    def disagreement(self, heads, source_mask, target_mask):
-        """No disagreement: 0."""
-        return torch.zeros((), device=source_mask.device)
+
+class LogitsObjective(nn.Module):
+    """In the place of `train_mt.Objective` the loss as it is usually written: the cross-entropy of all logits."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, source, target, tokens: int, label_smoothing: float):
+        """As `Objective.forward`; no disagreement: 0."""
+        logits, _ = self.model(source, target[:, :-1])                       # [B, L_t, V]
+        cross_entropy = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=PAD, reduction="sum",
+                                        label_smoothing=label_smoothing)
+        return cross_entropy, torch.zeros((), device=source.device)

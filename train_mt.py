@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
+import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from tqdm import tqdm
@@ -31,6 +31,7 @@ from data import (BatchDataset, add_data_flags, batches, corpus_tokenizer, encod
 from evaluate import bleu, disagreement_scores, score_table, validate
 from fast_routing import can_compile, install
 from machine import Machine, agreed, check_fits, machine, stopped_by_signals
+from nmt.loss import of_tokens
 from transformer import PAD, Transformer, TransformerConfig, add_model_flags
 
 # What a size takes where no flag says otherwise: the papers' settings for base and big, a small machine's for the rest.
@@ -115,16 +116,28 @@ def steps(encoded, args, place, rank=0, world=1, pin_memory=False):
         epoch, start = epoch + 1, 0
 
 
-def losses(model, batch, label_smoothing: float, device):
-    """Smoothed cross-entropy summed over the target tokens of a batch, and the disagreement D."""
+class Objective(nn.Module):
+    """A model with the two parts of its loss: what DistributedDataParallel wraps, for it follows `forward` alone."""
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.model = model
+
+    def forward(self, source, target, tokens: int, label_smoothing: float):
+        """source [B, L_s], target [B, L_t + 1] with `tokens` tokens after BOS -> smoothed cross-entropy, summed over
+        these tokens, and the disagreement D."""
+        target_in, target_out = target[:, :-1], target[:, 1:]                # [B, L_t]
+        hidden, heads = self.model.hidden(source, target_in)                 # [B, L_t, d]
+        # where the next token is padding nothing is predicted: such positions count in neither sum
+        cross_entropy = of_tokens(hidden, self.model.output.weight, target_out, PAD, tokens, label_smoothing)
+        return cross_entropy, self.model.disagreement(heads, source != PAD, target_out != PAD)
+
+
+def losses(objective, batch, label_smoothing: float, device):
+    """The two parts of the loss of a batch that still is on the CPU."""
+    tokens = int((batch.target[:, 1:] != PAD).sum())
     source, target = (x.to(device, non_blocking=True) for x in batch)
-    target_in, target_out = target[:, :-1], target[:, 1:]                    # [B, L_t]
-    logits, heads = model(source, target_in)                                 # [B, L_t, V]
-    loss = F.cross_entropy(logits.flatten(0, 1), target_out.flatten(), ignore_index=PAD, reduction="sum",
-                           label_smoothing=label_smoothing)
-    inner = getattr(model, "module", model)                                  # inside DistributedDataParallel
-    # where the next token is padding nothing is predicted: such positions count in neither sum
-    return loss, inner.disagreement(heads, source != PAD, target_out != PAD)
+    return objective(source, target, tokens, label_smoothing)
 
 
 def learning_rate(step: int, d_model: int, args) -> float:
@@ -136,29 +149,30 @@ def learning_rate(step: int, d_model: int, args) -> float:
     return peak * min(step / args.warmup, falling)
 
 
-def train_step(model, optimizer, step: Step, args, where: Machine):
-    """One update: [cross-entropy, D times target tokens] summed over this process's micro-batches, and the norm of
-    the gradient, all still on the device. Where the loss or the gradient is not finite the parameters stay as they are.
+def train_step(objective, optimizer, step: Step, args, where: Machine):
+    """One update by an `Objective`: [cross-entropy, D times target tokens] summed over this process's micro-batches, and
+    the norm of the gradient, all still on the device. Where the loss or the gradient is not finite the parameters stay as
+    they are.
 
     The loss of a micro-batch is cross-entropy per target token - lambda D (Li 2018 section 3.1); the micro-batches
     of an update are weighted by their target tokens, so it does not matter how the tokens fall on the processes.
     """
     optimizer.zero_grad(set_to_none=True)
-    reg_lambda = getattr(model, "module", model).config.reg_lambda
+    reg_lambda = getattr(objective, "module", objective).model.config.reg_lambda
     total = torch.zeros(2, device=where.device)
     for i, batch in enumerate(step.batches):
         last = i + 1 == len(step.batches)
-        with contextlib.nullcontext() if last or where.world == 1 else model.no_sync():
+        with contextlib.nullcontext() if last or where.world == 1 else objective.no_sync():
             tokens = int((batch.target[:, 1:] != PAD).sum())                 # on the CPU still
             with torch.autocast(where.device.type, torch.bfloat16, enabled=args.amp):
-                cross_entropy, D = losses(model, batch, args.label_smoothing, where.device)
+                cross_entropy, D = losses(objective, batch, args.label_smoothing, where.device)
             loss = (cross_entropy - reg_lambda * D * tokens) / step.tokens
             sound = torch.where(loss.detach().isfinite(), where.world, math.nan)     # NaN reaches every process's norm
             (loss * sound).backward()                                        # the processes' gradients are averaged
         total += torch.stack([cross_entropy.detach(), D.detach() * tokens])
-    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    norm = torch.nn.utils.get_total_norm([p.grad for p in objective.parameters() if p.grad is not None])
     if args.clip:
-        torch.nn.utils.clip_grads_with_norm_(model.parameters(), args.clip, norm)
+        torch.nn.utils.clip_grads_with_norm_(objective.parameters(), args.clip, norm)
     optimizer.found_inf = (~torch.isfinite(norm)).float()      # the fused Adam then leaves the step out, as for AMP
     optimizer.step()
     return total, norm
@@ -222,19 +236,19 @@ def say(text: str) -> None:
 
 def fit(job: Training, folder, encoded, corpora, tokenizer, stop: list) -> None:
     """Trains up to the last step or a signal to stop, logging and validating as it goes."""
-    args, where, model = job.args, job.where, job.model
+    args, where, objective = job.args, job.where, Objective(job.model)
     if where.world > 1:
-        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        objective = DistributedDataParallel(objective, gradient_as_bucket_view=True)
     bar = tqdm(total=args.steps, initial=job.step, unit="step", dynamic_ncols=True,
                disable=not (where.first and sys.stderr.isatty()))
-    model.train()
+    objective.train()
     started = time.perf_counter()
     for step in steps(encoded["train"], args, job.place, where.rank, where.world, where.device.type == "cuda"):
         if job.step >= args.steps or agreed(stop, job.step, where):
             break
         if not where.first:                              # a checkpoint has the first process's random state alone
             torch.manual_seed(args.seed + 1_000_003 * where.rank + job.step)
-        total, norm = train_step(model, job.optimizer, step, args, where)
+        total, norm = train_step(objective, job.optimizer, step, args, where)
         job.schedule.step()
         job.step, job.place = job.step + 1, step.place
         job.window, job.window_tokens, job.norms = job.window + total, job.window_tokens + step.tokens, \

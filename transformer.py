@@ -427,22 +427,23 @@ class Transformer(nn.Module):
 
     def decode(self, target: Tensor, memory: Memory, cache: Cache | None = None) -> Tensor:
         """target [B, L_t] ids, with a cache only the new ones -> logits [B, L_t, V] of the tokens that follow."""
-        return self._decode(target, memory, cache)[0]
-
-    def _decode(self, target, memory, cache=None, need_weights=False):
         start = 0
         if cache is not None:
             start, cache.length = cache.length, cache.length + target.shape[1]
-        x, selves, crosses = self.decoder(self.target_embedding(target, start), memory, cache, need_weights)
-        return self.output(x), selves, crosses
+        return self.output(self.decoder(self.target_embedding(target, start), memory, cache)[0])
+
+    def hidden(self, source: Tensor, target_in: Tensor, need_weights: bool = False) -> tuple[Tensor, dict]:
+        """As `forward`, with the vectors [B, L_t, d] before the output matrix in place of the logits."""
+        memory = self.encode(source, need_weights)
+        x, selves, crosses = self.decoder(self.target_embedding(target_in), memory, None, need_weights)
+        return x, {"enc": memory.heads, "cross": crosses, "dec": selves}
 
     def forward(self, source: Tensor, target_in: Tensor, need_weights: bool = False) -> tuple[Tensor, dict]:
         """source [B, L_s], target_in [B, L_t] (BOS first) -> logits [B, L_t, V] and the Heads of every layer,
         {"enc": [...], "cross": [...], "dec": [...]}. need_weights: A^h in all of them, not only where --reg position
         asks for it."""
-        memory = self.encode(source, need_weights)
-        logits, selves, crosses = self._decode(target_in, memory, need_weights=need_weights)
-        return logits, {"enc": memory.heads, "cross": crosses, "dec": selves}
+        x, heads = self.hidden(source, target_in, need_weights)
+        return self.output(x), heads
 
     def disagreement(self, heads: dict, source_mask: Tensor, target_mask: Tensor, reduce: str = "mean") -> Tensor:
         """The D of the training loss for this model's --reg and --reg-at: see `disagreement`. Masks [B, L]."""

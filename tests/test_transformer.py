@@ -179,7 +179,8 @@ def test_decoding_with_reordered_beams(capsule):
 @torch.no_grad()
 def test_heads_of_every_layer_come_back():
     model, (source, target) = build(layers=3), batch()
-    _, heads = model(source, target, need_weights=True)
+    logits, heads = model(source, target, need_weights=True)
+    assert torch.equal(logits, model.output(model.hidden(source, target, need_weights=True)[0]))
     assert [len(heads[component]) for component in EVERYWHERE] == [3, 3, 3]
     for name, (L_q, L_k) in {"enc": (5, 5), "cross": (6, 5), "dec": (6, 6)}.items():
         for layer in heads[name]:

@@ -1,0 +1,82 @@
+"""The cross-entropy of a large vocabulary from the vectors before the output matrix, never holding all the logits.
+
+For n tokens and V words the logits are a tensor [n, V], the largest of a training step, and the usual way writes and
+reads it many times. Here some hundred tokens go through at a time, their gradient is computed with their loss, and only
+what has the shape of the arguments is kept.
+"""
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+TOKENS = {"cpu": 256, "cuda": 4096}      # at a time: the logits stay in a CPU's cache, and fill a GPU
+
+
+def smoothed_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float = 0.0) -> Tensor:
+    """`sum over the tokens of logsumexp(z) - (1 - eps) z_y - eps mean(z)`, `z = hidden weight^T`: a scalar.
+
+    hidden [n, d], weight [V, d], target [n] ids in 0..V-1, smoothing eps (Szegedy et al. 2016, section 7). The same as
+    `F.cross_entropy(z, target, reduction="sum", label_smoothing=eps)`. Under autocast the matrix products run in its
+    precision and all else in float32, which the result then is. Differentiable once, by hidden and weight.
+    """
+    return _SmoothedCrossEntropy.apply(hidden, weight, target, smoothing, torch.is_grad_enabled())
+
+
+def of_tokens(hidden: Tensor, weight: Tensor, target: Tensor, pad: int, tokens: int, smoothing: float = 0.0) -> Tensor:
+    """The same, of padded sentences: hidden [B, L, d], target [B, L] with `tokens` ids that are not `pad`.
+
+    Padding does not meet the weight at all. tokens is asked for because counting on a GPU would wait for it.
+    """
+    target = target.flatten()
+    places = (target == pad).int().argsort(stable=True)[:tokens]             # [tokens]
+    return smoothed_cross_entropy(hidden.flatten(0, 1)[places], weight, target[places], smoothing)
+
+
+class _SmoothedCrossEntropy(torch.autograd.Function):
+    """The loss with, already in the forward pass, its gradients: of all the logits it keeps nothing."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, target, smoothing, training):
+        V, device = len(weight), hidden.device.type
+        exact = torch.promote_types(hidden.dtype, torch.float32)
+        product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        h, W = hidden.to(product), weight.to(product)                        # [n, d], [V, d]
+        # eps mean(z) = eps h . mean(W): the share of the smoothing needs no logits
+        mean = weight.mean(0, dtype=exact)                                   # [d]
+        total = hidden.sum(0, dtype=exact)                                   # [d]
+        loss = -smoothing * (total * mean).sum()                             # in full precision, under autocast too
+        if training:
+            d_hidden = torch.empty_like(hidden)
+            d_weight = torch.zeros_like(weight, memory_format=torch.contiguous_format)
+        step = TOKENS.get(device, TOKENS["cuda"])
+        for start in range(0, len(hidden), step):
+            piece, y = h[start:start + step], target[start:start + step].unsqueeze(1)      # [c, d], [c, 1]
+            z = piece @ W.T                                                  # [c, V]
+            softmax = z.softmax(-1, dtype=exact)
+            # logsumexp(z) = z_i - log softmax(z)_i for every i; for the largest nothing underflows
+            logsumexp = z.amax(-1).to(exact) - softmax.amax(-1).log()        # [c]
+            z_y = z.gather(1, y).squeeze(1).to(exact)                        # [c]
+            loss += (logsumexp - (1 - smoothing) * z_y).sum()
+            if training:
+                # dz = softmax(z) - (1 - eps) onehot(y) - eps / V, the last of which comes below
+                dz = softmax.scatter_add_(1, y, softmax.new_full(y.shape, smoothing - 1)).to(product)
+                d_hidden[start:start + step] = dz @ W
+                _add_product(d_weight, dz.T, piece)
+        if training:
+            d_hidden -= smoothing * mean
+            d_weight -= smoothing / V * total
+            ctx.save_for_backward(d_hidden, d_weight)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        d_hidden, d_weight = ctx.saved_tensors
+        return gradient * d_hidden, gradient * d_weight, None, None, None
+
+
+def _add_product(total: Tensor, x: Tensor, y: Tensor) -> None:
+    """total += x y, in place; without a tensor in between where the precisions are the same."""
+    if total.dtype == x.dtype:
+        total.addmm_(x, y)
+    else:
+        total += x @ y
