@@ -40,8 +40,8 @@ class TorchTransformer(nn.Module):
         return self.output(x if cache is None else x[:, -1:])
 
     def forward(self, source, target_in):
-        """source [B, L_s], target_in [B, L_t] -> logits [B, L_t, V]."""
-        return self.decode(target_in, self.encode(source))
+        """source [B, L_s], target_in [B, L_t] -> logits [B, L_t, V], {}."""
+        return self.decode(target_in, self.encode(source)), {}
 
 
 class LogitsObjective(nn.Module):
@@ -53,7 +53,7 @@ class LogitsObjective(nn.Module):
 
     def forward(self, source, target, tokens: int, label_smoothing: float):
         """As `Objective.forward`; no disagreement: 0."""
-        logits = self.model(source, target[:, :-1])                          # [B, L_t, V]
+        logits, _ = self.model(source, target[:, :-1])                       # [B, L_t, V]
         cross_entropy = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=PAD, reduction="sum",
                                         label_smoothing=label_smoothing)
         return cross_entropy, torch.zeros((), device=source.device)

@@ -133,8 +133,9 @@ class Objective(nn.Module):
         return cross_entropy, self.model.disagreement(heads, source != PAD, target_out != PAD)
 
 
-def losses(objective, batch, tokens: int, label_smoothing: float, device):
-    """The two parts of the loss of a batch, which need not be on the device."""
+def losses(objective, batch, label_smoothing: float, device):
+    """The two parts of the loss of a batch that still is on the CPU."""
+    tokens = int((batch.target[:, 1:] != PAD).sum())
     source, target = (x.to(device, non_blocking=True) for x in batch)
     return objective(source, target, tokens, label_smoothing)
 
@@ -149,21 +150,22 @@ def learning_rate(step: int, d_model: int, args) -> float:
 
 
 def train_step(objective, optimizer, step: Step, args, where: Machine):
-    """One update of an Objective: [cross-entropy, D times target tokens] summed over this process's micro-batches, and the norm of
-    the gradient, all still on the device. Where the loss or the gradient is not finite the parameters stay as they are.
+    """One update by an `Objective`: [cross-entropy, D times target tokens] summed over this process's micro-batches, and
+    the norm of the gradient, all still on the device. Where the loss or the gradient is not finite the parameters stay as
+    they are.
 
     The loss of a micro-batch is cross-entropy per target token - lambda D (Li 2018 section 3.1); the micro-batches
     of an update are weighted by their target tokens, so it does not matter how the tokens fall on the processes.
     """
     optimizer.zero_grad(set_to_none=True)
-    reg_lambda = getattr(objective, "module", objective).model.config.reg_lambda        # inside DistributedDataParallel
+    reg_lambda = getattr(objective, "module", objective).model.config.reg_lambda
     total = torch.zeros(2, device=where.device)
     for i, batch in enumerate(step.batches):
         last = i + 1 == len(step.batches)
         with contextlib.nullcontext() if last or where.world == 1 else objective.no_sync():
             tokens = int((batch.target[:, 1:] != PAD).sum())                 # on the CPU still
             with torch.autocast(where.device.type, torch.bfloat16, enabled=args.amp):
-                cross_entropy, D = losses(objective, batch, tokens, args.label_smoothing, where.device)
+                cross_entropy, D = losses(objective, batch, args.label_smoothing, where.device)
             loss = (cross_entropy - reg_lambda * D * tokens) / step.tokens
             sound = torch.where(loss.detach().isfinite(), where.world, math.nan)     # NaN reaches every process's norm
             (loss * sound).backward()                                        # the processes' gradients are averaged

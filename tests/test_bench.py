@@ -119,7 +119,7 @@ def test_torch_decodes_the_prefix_again_with_the_same_result():
     model = bench.build("torch", args, "cpu").eval()
     source, target = torch.randint(3, V, (3, 6)), torch.randint(3, V, (3, 5))
     source[1, 4:] = PAD
-    whole = model(source, target)                                         # [B, L_t, V]
+    whole, _ = model(source, target)                                         # [B, L_t, V]
     memory, cache = model.encode(source), Cache()
     for t in range(5):
         step = model.decode(target[:, t:t + 1], memory, cache)

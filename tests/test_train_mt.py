@@ -51,7 +51,7 @@ def corpus(n=50, seed=0):
 
 def flags(**kwargs):
     return SimpleNamespace(**{**dict(max_tokens=40, seed=1, accumulate=2, workers=0, amp=False, label_smoothing=0.1,
-                                     reg_weight=1.0, clip=0.0), **kwargs})
+                                     clip=0.0), **kwargs})
 
 
 # ---- Schedule, stream, loss
@@ -112,13 +112,13 @@ def test_the_stream_goes_on_from_its_place():
 def test_micro_batches_weigh_by_their_target_tokens():
     """The gradient of an update is that of (sum of cross-entropies - lambda sum of D tokens) / all tokens."""
     torch.manual_seed(0)
-    config = TransformerConfig(30, 16, 2, 1, 16, dropout=0.0, reg=("output", "position"))
+    config = TransformerConfig(30, 16, 2, 1, 16, dropout=0.0, reg=("output", "position"), reg_weight=0.7)
     model, encoded = Transformer(config).double(), corpus()
     micro = [collate(encoded, [0, 1, 2, 3, 4, 5]), collate(encoded, [6]), collate(encoded, [7, 8, 9])]
     tokens = [int((b.target[:, 1:] != 0).sum()) for b in micro]
     step = train_mt.Step(micro, sum(tokens), (0, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
-    train_mt.train_step(train_mt.Objective(model), optimizer, step, flags(reg_weight=0.7), train_mt.Machine(torch.device("cpu")))
+    train_mt.train_step(train_mt.Objective(model), optimizer, step, flags(), train_mt.Machine(torch.device("cpu")))
     found = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
     total = 0
@@ -148,8 +148,8 @@ def test_an_infinite_gradient_leaves_parameters_and_optimizer_alone():
     train_mt.train_step(train_mt.Objective(model), optimizer, step, flags(), train_mt.Machine(torch.device("cpu")))
     before = {k: v.clone() for k, v in model.state_dict().items()}
     state = [v.clone() for s in optimizer.state.values() for v in s.values()]
-    _, norm = train_mt.train_step(train_mt.Objective(model), optimizer, step, flags(reg_weight=float("inf")),
-                                  train_mt.Machine(torch.device("cpu")))
+    model.config.reg_weight = float("inf")
+    _, norm = train_mt.train_step(train_mt.Objective(model), optimizer, step, flags(), train_mt.Machine(torch.device("cpu")))
     assert not torch.isfinite(norm)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert all(torch.equal(a, b) for a, b in zip(state, (v for s in optimizer.state.values() for v in s.values())))
