@@ -109,8 +109,8 @@ def test_the_stream_goes_on_from_its_place():
         assert rows(next(again).batches) == rows(first[k + 1].batches)
 
 
-def test_micro_batches_weigh_by_their_target_tokens():
-    """The gradient of an update is that of (sum of cross-entropies - lambda sum of D tokens) / all tokens."""
+def test_li2018_objective():
+    """Micro-batches weigh by their target tokens: the gradient of an update is that of (sum of cross-entropies - lambda sum of D tokens) / all tokens."""
     torch.manual_seed(0)
     config = TransformerConfig(30, 16, 2, 1, 16, dropout=0.0, reg=("output", "position"))
     model, encoded = Transformer(config).double(), corpus()
@@ -136,9 +136,6 @@ def test_micro_batches_weigh_by_their_target_tokens():
     total.backward()
     for p, grad in zip(model.parameters(), found):
         torch.testing.assert_close(grad, p.grad, rtol=1e-9, atol=1e-12)
-
-
-test_li2018_objective = test_micro_batches_weigh_by_their_target_tokens
 
 
 def test_an_infinite_gradient_leaves_parameters_and_optimizer_alone():
