@@ -1,4 +1,4 @@
-"""Every printed loop once, the oracles of the tests: lists of numbers, a sum for a Σ, no broadcasting.
+"""Every printed loop once, the oracles of the tests: lists of numbers, a sum for a Σ.
 
 Vectors are lists, tensors come in and go out only where a function says so.
 """
@@ -41,7 +41,8 @@ def output_capsule(votes: list, C: list, n: int, normalize: bool) -> list:
     return squash([x / divisor for x in total])
 
 
-def dynamic_routing(votes: list, T: int, normalize: bool = True, exists: list | None = None) -> tuple[list, list, list]:
+def dynamic_routing(votes: list, T: int, normalize: bool = True,
+                    exists: list | None = None) -> tuple[list, list, list]:
     """(Ω [N][D], C [M][N], B [M][N]) of votes[m][n], lists of D numbers.
 
     exists[n]: whether output capsule n is there; the others take no coupling and are 0.
@@ -72,7 +73,7 @@ def cosine(x: list, y: list) -> float:
 
 
 def sentences_of(x: Tensor, mask: Tensor | None) -> list:
-    """(x [H][L][...] as lists, valid [L]) of every sentence of x [..., H, L, width], mask [..., L]."""
+    """(x [H][L][...], valid [L]) of every sentence of x [..., H, L, width], mask [..., L]."""
     H, L, width = x.shape[-3:]
     heads = x.reshape(-1, H, L, width).tolist()
     valid = [[True] * L] * len(heads) if mask is None else mask.reshape(-1, L).tolist()
@@ -80,7 +81,7 @@ def sentences_of(x: Tensor, mask: Tensor | None) -> list:
 
 
 def cosine_double_sum(vectors: Tensor, mask: Tensor | None = None) -> float:
-    """-1/H² Σ_i Σ_j cos(x_i, x_j) at every valid position of the batch, then the mean over these positions."""
+    """-1/H² Σ_i Σ_j cos(x_i, x_j) at every valid position of the batch, then their mean."""
     scores = []
     for heads, valid in sentences_of(vectors, mask):
         for l in range(len(valid)):
@@ -90,8 +91,11 @@ def cosine_double_sum(vectors: Tensor, mask: Tensor | None = None) -> float:
     return sum(scores) / len(scores)
 
 
-def position_double_sum(weights: Tensor, mask: Tensor | None = None, reduce: str = "mean", cell=None) -> float:
-    """-1/H² Σ_i Σ_j |A^i ⊙ A^j| over the cells of valid queries, per valid query (mean) or per sentence (sum).
+def position_double_sum(weights: Tensor, mask: Tensor | None = None, reduce: str = "mean",
+                        cell=None) -> float:
+    """-1/H² Σ_i Σ_j |A^i ⊙ A^j| over the cells of valid queries.
+
+    reduce: "mean" per valid query, "sum" per sentence.
 
     cell(a, b): what a cell of two heads adds, in place of -|a b|.
     """
@@ -117,12 +121,12 @@ def squared_difference(a: float, b: float) -> float:
 def vertical_routing(E: Tensor, weight: Tensor, bias: Tensor, T: int) -> Tensor:
     """Algorithm 2 for the logits E [H, L, K] of one sentence; every query takes part."""
     H, L, _ = E.shape
-    votes = E.tolist()                                                       # V_{h→l} = e_{l,h}        Eq. 8
-    omega, _, B = dynamic_routing(votes, T, normalize=False)                 # Eq. 9
+    votes = E.tolist()                                           # V_{h→l} = e_{l,h}, Eq. 8
+    omega, _, B = dynamic_routing(votes, T, normalize=False)     # Eq. 9
     total = [sum(B[h]) for h in range(H)]
-    Lambda = [dot(weight[h].tolist(), total) + float(bias[h]) for h in range(H)]                      # Eq. 11
+    Lambda = [dot(weight[h].tolist(), total) + float(bias[h]) for h in range(H)]             # Eq. 11
     share = softmax(Lambda)
-    scaled = [[[share[h] * v for v in omega[l]] for l in range(L)] for h in range(H)]                 # Eq. 10
+    scaled = [[[share[h] * v for v in omega[l]] for l in range(L)] for h in range(H)]        # Eq. 10
     return torch.tensor(scaled, dtype=torch.float64)
 
 
@@ -131,16 +135,20 @@ def horizontal_routing(E: Tensor, T: int) -> Tensor:
     H, L, _ = E.shape
     out = torch.zeros_like(E)
     for l in range(L):
-        votes = [[E[h, t].tolist() for h in range(H)] for t in range(l + 1)]                          # Eq. 12, t <= l
-        omega, _, _ = dynamic_routing(votes, T, normalize=False)                                      # Eq. 14
+        votes = [[E[h, t].tolist() for h in range(H)] for t in range(l + 1)]     # Eq. 12, t <= l
+        omega, _, _ = dynamic_routing(votes, T, normalize=False)                 # Eq. 14
         out[:, l] = torch.tensor(omega, dtype=torch.float64)
     return out
 
 
 # Attention: Li 2019 Eq. 1-2, Duan 2020 Eq. 4-5
 
-def projections(weight: Tensor, bias: Tensor, query: Tensor, memory: Tensor, heads: int) -> tuple[list, list, list]:
-    """Q, K, V of one sentence, [h][l] lists of d_k numbers each; weight [3d, d] holds W^Q, W^K, W^V in this order."""
+def projections(weight: Tensor, bias: Tensor, query: Tensor, memory: Tensor,
+                heads: int) -> tuple[list, list, list]:
+    """Q, K, V of one sentence, [h][l] lists of d_k numbers each.
+
+    weight [3d, d] holds W^Q, W^K, W^V in this order.
+    """
     d = query.shape[-1]
     d_k, rows, biases = d // heads, weight.tolist(), bias.tolist()
 
@@ -157,10 +165,11 @@ def logits(Q: list, K: list) -> Tensor:
                          for queries, keys in zip(Q, K)], dtype=torch.float64)
 
 
-def attention(weight: Tensor, bias: Tensor, query: Tensor, memory: Tensor, heads: int, mask: Tensor | None = None):
-    """(V [B, H, L_k, d_k], A [B, H, L_q, L_k], O [B, H, L_q, d_k]) of query [B, L_q, d] and memory [B, L_k, d].
+def attention(weight: Tensor, bias: Tensor, query: Tensor, memory: Tensor, heads: int,
+              mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """V [B, H, L_k, d_k], A [B, H, L_q, L_k] and O [B, H, L_q, d_k].
 
-    mask [B, L_q, L_k]: where a query may look.
+    query [B, L_q, d], memory [B, L_k, d], mask [B, L_q, L_k]: where a query may look.
     """
     found = []
     for b in range(len(query)):

@@ -1,4 +1,4 @@
-"""evaluate.py: validation against single sentences, the scores of Li 2018 Tables 4 and 5, what BLEU is called with."""
+"""evaluate.py: validation against single sentences, Li 2018 Table 4, what BLEU is called with."""
 import copy
 import math
 
@@ -13,7 +13,7 @@ from data import BOS, EOS, Pairs, batches
 from evaluate import disagreement_scores, score_table, validate
 from transformer import Transformer, TransformerConfig
 
-CROWDED = 60                                      # tokens of a batch: of `corpus` several, of unequal size
+CROWDED = 60                                      # tokens of a batch: `corpus` has several
 
 
 def corpus(n=17, seed=5):
@@ -38,7 +38,7 @@ def sentence(encoded, i):
 
 
 def found_alone(model, source, target):
-    """(-log P of every target token, {component: Heads of every layer}) of one sentence, without dropout."""
+    """(-log P of every target token, {component: Heads of every layer}) of one sentence."""
     logits, heads = model(source, target[:, :-1], need_weights=True)
     log_p = logits[0].log_softmax(-1)
     return [-log_p[i, token].item() for i, token in enumerate(target[0, 1:])], heads
@@ -51,8 +51,11 @@ def cosine_sum(vectors):
 
 @torch.no_grad()
 def test_li2018_section5_5_validation_is_that_of_single_sentences():
-    """The loss per target token, whatever the batches hold; D of every layer: positions by the literal sum of Eq. 2
-    over a sentence, the cosines over the valid positions of a batch, both averaged over the sentences."""
+    """The loss per target token, whatever the batches hold, and D of every layer.
+
+    Positions by the literal sum of Eq. 2 over a sentence, the cosines over the valid positions of a
+    batch, both averaged over the sentences.
+    """
     model, encoded = model_with_dropout(), corpus()
     groups = batches(encoded.source_lengths, encoded.target_lengths, CROWDED, shuffle=False)
     assert len({len(group) for group in groups}) > 2
@@ -77,13 +80,14 @@ def test_li2018_section5_5_validation_is_that_of_single_sentences():
         for key, (total, count) in sums.items():
             cosines[key] = cosines.get(key, 0) + total / count * len(group)
 
-    assert len(tokens) == encoded.target_lengths.sum() + len(encoded)            # EOS counts, padding does not
+    assert len(tokens) == encoded.target_lengths.sum() + len(encoded)        # EOS counts
     assert nll == pytest.approx(sum(tokens) / len(tokens), rel=1e-6)             # float32 there
     assert set(D) == {"enc", "cross", "dec"}
     for component, kinds in D.items():
         assert set(kinds) == {"subspace", "position", "output"}
         for n in range(2):
-            assert kinds["position"][n] == pytest.approx(position[component, n] / len(encoded), abs=1e-10)
+            want = position[component, n] / len(encoded)
+            assert kinds["position"][n] == pytest.approx(want, abs=1e-10)
             for kind in ("subspace", "output"):
                 want = cosines[component, kind, n] / len(encoded)
                 assert kinds[kind][n] == pytest.approx(want, abs=1e-10), (component, kind, n)
@@ -91,17 +95,19 @@ def test_li2018_section5_5_validation_is_that_of_single_sentences():
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("amp", [False, True])
-def test_validation_runs_without_dropout_and_gradient_and_leaves_no_trace(training, amp, monkeypatch):
+def test_validation_runs_in_eval_mode_and_leaves_no_trace(training, amp, monkeypatch):
     model, encoded = model_with_dropout().float().train(training), corpus()
-    before, state, seen, forward = copy.deepcopy(model.state_dict()), torch.get_rng_state(), [], model.forward
+    before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    seen, forward = [], model.forward
 
     def spy(source, *args, **options):
-        seen.append((model.training, torch.is_autocast_enabled("cpu"), torch.is_grad_enabled(), len(source)))
+        autocast, gradient = torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()
+        seen.append((model.training, autocast, gradient, len(source)))
         return forward(source, *args, **options)
     monkeypatch.setattr(model, "forward", spy)
     nll, D = validate(model, encoded, CROWDED, amp)
-    sizes = [len(group) for group in batches(encoded.source_lengths, encoded.target_lengths, CROWDED, shuffle=False)]
-    assert seen == [(False, amp, False, size) for size in sizes]
+    groups = batches(encoded.source_lengths, encoded.target_lengths, CROWDED, shuffle=False)
+    assert seen == [(False, amp, False, len(group)) for group in groups]
     assert model.training == training and torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     exact, _ = validate(model, encoded, CROWDED)
@@ -117,13 +123,15 @@ def test_li2018_table4_scores():
     found = disagreement_scores(D)
     assert {c: pytest.approx(kinds) for c, kinds in want.items()} == found
     assert [line.split() for line in score_table(found).splitlines()] == [
-        ["subspace", "position", "output"], ["enc", "0.741", "0.007", "0.905"], ["dec", "0.368", "0.135", "0.607"]]
+        ["subspace", "position", "output"],
+        ["enc", "0.741", "0.007", "0.905"],
+        ["dec", "0.368", "0.135", "0.607"]]
 
 
 @pytest.mark.parametrize("amp", [False, True])
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_bleu_searches_and_scores_as_it_was_told(lowercase, amp, monkeypatch):
-    """The search gets the sources, the beam and the length penalty; sacreBLEU the hypotheses against the targets."""
+    """The search gets the sources, the beam and the length penalty, sacreBLEU what was found."""
     model, calls = model_with_dropout(), []
     pairs = Pairs(["ein Hund", "der Hund sieht", ""], ["a dog", "The dog sees it all day", "x"])
     translations = ["a dog", "the dog sees it all", ""]
@@ -134,9 +142,11 @@ def test_bleu_searches_and_scores_as_it_was_told(lowercase, amp, monkeypatch):
     clock = iter([100.0, 101.5])
     monkeypatch.setattr(evaluate, "translate_lines", search)
     monkeypatch.setattr(evaluate.time, "perf_counter", lambda: next(clock))
-    hypotheses, score, signature, speed = evaluate.bleu(model, "tokenizer", pairs, 3, 1.25, lowercase, amp)
+    found = evaluate.bleu(model, "tokenizer", pairs, 3, 1.25, lowercase, amp)
+    hypotheses, score, signature, speed = found
     assert calls == [((model, "tokenizer", pairs.source), dict(beam=3, lenpen=1.25), amp)]
     assert hypotheses == translations and speed == 2.0
     from sacrebleu import corpus_bleu
-    assert score == corpus_bleu(hypotheses, [pairs.target], lowercase=lowercase, force=True).score > 0
+    want = corpus_bleu(translations, [pairs.target], lowercase=lowercase, force=True)
+    assert score == want.score > 0
     assert f"case:{'lc' if lowercase else 'mixed'}|" in signature

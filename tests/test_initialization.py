@@ -21,21 +21,23 @@ def xavier(fan_in, fan_out):
 
 
 def by_name(config):
-    """Ends of parameters' names -> (number of matrices drawn each by itself, what they are drawn from)."""
+    """Ends of parameters' names -> (matrices drawn each by itself, what they are drawn from)."""
     q = pose_columns(D_K, D // H)
-    votes = {"gu-dynamic": xavier(D_K, D // H), "gu-em": xavier(D_K // q, D // H // q)}.get(config.agg)
+    votes = {"gu-dynamic": xavier(D_K, D // H), "gu-em": xavier(D_K // q, D // H // q)}
     return {
         "embedding.weight": (1, ("normal", D ** -0.5)),
         "output.weight": (1, xavier(D, D)),
         "in_proj.weight": (3, xavier(D, D)),                                 # W^Q, W^K, W^V
         "hidden.weight": (1, xavier(D, D)),
         "votes.weight": (H, xavier(D, D)),                                   # W_h of every head
-        "aggregation.weight": (1, votes),                                    # W_ij of Gu
-        "aggregation.ffn.0.weight": (1, xavier(D, D)), "aggregation.ffn.2.weight": (1, xavier(D, D)),
+        "aggregation.weight": (1, votes.get(config.agg)),                                    # W_ij of Gu
+        "aggregation.ffn.0.weight": (1, xavier(D, D)),
+        "aggregation.ffn.2.weight": (1, xavier(D, D)),
         "ffn.0.weight": (1, xavier(D, D_FF)), "ffn.3.weight": (1, xavier(D_FF, D)),
         "norm.weight": (1, ("constant", 1.0)), "norm1.weight": (1, ("constant", 1.0)),
         "norm2.weight": (1, ("constant", 1.0)), "norm3.weight": (1, ("constant", 1.0)),
-        "bias": (1, ("constant", 0.0)), "beta_a": (1, ("constant", 0.0)), "beta_mu": (1, ("constant", 0.0)),
+        "bias": (1, ("constant", 0.0)),
+        "beta_a": (1, ("constant", 0.0)), "beta_mu": (1, ("constant", 0.0)),
         "capsule.weight": (1, ("constant", 0.0)),
     }
 
@@ -61,15 +63,15 @@ def check(name, weight, law):
 @pytest.mark.parametrize("tie", ["all", "target", "none"])
 @pytest.mark.parametrize("agg", ["linear", "dynamic", "em", "gu-dynamic", "gu-em"])
 def test_every_weight_starts_as_it_should(agg, tie):
-    config = TransformerConfig(V, D, H, 2, D_FF, tie=tie, agg=agg, agg_at=None if agg == "linear" else EVERYWHERE,
-                               capsule=("enc", "dec"))
+    places = None if agg == "linear" else EVERYWHERE
+    config = TransformerConfig(V, D, H, 2, D_FF, tie=tie, agg=agg, agg_at=places, capsule=("enc", "dec"))
     model, table = Transformer(config), by_name(config)
     if tie == "none":
         check("output.weight", model.output.weight, ("normal", D ** -0.5))
     for name, parameter in model.named_parameters():
         if name == "output.weight":
             continue
-        # the longest end of the name that the table knows: a parameter that it does not know is an error
+        # the longest end of the name in the table: a parameter that is not there is an error
         blocks, law = table[max((end for end in table if name.endswith(end)), key=len)]
         for i, block in enumerate(parameter.chunk(blocks)):
             check(f"{name} {i}", block, law)
@@ -78,9 +80,12 @@ def test_every_weight_starts_as_it_should(agg, tie):
 
 def test_no_two_weights_start_alike():
     """Layers, heads and projections are drawn one after the other, not copied."""
-    model = Transformer(TransformerConfig(V, D, H, 2, D_FF, tie="none", agg="em", agg_at=EVERYWHERE))
-    first = [block.flatten()[0].item() for name, parameter in model.named_parameters() if parameter.dim() > 1
-             for block in parameter.chunk(3 if "in_proj" in name else H if "votes" in name else 1)]
+    config = TransformerConfig(V, D, H, 2, D_FF, tie="none", agg="em", agg_at=EVERYWHERE)
+    first = []
+    for name, parameter in Transformer(config).named_parameters():
+        blocks = {"in_proj.weight": 3, "votes.weight": H}.get(".".join(name.split(".")[-2:]), 1)
+        if parameter.dim() > 1:
+            first += [block.flatten()[0].item() for block in parameter.chunk(blocks)]
     assert len(set(first)) == len(first)
 
 
@@ -88,21 +93,23 @@ def test_the_same_seed_draws_the_same_model():
     models = []
     for seed in (5, 5, 6):
         torch.manual_seed(seed)
-        models.append(Transformer(TransformerConfig(V, D, H, 1, D_FF)).encoder.layers[0].attention.in_proj.weight)
+        model = Transformer(TransformerConfig(V, D, H, 1, D_FF))
+        models.append(model.encoder.layers[0].attention.in_proj.weight)
     assert torch.equal(models[0], models[1]) and not torch.equal(models[0], models[2])
 
 
-DEFAULTS = dict(d_model=512, heads=8, layers=6, d_ff=2048, dropout=0.1, norm="pre", tie="all", iterations=3, agg="linear",
-                capsules=None, agg_at=None, reg=(), reg_at=None, reg_weight=1.0, capsule=(),
+DEFAULTS = dict(d_model=512, heads=8, layers=6, d_ff=2048, dropout=0.1, norm="pre", tie="all", iterations=3,
+                agg="linear", capsules=None, agg_at=None, reg=(), reg_at=None, reg_weight=1.0, capsule=(),
                 capsule_parts=("vertical", "horizontal"))
+SIZES = ("d_model", "heads", "layers", "d_ff")                   # by --arch: in test_transformer.py
 
 
 def test_defaults_of_a_configuration():
     assert DEFAULTS.items() <= asdict(TransformerConfig(vocab_size=13)).items()
 
 
-@pytest.mark.parametrize("arch, dropout", [("tiny", 0.1), ("small", 0.1), ("base", 0.1), ("big", 0.3)])
-def test_defaults_of_the_flags(arch, dropout):
-    sizes = ("d_model", "heads", "layers", "d_ff")                           # test_transformer.py has them in numbers
-    want = {name: value for name, value in DEFAULTS.items() if name not in sizes} | dict(dropout=dropout)
+@pytest.mark.parametrize("arch", ["tiny", "small", "base", "big"])
+def test_defaults_of_the_flags(arch):
+    want = {name: value for name, value in DEFAULTS.items() if name not in SIZES}
+    want["dropout"] = 0.3 if arch == "big" else 0.1
     assert want.items() <= asdict(flags("--arch", arch)).items()
