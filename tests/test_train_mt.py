@@ -118,7 +118,8 @@ def test_li2018_objective():
     tokens = [int((b.target[:, 1:] != 0).sum()) for b in micro]
     step = train_mt.Step(micro, sum(tokens), (0, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
-    train_mt.train_step(model, optimizer, step, flags(reg_weight=0.7), train_mt.Machine(torch.device("cpu")))
+    train_mt.train_step(model, optimizer, step, flags(reg_weight=0.7, label_smoothing=0.3),
+                        train_mt.Machine(torch.device("cpu")))
     found = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
     total = 0
@@ -131,7 +132,7 @@ def test_li2018_objective():
         for b in range(len(out)):                                # label smoothing, literally
             for l in range(out.shape[1]):
                 if out[b, l] != 0:
-                    cross_entropy -= 0.9 * log_p[b, l, out[b, l]] + 0.1 * log_p[b, l].mean()
+                    cross_entropy -= 0.7 * log_p[b, l, out[b, l]] + 0.3 * log_p[b, l].mean()
         total = total + (cross_entropy / n - 0.7 * D) * n / sum(tokens)
     total.backward()
     for p, grad in zip(model.parameters(), found):
