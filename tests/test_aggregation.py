@@ -4,11 +4,15 @@ import math
 import pytest
 import torch
 
-from capsule_aggregation import CapsuleAggregation
+import by_hand
 from aggregation import LinearAggregation, RoutingAggregation
+from capsule_aggregation import CapsuleAggregation
 
 SIZES = [(1, 1, 1), (4, 1, 4), (4, 2, 4), (6, 3, 2), (6, 2, 1), (8, 4, 8), (6, 6, 3)]               # d, H, N
 GU_SIZES = [(1, 1, 1), (4, 2, 2), (6, 3, 2), (6, 2, 6), (8, 2, 1), (12, 2, 3), (4, 4, 4)]           # d, H, N
+
+ROUTINGS = [(*size, T) for size, T in zip(SIZES, (3, 2, 3, 1, 5, 3, 2))]
+GU_ROUTINGS = [(*size, T) for size, T in zip(GU_SIZES, (3, 1, 2, 3, 3, 2, 3))]                       # and T iterations
 
 
 def close(x, y, tolerance):
@@ -34,32 +38,6 @@ def positions(outputs):
     return [(b, l, [outputs[b, h, l].tolist() for h in range(H)]) for b in range(B) for l in range(L)]
 
 
-def softmax(x):
-    return [math.exp(v - max(x)) / sum(math.exp(w - max(x)) for w in x) for v in x]
-
-
-def squashed(s):
-    """‖s‖² / (1 + ‖s‖²) · s / ‖s‖ (Li 2019 Eq. 8, Gu 2019 Eq. 10)."""
-    norm = math.sqrt(sum(v * v for v in s))
-    return [norm ** 2 / (1 + norm ** 2) * v / norm if norm else 0.0 for v in s]
-
-
-def literal_dynamic(votes, iterations, normalize):
-    """Li 2019 Algorithm 1; votes[m][n] is a list of D numbers."""
-    M, N, D = len(votes), len(votes[0]), len(votes[0][0])
-    B = [[0.0] * N for _ in range(M)]
-    for _ in range(iterations):
-        C = [softmax(row) for row in B]
-        omega = []
-        for n in range(N):
-            s = [sum(C[m][n] * votes[m][n][i] for m in range(M)) for i in range(D)]
-            if normalize:
-                s = [v / sum(C[m][n] for m in range(M)) for v in s]
-            omega.append(squashed(s))
-        B = [[B[m][n] + sum(a * b for a, b in zip(omega[n], votes[m][n])) for n in range(N)] for m in range(M)]
-    return omega
-
-
 def literal_em(votes, beta_a, beta_mu, iterations, scale, eps=1e-9):
     """Li 2019 Algorithm 2, Eq. 9-12 (the dimensions' densities multiplied); votes[m][n] is a list of D numbers.
 
@@ -81,12 +59,12 @@ def literal_em(votes, beta_a, beta_mu, iterations, scale, eps=1e-9):
         log_P = [[sum(-(votes[m][n][i] - mu[n][i]) ** 2 / (2 * variance[n][i])
                       - math.log(2 * math.pi * variance[n][i]) / 2 for i in range(D)) for n in range(N)]
                  for m in range(M)]
-        C = [softmax([math.log(A[n]) + log_P[m][n] for n in range(N)]) for m in range(M)]
+        C = [by_hand.softmax([math.log(A[n]) + log_P[m][n] for n in range(N)]) for m in range(M)]
     return [[(A[n] if scale else 1.0) * v for v in mu[n]] for n in range(N)]
 
 
 def joined(capsules):
-    return None if capsules is None else [v for capsule in capsules for v in capsule]
+    return None if capsules is None else by_hand.joined(capsules)
 
 
 def literal_li_votes(module, u, H, N):
@@ -139,38 +117,30 @@ def compare(module, outputs, literal, tolerance=1e-9):
 
 
 @pytest.mark.parametrize("d,H", [(1, 1), (6, 1), (6, 2), (4, 4)])
-def test_li2019_eq3_eq4_linear(d, H):
+def test_li2019_eq3_eq4_li2021_eq3_eq4_duan_eq3_linear(d, H):
     module = randomize(LinearAggregation(d))
     compare(module, torch.randn(2, H, 3, d // H).double(), lambda u: affine(module.output, joined(u)))
 
 
-test_li2021_eq3_eq4_linear = test_duan_eq3_concatenation = test_li2019_eq3_eq4_linear
-
-
 @pytest.mark.parametrize("d,H,N", SIZES)
-def test_li2019_eq5_eq6_votes(d, H, N):
+def test_li2019_eq5_eq6_li2021_eq8_eq9_votes(d, H, N):
     """With one iteration every coupling is 1/N, so that Eq. 7 is the mean of the votes: no routing in between."""
     module = randomize(RoutingAggregation(d, H, capsules=N, routing="dynamic", iterations=1))
 
     def literal(u):
         votes = literal_li_votes(module, u, H, N)
-        return joined(squashed([sum(votes[h][n][i] for h in range(H)) / H for i in range(d // N)]) for n in range(N))
+        return joined(by_hand.squash([sum(votes[h][n][i] for h in range(H)) / H for i in range(d // N)]) for n in range(N))
     compare(module, torch.randn(2, H, 3, d // H).double(), literal)
 
 
-test_li2021_eq8_eq9_votes = test_li2019_eq5_eq6_votes
-
-
-@pytest.mark.parametrize("T", [1, 2, 3, 5])
-@pytest.mark.parametrize("d,H,N", SIZES)
+@pytest.mark.parametrize("d,H,N,T", ROUTINGS)
 def test_li2019_alg1_simple_routing(d, H, N, T):
     module = randomize(RoutingAggregation(d, H, capsules=N, routing="dynamic", iterations=T))
     compare(module, 2 * torch.randn(2, H, 2, d // H).double(), lambda u: joined(
-        literal_dynamic(literal_li_votes(module, u, H, N), T, normalize=True)))
+        by_hand.dynamic_routing(literal_li_votes(module, u, H, N), T)[0]))
 
 
-@pytest.mark.parametrize("T", [1, 2, 3, 5])
-@pytest.mark.parametrize("d,H,N", SIZES)
+@pytest.mark.parametrize("d,H,N,T", ROUTINGS)
 def test_li2019_alg2_em_routing(d, H, N, T):
     module = randomize(RoutingAggregation(d, H, capsules=N, routing="em", iterations=T))
     assert module.beta_a.shape == module.beta_mu.shape == (N,)
@@ -207,7 +177,7 @@ def test_gu_eq3_eq4_votes(d, H, N):
     def literal(u):
         votes = literal_gu_votes(module, u, H, N, d)
         s = [[sum(votes[i][j][e] for i in range(H)) / N for e in range(d // N)] for j in range(N)]
-        return [a + b for a, b in zip(joined(u), joined(squashed(s_j) for s_j in s))]
+        return [a + b for a, b in zip(joined(u), joined(by_hand.squash(s_j) for s_j in s))]
     compare(module, torch.randn(2, H, 2, d // H).double(), literal)
 
 
@@ -221,16 +191,14 @@ def test_gu_eq5_eq6_eq7_output(d, H, N):
         compare(module, torch.randn(2, H, 2, d // H).double(), lambda u: literal_gu_output(module, u, [[0.0] * d]))
 
 
-@pytest.mark.parametrize("T", [1, 2, 3])
-@pytest.mark.parametrize("d,H,N", GU_SIZES)
+@pytest.mark.parametrize("d,H,N,T", GU_ROUTINGS)
 def test_gu_eq3_to_eq11_dynamic_routing(d, H, N, T):
     module = randomize(CapsuleAggregation(d, H, capsules=N, routing="dynamic", iterations=T))
     compare(module, 2 * torch.randn(2, H, 2, d // H).double(), lambda u: literal_gu_output(
-        module, u, literal_dynamic(literal_gu_votes(module, u, H, N, d), T, normalize=False)))
+        module, u, by_hand.dynamic_routing(literal_gu_votes(module, u, H, N, d), T, normalize=False)[0]))
 
 
-@pytest.mark.parametrize("T", [1, 2, 3])
-@pytest.mark.parametrize("d,H,N", GU_SIZES)
+@pytest.mark.parametrize("d,H,N,T", GU_ROUTINGS)
 def test_gu_eq3_to_eq7_eq12_to_eq15_em_routing(d, H, N, T):
     module = randomize(CapsuleAggregation(d, H, capsules=N, routing="em", iterations=T))
     assert module.beta_a.shape == module.beta_mu.shape == (N,)

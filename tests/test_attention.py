@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from capsule_aggregation import CapsuleAggregation
+import by_hand
 from aggregation import LinearAggregation, RoutingAggregation
+from capsule_aggregation import CapsuleAggregation
 from attention import Cache, MultiHeadAttention
 from capsule_transformer import CapsuleRouting
 
@@ -40,38 +41,13 @@ def causal(length):
 
 
 def literal_heads(attention, query, memory, heads, mask=None):
-    """Q_h, K_h, V_h = Q W_h^Q, K W_h^K, V W_h^V and O_h = softmax(Q_h K_h^T / sqrt(d_k)) V_h, one number at a time."""
-    d = query.shape[-1]
-    d_k = d // heads
-    weight, bias = attention.in_proj.weight, attention.in_proj.bias
-
-    def projected(x, which, h, i):
-        row = which * d + h * d_k + i
-        return sum(float(x[c] * weight[row, c]) for c in range(d)) + (0.0 if bias is None else float(bias[row]))
-
-    B, L_q, L_k = query.shape[0], query.shape[1], memory.shape[1]
-    values, weights = torch.zeros(B, heads, L_k, d_k).double(), torch.zeros(B, heads, L_q, L_k).double()
-    outputs = torch.zeros(B, heads, L_q, d_k).double()
-    for b in range(B):
-        for h in range(heads):
-            q = [[projected(query[b, l], 0, h, i) for i in range(d_k)] for l in range(L_q)]
-            k = [[projected(memory[b, j], 1, h, i) for i in range(d_k)] for j in range(L_k)]
-            v = [[projected(memory[b, j], 2, h, i) for i in range(d_k)] for j in range(L_k)]
-            values[b, h] = torch.tensor(v, dtype=torch.float64)
-            for l in range(L_q):
-                e = [sum(q[l][i] * k[j][i] for i in range(d_k)) / math.sqrt(d_k) for j in range(L_k)]
-                seen = [mask is None or bool(mask[b, l, j]) for j in range(L_k)]
-                total = sum(math.exp(e[j]) for j in range(L_k) if seen[j])
-                for j in range(L_k):
-                    weights[b, h, l, j] = math.exp(e[j]) / total if seen[j] else 0.0
-                for i in range(d_k):
-                    outputs[b, h, l, i] = sum(float(weights[b, h, l, j]) * v[j][i] for j in range(L_k))
-    return values, weights, outputs
+    """(V, A, O) of the attention's own weights, one number at a time."""
+    return by_hand.attention(attention.in_proj.weight, attention.in_proj.bias, query, memory, heads, mask)
 
 
 @pytest.mark.parametrize("B,d,L_q,L_k,H", SIZES)
 @torch.no_grad()
-def test_li2019_eq1_eq2_heads(B, d, L_q, L_k, H):
+def test_li2019_eq1_eq2_li2018_background_li2021_eq1_eq2_duan_eq1_eq2_heads(B, d, L_q, L_k, H):
     attention = build(d, H)
     query, memory = torch.randn(B, L_q, d).double(), torch.randn(B, L_k, d).double()
     out, heads = attention(query, memory, need_weights=True)
@@ -83,9 +59,6 @@ def test_li2019_eq1_eq2_heads(B, d, L_q, L_k, H):
     concatenated = torch.cat([outputs[:, h] for h in range(H)], dim=-1)                    # [B, L_q, d]
     linear = attention.aggregation.output
     assert close(out, nn.functional.linear(concatenated, linear.weight, linear.bias), 1e-12)
-
-
-test_li2018_background_heads = test_li2021_eq1_eq2_heads = test_duan_eq1_eq2_heads = test_li2019_eq1_eq2_heads
 
 
 @torch.no_grad()
@@ -101,6 +74,28 @@ def test_gu_eq1_eq2_masked_heads():
     assert close(heads.weights, weights, 1e-12)
     assert close(heads.outputs, outputs, 1e-12)
     assert (heads.weights.masked_select(~mask.expand_as(heads.weights)) == 0).all()
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@torch.no_grad()
+def test_causal_hides_what_comes_after(padded, need_weights):
+    """causal=True is the triangular mask, with and without a mask of keys, whole and step by step with a cache."""
+    B, d, L, H = 2, 6, 4, 3
+    attention, x = build(d, H), torch.randn(B, L, d).double()
+    keys = (torch.arange(L) < torch.tensor([L, 2])[:, None])[:, None, None] if padded else None      # [B, 1, 1, L]
+    seen = causal(L) if keys is None else causal(L) & keys
+    want = literal_heads(attention, x, x, H, seen.expand(B, 1, L, L)[:, 0])
+    out, heads = attention(x, x, mask=keys, need_weights=need_weights, causal=True)
+    assert close(heads.outputs, want[2], 1e-12)
+    assert not need_weights or close(heads.weights, want[1], 1e-12)
+    for steps in ((1, 1, 1, 1), (2, 2), (1, 3)):
+        cache, stop = Cache(), 0
+        for step in steps:
+            start, stop = stop, stop + step
+            new, mask = x[:, start:stop], None if keys is None else keys[..., :stop]
+            part, _ = attention(new, new, mask, cache, need_weights, causal=True)
+            assert close(part, out[:, start:stop])
 
 
 @pytest.mark.parametrize("masked", ["no mask", "keys", "causal", "full"])

@@ -5,85 +5,37 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
+import by_hand
 from attention import MultiHeadAttention
 from capsule_transformer import CapsuleRouting, horizontal_routing, vertical_routing
 
 SIZES = [(1, 1, 1), (2, 1, 1), (1, 3, 3), (3, 4, 4), (2, 5, 2), (4, 2, 6)]                      # H, L_q, L_k
+ROUTINGS = [(*size, T) for size, T in zip(SIZES + SIZES[-2:], (1, 3, 2, 3, 5, 3, 1, 2))]
 
 
 def close(x, y, tolerance):
     return x.shape == y.shape and torch.allclose(x, y, rtol=tolerance, atol=tolerance)
 
 
-def softmax(x):
-    return [math.exp(v - max(x)) / sum(math.exp(w - max(x)) for w in x) for v in x]
-
-
-def dot(a, b):
-    return sum(x * y for x, y in zip(a, b))
-
-
-def routing(votes, iterations):
-    """Algorithm 1 with Eq. 6-7: votes[m][n] is a list of numbers; returns the capsules Ω_n and the vote weights B."""
-    M, N, K = len(votes), len(votes[0]), len(votes[0][0])
-    B = [[0.0] * N for _ in range(M)]
-    for _ in range(iterations):
-        R = [softmax(row) for row in B]
-        omega = []
-        for n in range(N):
-            s = [sum(R[m][n] * votes[m][n][k] for m in range(M)) for k in range(K)]
-            norm = math.sqrt(dot(s, s))
-            omega.append([norm ** 2 / (1 + norm ** 2) * v / norm if norm else 0.0 for v in s])
-        for m in range(M):
-            for n in range(N):
-                B[m][n] += dot(omega[n], votes[m][n])
-    return omega, B
-
-
-def literal_vertical(E, weight, bias, iterations):
-    """Algorithm 2, Eq. 8-11, for the logits E [H, L, K] of one sentence; every query takes part."""
-    H, L, _ = E.shape
-    votes = [[E[h, l].tolist() for l in range(L)] for h in range(H)]                             # Eq. 8
-    omega, B = routing(votes, iterations)                                                        # Eq. 9
-    total = [sum(B[h]) for h in range(H)]
-    Lambda = [dot(weight[h].tolist(), total) + float(bias[h]) for h in range(H)]                 # Eq. 11
-    share = softmax(Lambda)
-    scaled = [[[share[h] * v for v in omega[l]] for l in range(L)] for h in range(H)]            # Eq. 10
-    return torch.tensor(scaled, dtype=torch.float64)
-
-
-def literal_horizontal(E, iterations):
-    """Algorithm 3, Eq. 12-14, for the logits E [H, L, K] of one sentence: a routing of its own for every l."""
-    H, L, _ = E.shape
-    out = torch.zeros_like(E)
-    for l in range(L):
-        votes = [[E[h, t].tolist() for h in range(H)] for t in range(l + 1)]                     # Eq. 12, t <= l
-        omega, _ = routing(votes, iterations)                                                    # Eq. 14
-        out[:, l] = torch.tensor(omega, dtype=torch.float64)
-    return out
-
-
 def inputs(H, L_q, L_k, B=2, scale=2.0):
     return (scale * torch.randn(B, H, L_q, L_k).double(), torch.randn(H, H).double(), torch.randn(H).double())
 
 
-@pytest.mark.parametrize("T", [1, 2, 3, 5])
-@pytest.mark.parametrize("H,L_q,L_k", SIZES)
+@pytest.mark.parametrize("H,L_q,L_k,T", ROUTINGS)
 def test_duan_alg2_eq8_to_eq11_vertical(H, L_q, L_k, T):
     E, weight, bias = inputs(H, L_q, L_k)
     got = vertical_routing(E, weight, bias, iterations=T)
-    want = torch.stack([literal_vertical(e, weight, bias, T) for e in E])
+    want = torch.stack([by_hand.vertical_routing(e, weight, bias, T) for e in E])
     assert got.shape == E.shape and got.dtype == torch.float64
     assert close(got, want, 1e-9)
 
 
-@pytest.mark.parametrize("T", [1, 2, 3, 5])
-@pytest.mark.parametrize("H,L_q,L_k", SIZES)
+@pytest.mark.parametrize("H,L_q,L_k,T", ROUTINGS)
 def test_duan_alg3_eq12_to_eq14_horizontal(H, L_q, L_k, T):
     E, _, _ = inputs(H, L_q, L_k)
     got = horizontal_routing(E, iterations=T)
     assert got.shape == E.shape and got.dtype == torch.float64
-    assert close(got, torch.stack([literal_horizontal(e, T) for e in E]), 1e-9)
+    assert close(got, torch.stack([by_hand.horizontal_routing(e, T) for e in E]), 1e-9)
 
 
 def test_default_is_three_iterations():
@@ -103,10 +55,12 @@ def test_duan_alg2_alg3_padding(H, garbage):
     E = torch.where(mask, E, garbage * torch.ones_like(E))
     vertical, horizontal = vertical_routing(E, weight, bias, mask=mask), horizontal_routing(E, mask=mask)
     assert vertical.isfinite().all() and horizontal.isfinite().all()
+    padded = ~keys[:, None, :, None].expand_as(E)
+    assert not vertical[padded].any() and not horizontal[padded].any()      # what takes no part comes out as 0
     for b, n in enumerate(lengths):
         valid = E[b, :, :n, :n]
-        assert close(vertical[b, :, :n, :n], literal_vertical(valid, weight, bias, 3), 1e-9)
-        assert close(horizontal[b, :, :n, :n], literal_horizontal(valid, 3), 1e-9)
+        assert close(vertical[b, :, :n, :n], by_hand.vertical_routing(valid, weight, bias, 3), 1e-9)
+        assert close(horizontal[b, :, :n, :n], by_hand.horizontal_routing(valid, 3), 1e-9)
 
 
 def test_duan_alg2_key_mask_keeps_every_query():
@@ -114,10 +68,10 @@ def test_duan_alg2_key_mask_keeps_every_query():
     E, weight, bias = inputs(2, 4, 4)
     keys = (torch.arange(4) < torch.tensor([4, 2])[:, None])[:, None, None]                      # [B, 1, 1, L_k]
     zeroed = E.masked_fill(~keys, 0.0)
-    want = torch.stack([literal_vertical(e, weight, bias, 3) for e in zeroed])
+    want = torch.stack([by_hand.vertical_routing(e, weight, bias, 3) for e in zeroed])
     assert close(vertical_routing(E, weight, bias, mask=keys), want, 1e-9)
     assert close(vertical_routing(E, weight, bias, mask=keys.expand(2, 1, 4, 4)), want, 1e-9)
-    want = torch.stack([literal_horizontal(e, 3) for e in zeroed])
+    want = torch.stack([by_hand.horizontal_routing(e, 3) for e in zeroed])
     assert close(horizontal_routing(E, mask=keys), want, 1e-9)
 
 
@@ -127,7 +81,7 @@ def test_duan_alg2_padded_query_is_no_output_capsule():
     mask, rest = torch.ones(1, 1, 4, 4, dtype=torch.bool), [0, 1, 3]
     mask[:, :, 2] = False
     got = vertical_routing(E, weight, bias, mask=mask)[0, :, rest]
-    assert close(got, literal_vertical(E[0, :, rest], weight, bias, 3), 1e-9)
+    assert close(got, by_hand.vertical_routing(E[0, :, rest], weight, bias, 3), 1e-9)
 
 
 @pytest.mark.parametrize("H,L", [(1, 1), (1, 4), (3, 1), (3, 5)])
@@ -136,7 +90,7 @@ def test_duan_masked_routing_in_decoder(H, L):
     E, _, _ = inputs(H, L, L)
     causal = torch.ones(L, L, dtype=torch.bool).tril()[None, None]
     got = horizontal_routing(E, mask=causal)
-    want = torch.stack([literal_horizontal(e.tril(), 3) for e in E])
+    want = torch.stack([by_hand.horizontal_routing(e.tril(), 3) for e in E])
     assert close(got, want, 1e-9)
     for l in range(L):
         future = E.clone()
@@ -152,22 +106,8 @@ def test_duan_eq10_fresh_parameters_share_evenly(H):
     E, _, _ = inputs(H, 3, 3)
     got = vertical_routing(E, torch.zeros(H, H).double(), torch.zeros(H).double())
     for e, o in zip(E, got):
-        omega, _ = routing([[e[h, l].tolist() for l in range(3)] for h in range(H)], 3)
+        omega, _, _ = by_hand.dynamic_routing(e.tolist(), 3, normalize=False)
         assert close(o, torch.tensor(omega, dtype=torch.float64).expand(H, 3, 3) / H, 1e-9)
-
-
-def literal_logits(attention, x, H):
-    """Eq. 5: E_h = Q_h K_h^T / sqrt(d_k) of one sentence x [L, d]."""
-    L, d = x.shape
-    d_k = d // H
-    q, k, _ = torch.nn.functional.linear(x, attention.in_proj.weight, attention.in_proj.bias).split(d, dim=-1)
-    E = torch.zeros(H, L, L).double()
-    for h in range(H):
-        part = slice(h * d_k, (h + 1) * d_k)
-        for l in range(L):
-            for t in range(L):
-                E[h, l, t] = dot(q[l, part].tolist(), k[t, part].tolist()) / math.sqrt(d_k)
-    return E
 
 
 @pytest.mark.parametrize("parts", [("vertical",), ("horizontal",), ("vertical", "horizontal")])
@@ -190,13 +130,15 @@ def test_duan_eq4_eq5_attention(parts, causal):
     mask = keys[:, None, None] & torch.ones(L, L, dtype=torch.bool).tril() if causal else keys[:, None, None]
     _, heads = attention(x, x, mask=mask, need_weights=True)
     for b, n in enumerate(lengths):
-        E = literal_logits(attention, x[b, :n], H)
+        projection = attention.in_proj
+        Q, K, _ = by_hand.projections(projection.weight, projection.bias, x[b, :n], x[b, :n], H)
+        E = by_hand.logits(Q, K)
         seen = E.tril() if causal else E
         routed = E.clone()
         if "vertical" in parts:
-            routed += literal_vertical(seen, weight, bias, 3)
+            routed += by_hand.vertical_routing(seen, weight, bias, 3)
         if "horizontal" in parts:
-            routed += literal_horizontal(seen, 3)
+            routed += by_hand.horizontal_routing(seen, 3)
         if causal:
             routed = routed.masked_fill(~torch.ones(n, n, dtype=torch.bool).tril(), -math.inf)
         assert close(heads.weights[b, :, :n, :n], routed.softmax(-1), 1e-9)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from by_hand import cosine_double_sum, position_double_sum, squared_difference
 from disagreement import (output_disagreement, position_disagreement, squared_position_disagreement,
                           subspace_disagreement)
 
@@ -32,46 +33,11 @@ def right_padding(lead: tuple, L: int) -> Tensor:
     return torch.arange(L) < lengths
 
 
-def cosine(x: list, y: list) -> float:
-    """The cosine of two lists, 0 if one of them is all zero."""
-    size = math.sqrt(sum(a * a for a in x)) * math.sqrt(sum(b * b for b in y))
-    return sum(a * b for a, b in zip(x, y)) / size if size else 0.0
-
-
-def cosine_double_sum(vectors: Tensor, mask: Tensor | None = None) -> float:
-    """-1/H² Σ_i Σ_j cos(x_i, x_j) at every valid position of the batch, then the mean over these positions."""
-    H, L, width = vectors.shape[-3:]
-    sentences = vectors.reshape(-1, H, L, width).tolist()
-    valid = [[True] * L] * len(sentences) if mask is None else mask.reshape(-1, L).tolist()
-    scores = []
-    for heads, exists in zip(sentences, valid):
-        for position in range(L):
-            if exists[position]:
-                pairs = [cosine(heads[i][position], heads[j][position]) for i in range(H) for j in range(H)]
-                scores.append(-sum(pairs) / H ** 2)
-    return sum(scores) / len(scores)
-
-
-def position_double_sum(weights: Tensor, mask: Tensor | None = None, reduce: str = "mean") -> float:
-    """-1/H² Σ_i Σ_j |A^i ⊙ A^j| over the cells of valid queries, per valid query (mean) or per sentence (sum)."""
-    H, L_q, L_k = weights.shape[-3:]
-    sentences = weights.reshape(-1, H, L_q, L_k).tolist()
-    valid = [[True] * L_q] * len(sentences) if mask is None else mask.reshape(-1, L_q).tolist()
-    total, queries = 0.0, 0
-    for A, exists in zip(sentences, valid):
-        for q in range(L_q):
-            if exists[q]:
-                queries += 1
-                cells = [abs(A[i][q][k] * A[j][q][k]) for i in range(H) for j in range(H) for k in range(L_k)]
-                total -= sum(cells) / H ** 2
-    return total / (queries if reduce == "mean" else len(sentences))
-
-
 # The equations
 
 @masked_or_not
 @every_shape
-def test_li2018_eq1_subspace(lead, H, L, width, masked):
+def test_li2018_eq1_li2021_eq5_subspace(lead, H, L, width, masked):
     values, mask = normal(*lead, H, L, width), right_padding(lead, L) if masked else None
     D = subspace_disagreement(values, mask)
     assert D.shape == () and D.dtype == torch.float64
@@ -81,7 +47,7 @@ def test_li2018_eq1_subspace(lead, H, L, width, masked):
 @both_reductions
 @masked_or_not
 @every_shape
-def test_li2018_eq2_position(lead, H, L, width, masked, reduce):
+def test_li2018_eq2_li2021_eq6_position(lead, H, L, width, masked, reduce):
     weights, mask = attention(*lead, H, L, width), right_padding(lead, L) if masked else None
     D = position_disagreement(weights, mask, reduce)
     assert D.shape == () and D.dtype == torch.float64
@@ -90,7 +56,7 @@ def test_li2018_eq2_position(lead, H, L, width, masked, reduce):
 
 @masked_or_not
 @every_shape
-def test_li2018_eq3_output(lead, H, L, width, masked):
+def test_li2018_eq3_li2021_eq7_output(lead, H, L, width, masked):
     outputs, mask = normal(*lead, H, L, width), right_padding(lead, L) if masked else None
     D = output_disagreement(outputs, mask)
     assert D.shape == () and D.dtype == torch.float64
@@ -104,12 +70,9 @@ def test_li2018_footnote2_squared_position(lead, H, L, width, masked, reduce):
     """+1/H² Σ_i Σ_j |A^i - A^j|², the sum over the cells of valid queries, per valid query or per sentence."""
     weights, mask = attention(*lead, H, L, width), right_padding(lead, L) if masked else None
     D = squared_position_disagreement(weights, mask, reduce)
-    sentences = weights.reshape(-1, H, L, width).tolist()
-    valid = [[True] * L] * len(sentences) if mask is None else mask.reshape(-1, L).tolist()
-    total = sum((A[i][q][k] - A[j][q][k]) ** 2 for A, exists in zip(sentences, valid) for q in range(L) if exists[q]
-                for i in range(H) for j in range(H) for k in range(width)) / H ** 2
     assert D.shape == () and D.dtype == torch.float64
-    assert D.item() == pytest.approx(total / (sum(map(sum, valid)) if reduce == "mean" else len(sentences)), abs=1e-12)
+    want = position_double_sum(weights, mask, reduce, squared_difference)
+    assert D.item() == pytest.approx(want, abs=1e-12)
 
 
 @pytest.mark.parametrize("H", [1, 2, 8])
@@ -124,11 +87,6 @@ def test_squared_position_gradcheck_and_unknown_reduction():
     assert torch.autograd.gradcheck(lambda x: squared_position_disagreement(x.softmax(-1), mask), logits)
     with pytest.raises(ValueError, match="reduce='max'"):
         squared_position_disagreement(logits.softmax(-1), mask, "max")
-
-
-test_li2021_eq5_subspace = test_li2018_eq1_subspace
-test_li2021_eq6_position = test_li2018_eq2_position
-test_li2021_eq7_output = test_li2018_eq3_output
 
 
 def test_position_reduces_by_mean_unless_told():

@@ -6,11 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
+import by_hand
 from routing_dynamic import dynamic_routing, squash
 
 SIZES = [(1, 1, 1), (1, 4, 3), (4, 1, 3), (3, 5, 1), (6, 2, 4), (2, 3, 5)]                # M, N, D
 every_size = pytest.mark.parametrize("M, N, D", SIZES, ids=str)
-every_lead = pytest.mark.parametrize("lead", [(), (1,), (2, 3)], ids=str)
+ROUTINGS = [((), 1, 1, 1, 3), ((), 3, 5, 1, 1), ((1,), 1, 4, 3, 2), ((2, 3), 4, 1, 3, 3), ((2,), 6, 2, 4, 5),
+            ((2, 3), 2, 3, 5, 2)]                                           # leading dimensions, M, N, D, iterations
+every_routing = pytest.mark.parametrize("lead, M, N, D, T", ROUTINGS, ids=str)
 both_kinds = pytest.mark.parametrize("normalize", [True, False], ids=["li2019", "sabour2017"])
 several_iterations = pytest.mark.parametrize("T", [1, 2, 3, 5])
 
@@ -20,60 +23,27 @@ def normal(*shape, dtype=torch.float64) -> Tensor:
     return torch.randn(*shape, dtype=dtype)
 
 
-def squash_by_hand(s: list) -> list:
-    """‖s‖²/(1+‖s‖²) · s/‖s‖ of a list."""
-    size = math.sqrt(sum(x * x for x in s))
-    return [size ** 2 / (1 + size ** 2) * x / size if size else 0.0 for x in s]
-
-
-def output_by_hand(votes: list, C: list, n: int, normalize: bool) -> list:
-    """The squashed total input of output capsule n: Σ_m C_mn V_mn, over Σ_m C_mn when normalize."""
-    M, D = len(votes), len(votes[0][n])
-    total = [sum(C[m][n] * votes[m][n][i] for m in range(M)) for i in range(D)]
-    divisor = sum(C[m][n] for m in range(M)) if normalize else 1.0
-    return squash_by_hand([x / divisor for x in total])
-
-
-def softmax_by_hand(b: list) -> list:
-    """exp(b_n) / Σ_n' exp(b_n')."""
-    return [math.exp(x) / sum(math.exp(y) for y in b) for x in b]
-
-
-def routing_by_hand(votes: list, T: int, normalize: bool) -> tuple[list, list, list]:
-    """The printed algorithm, loop by loop, for one item: Ω [N, D], C [M, N], B [M, N]."""
-    M, N, D = len(votes), len(votes[0]), len(votes[0][0])
-    B = [[0.0] * N for _ in range(M)]
-    for _ in range(T):
-        C = [softmax_by_hand(B[m]) for m in range(M)]
-        omega = [output_by_hand(votes, C, n, normalize) for n in range(N)]
-        for m in range(M):
-            for n in range(N):
-                B[m][n] += sum(omega[n][i] * votes[m][n][i] for i in range(D))
-    return omega, C, B
-
-
 def assert_by_hand(votes: Tensor, T: int, normalize: bool):
     """dynamic_routing gives what the loops give, for every item of the leading dimensions."""
     *lead, M, N, D = votes.shape
     result = dynamic_routing(votes, T, normalize)
     assert result.capsules.shape == (*lead, N, D)
     assert result.coupling.shape == result.logits.shape == (*lead, M, N)
-    items = [routing_by_hand(item, T, normalize) for item in votes.reshape(-1, M, N, D).tolist()]
+    items = [by_hand.dynamic_routing(item, T, normalize) for item in votes.reshape(-1, M, N, D).tolist()]
     for got, want in zip((result.capsules, result.coupling, result.logits), zip(*items)):
         torch.testing.assert_close(got, votes.new_tensor(want).view(got.shape))
+    short = dynamic_routing(votes, T, normalize, coupling=False)
+    assert torch.equal(short.capsules, result.capsules) and short.coupling is None and short.logits is None
 
 
 # Squashing
 
 @pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
 @pytest.mark.parametrize("shape", [(1,), (5,), (3, 4), (2, 3, 1)], ids=str)
-def test_li2019_eq8(shape, size):
+def test_li2019_eq8_li2021_eq11_gu_eq10_duan_eq6(shape, size):
     s = size * normal(*shape)
-    want = s.new_tensor([squash_by_hand(row) for row in s.reshape(-1, shape[-1]).tolist()]).view(shape)
+    want = s.new_tensor([by_hand.squash(row) for row in s.reshape(-1, shape[-1]).tolist()]).view(shape)
     torch.testing.assert_close(squash(s), want, atol=0, rtol=1e-6)
-
-
-test_gu_eq10 = test_duan_eq6 = test_li2021_eq11 = test_li2019_eq8
 
 
 @pytest.mark.parametrize("dim", [0, 1, -2])
@@ -108,18 +78,15 @@ def test_gradcheck_squash():
 # The equations, one by one, from what the function returns
 
 @both_kinds
-@several_iterations
 @every_size
-def test_li2019_eq7(M, N, D, T, normalize):
+def test_li2019_eq7_li2021_eq10_gu_eq8_duan_eq7(M, N, D, normalize):
     """Ω_n is the squashed Σ_m C_mn V_mn, divided by Σ_m C_mn in Li 2019, with the coupling that is returned."""
     votes = normal(M, N, D)
-    result = dynamic_routing(votes, T, normalize)
-    C, V = result.coupling.tolist(), votes.tolist()
-    want = votes.new_tensor([output_by_hand(V, C, n, normalize) for n in range(N)])
-    torch.testing.assert_close(result.capsules, want)
-
-
-test_li2021_eq10 = test_gu_eq8 = test_duan_eq7 = test_li2019_eq7
+    for T in (1, 3):
+        result = dynamic_routing(votes, T, normalize)
+        C, V = result.coupling.tolist(), votes.tolist()
+        want = votes.new_tensor([by_hand.output_capsule(V, C, n, normalize) for n in range(N)])
+        torch.testing.assert_close(result.capsules, want)
 
 
 @both_kinds
@@ -130,7 +97,7 @@ def test_gu_eq9(M, N, D, normalize):
     even = torch.full((M, N), 1 / N, dtype=torch.float64)
     torch.testing.assert_close(dynamic_routing(votes, 1, normalize).coupling, even)
     for T in (1, 2, 4):
-        want = [softmax_by_hand(row) for row in dynamic_routing(votes, T, normalize).logits.tolist()]
+        want = [by_hand.softmax(row) for row in dynamic_routing(votes, T, normalize).logits.tolist()]
         torch.testing.assert_close(dynamic_routing(votes, T + 1, normalize).coupling, votes.new_tensor(want))
 
 
@@ -150,21 +117,14 @@ def test_gu_eq11(M, N, D, normalize):
 
 # The algorithms
 
-@several_iterations
-@every_lead
-@every_size
-def test_li2019_alg1(M, N, D, lead, T):
+@every_routing
+def test_li2019_alg1_li2021_alg1(lead, M, N, D, T):
     assert_by_hand(normal(*lead, M, N, D), T, normalize=True)
 
 
-@several_iterations
-@every_lead
-@every_size
-def test_duan_alg1(M, N, D, lead, T):
+@every_routing
+def test_duan_alg1_gu_eq4(lead, M, N, D, T):
     assert_by_hand(normal(*lead, M, N, D), T, normalize=False)
-
-
-test_li2021_alg1, test_gu_eq4 = test_li2019_alg1, test_duan_alg1
 
 
 def test_wrong_iterations_are_an_error():
@@ -179,10 +139,9 @@ def test_three_iterations_with_the_division_are_the_default():
 
 
 @both_kinds
-@every_lead
-@every_size
-def test_coupling_rows_sum_to_1(M, N, D, lead, normalize):
-    result = dynamic_routing(5 * normal(*lead, M, N, D), 3, normalize)
+@every_routing
+def test_coupling_rows_sum_to_1(lead, M, N, D, T, normalize):
+    result = dynamic_routing(5 * normal(*lead, M, N, D), T, normalize)
     torch.testing.assert_close(result.coupling.sum(-1), torch.ones(*lead, M, dtype=torch.float64))
     assert (result.coupling >= 0).all()
     assert (result.capsules.norm(dim=-1) < 1).all()
@@ -202,6 +161,7 @@ def test_masked_output_capsules_behave_as_if_they_did_not_exist(T, normalize, ga
     votes = torch.where(EXISTS[:, None, :, None], votes, garbage * torch.rand_like(votes))
     result = dynamic_routing(votes, T, normalize, mask=EXISTS)
     assert not result.coupling.masked_select(~EXISTS.unsqueeze(1)).any()
+    assert not result.capsules.masked_select(~EXISTS.unsqueeze(-1)).any()         # the others come out as 0
     assert all(tensor.isfinite().all() for tensor in (result.capsules, result.coupling))
     for b, exists in enumerate(EXISTS):
         alone = dynamic_routing(votes[b][:, exists], T, normalize)  # on the N' capsules that exist

@@ -11,8 +11,8 @@ import torch
 import checkpoint
 import data
 import translate
-from test_translate import TEXT, model, small, tokenizer     # model and tokenizer are fixtures
-from translate import corpus_bleu, load_run, translate_lines, translate_nbest
+from test_translate import TEXT, by_slow_search, model, small, tokenizer     # model and tokenizer are fixtures
+from translate import corpus_bleu, load_run
 
 
 # Scores
@@ -60,6 +60,12 @@ def runs(tmp_path, tokenizer, monkeypatch):
     return tmp_path
 
 
+@torch.no_grad()
+def best(model, tokenizer, line):
+    """The best translation with beam 2, by the slow search."""
+    return by_slow_search(model, tokenizer, line, beam=2)[0][0]
+
+
 def pipe(monkeypatch, content: bytes):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
@@ -72,12 +78,38 @@ def test_load_run(runs, tokenizer):
     assert all(torch.equal(weight, expected[name]) for name, weight in model.state_dict().items())
 
 
+def test_another_checkpoint_holds_its_own_weights(runs, tokenizer):
+    other = small(tokenizer, seed=7).state_dict()
+    checkpoint.save(runs / "NAME" / "last.pt", {"model": other})
+    model, *_ = load_run("NAME", "last")
+    assert all(torch.equal(weight, other[name]) for name, weight in model.state_dict().items())
+
+
+def test_command_searches_as_it_was_told(runs, monkeypatch, capfd):
+    """The flags, and what holds without them, as they reach the search: of the run, and of the one it is compared to."""
+    calls = []
+
+    def search(model, tokenizer, lines, beam, lenpen, max_tokens, nbest, progress):
+        calls.append((lines, beam, lenpen, max_tokens, nbest))
+        return [[translate.Translation(f"this is line {i}", -1.0)] * nbest for i in range(len(lines))]
+    monkeypatch.setattr(translate, "translate_nbest", search)
+    (runs / "in.txt").write_text("\n".join(TEXT))
+    (runs / "ref.txt").write_text("\n".join(f"this is line {i}" for i in range(len(TEXT))))
+    flags = ["NAME", "--input", "in.txt", "--reference", "ref.txt", "--compare", "OTHER"]
+    assert translate.main(flags) == 0
+    assert translate.main(flags + "--beam 7 --lenpen 1.5 --max-tokens 99 --nbest 3".split()) == 0
+    assert calls == [(TEXT, 4, 0.6, 8192, 1)] * 2 + [(TEXT, 7, 1.5, 99, 3)] * 2
+    found = capfd.readouterr()
+    assert found.out.splitlines()[:len(TEXT)] == [f"this is line {i}" for i in range(len(TEXT))]
+    assert found.err.startswith("BLEU 100.00  nrefs:1|case:mixed|")
+    assert translate.parser().parse_args(["NAME"]).checkpoint == "best"
+
+
 def test_command_as_a_filter(runs, model, tokenizer, monkeypatch, capfd):
     pipe(monkeypatch, b"\xef\xbb\xbfa man\r\n\n" + "the dög\u2028sees".encode())
     assert translate.main(["NAME", "--device", "cpu", "--beam", "2"]) == 0
-    expected = translate_lines(model, tokenizer, ["a man", "", "the dög\u2028sees"], beam=2)
-    output = capfd.readouterr().out
-    assert output == "".join(line + "\n" for line in expected) and output.count("\n") == 3
+    first, last = (best(model, tokenizer, line) for line in ("a man", "the dög\u2028sees"))
+    assert capfd.readouterr().out == f"{first}\n\n{last}\n"
     pipe(monkeypatch, b"")
     assert translate.main(["NAME"]) == 0 and capfd.readouterr().out == ""
 
@@ -87,12 +119,11 @@ def test_command_with_files_nbest_and_scores(runs, model, tokenizer, capfd):
     flags = ["NAME", "--input", "in.txt", "--output", "out.txt", "--nbest", "2", "--scores", "--beam", "3"]
     assert translate.main(flags) == 0 and capfd.readouterr().out == ""
     rows = [row.split("\t") for row in (runs / "out.txt").read_text().splitlines()]
-    expected = translate_nbest(model, tokenizer, ["a man", "", "the dog"], beam=3, nbest=2)
-    assert [(int(number), text) for number, _, text in rows] == \
-        [(i, x.text) for i, line in enumerate(expected, 1) for x in line]
-    scores = [x.score for line in expected for x in line]
-    assert [float(score) for _, score, _ in rows] == pytest.approx(scores, abs=1e-4)
-    assert [number for number, *_ in rows] == ["1", "1", "2", "3", "3"]
+    first, last = (by_slow_search(model, tokenizer, line, 3, 2) for line in ("a man", "the dog"))
+    expected = [("1", *x) for x in first] + [("2", "", 0.0)] + [("3", *x) for x in last]
+    assert [(number, text) for number, _, text in rows] == [(number, text) for number, text, _ in expected]
+    scores = [score for *_, score in expected]
+    assert [float(score) for _, score, _ in rows] == pytest.approx(scores, abs=2e-4)
 
 
 def test_command_scores_and_compares(runs, capfd):
@@ -114,7 +145,7 @@ def test_command_on_a_terminal(runs, model, tokenizer, monkeypatch, capfd):
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stdin", terminal)
     assert translate.main(["NAME", "--beam", "2"]) == 0
-    found = translate_lines(model, tokenizer, ["a man", "the dog"], beam=2)
+    found = [best(model, tokenizer, line) for line in ("a man", "the dog")]
     assert capfd.readouterr().out == f"> {found[0]}\n> \n> {found[1]}\n> \n"
 
 

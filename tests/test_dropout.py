@@ -1,0 +1,123 @@
+"""Where dropout acts, at what rate and when: the model against torch.nn.Transformer, site by site.
+
+Chance is taken out: F.dropout becomes a fixed pattern, another one for every shape, that acts only in
+training and at the one rate of the configuration. A site that is missing, added, moved, doubled or has
+another rate changes the result.
+"""
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from test_transformer import batch, build, close, sinusoids, torch_transformer
+from transformer import Embedding
+
+RATE = 0.3
+
+
+def pattern(x):
+    """What dropout multiplies x with here: numbers around 1, no two alike."""
+    return 1 + 0.5 * torch.sin(torch.arange(1, x.numel() + 1, dtype=x.dtype)).view(x.shape)
+
+
+def fixed_dropout(x, p=0.5, training=True, inplace=False):
+    """F.dropout without chance."""
+    return x * pattern(x) if training and p == RATE else x
+
+
+def plain_attention(Q, K, V, attn_mask=None, dropout_p=0.0, is_causal=False, **_):
+    """F.scaled_dot_product_attention written out: it calls F.dropout on the weights."""
+    logits = Q @ K.transpose(-2, -1) / math.sqrt(Q.shape[-1])
+    if is_causal:
+        seen = torch.ones(logits.shape[-2:], dtype=torch.bool).tril()
+        logits = logits.masked_fill(~seen, -math.inf)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        logits = logits.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        logits = logits + attn_mask
+    return fixed_dropout(logits.softmax(-1), dropout_p) @ V
+
+
+@pytest.fixture
+def no_chance(monkeypatch):
+    """Dropout by the pattern, and what was asked of it: (rate, training) by shape."""
+    calls = []
+
+    def dropout(x, p=0.5, training=True, inplace=False):
+        calls.append((p, training))
+        return fixed_dropout(x, p, training)
+    monkeypatch.setattr(F, "dropout", dropout)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", plain_attention)
+    return calls
+
+
+def embedded(table, ids):
+    """The embedding by hand: dropout(sqrt(d) W[id] + PE)."""
+    x = table.weight[ids] * math.sqrt(8) + sinusoids(ids.shape[1], 8)
+    return x * pattern(x)
+
+
+def torchs(theirs, model, source, target):
+    """The logits of torch.nn.Transformer on the embedding by hand."""
+    theirs.train()
+    for module in theirs.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = RATE
+        elif isinstance(module, torch.nn.MultiheadAttention):
+            module.dropout = RATE
+    causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
+    states = theirs(embedded(model.source_embedding, source), embedded(model.target_embedding, target),
+                    tgt_mask=causal, src_key_padding_mask=source == 0, memory_key_padding_mask=source == 0)
+    return states @ model.output.weight.T
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@torch.no_grad()
+def test_dropout_acts_where_torch_has_it(norm, need_weights, no_chance):
+    """On embeddings, attention weights, the FFN's hidden layer, every residual branch."""
+    model, (source, target) = build(norm=norm, tie="none", dropout=RATE).train(), batch()
+    logits, _ = model(source, target, need_weights)
+    asked = list(no_chance)
+    want = torchs(torch_transformer(model), model, source, target)
+    assert close(logits[target != 0], want[target != 0])
+    # 2 embeddings; per layer 3 in the encoder, 4 in the decoder, and the attention weights where written out
+    assert asked == [(RATE, True)] * (2 + 2 * (3 + 4) + need_weights * 2 * (1 + 2))
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@torch.no_grad()
+def test_nothing_is_dropped_outside_training(need_weights, no_chance):
+    model, (source, target) = build(dropout=RATE), batch()
+    still = build(dropout=0.0)
+    still.load_state_dict(model.state_dict())
+    want, _ = still(source, target, need_weights)
+    assert close(model(source, target, need_weights)[0], want, 1e-12)
+    assert not any(training for _, training in no_chance)
+
+
+@pytest.mark.parametrize("agg", ["dynamic", "em", "gu-dynamic", "gu-em"])
+@torch.no_grad()
+def test_aggregations_and_capsule_attention_drop_no_more_and_no_less(agg, no_chance):
+    """The mechanisms bring no dropout of their own; capsule attention drops its weights."""
+    places = dict(agg_at=("enc", "cross", "dec"), capsule=("enc", "dec"))
+    model = build(agg=agg, dropout=RATE, **places).train()
+    source, target = batch()
+    _, heads = model(source, target)
+    assert no_chance == [(RATE, True)] * (2 + 2 * (3 + 4) + 2 * 2)       # cross-attention is fused
+    for component in ("enc", "dec"):
+        for layer in heads[component]:
+            dropped = layer.weights * pattern(layer.weights)
+            assert close(layer.outputs, dropped @ layer.values, 1e-12)
+
+
+@torch.no_grad()
+def test_the_rate_of_the_embedding_is_a_share_of_zeros_and_keeps_the_mean():
+    """With torch's own dropout again: 30 % of the numbers are 0, the others are divided by 0.7."""
+    table = Embedding(50, 64, RATE).train()
+    ids = torch.randint(1, 50, (20, 30))
+    dropped, exact = table(ids), table.eval()(ids)
+    kept = dropped != 0
+    assert (1 - kept.float().mean()).item() == pytest.approx(RATE, abs=0.01)
+    assert close(dropped[kept], (exact / (1 - RATE))[kept], 1e-5)

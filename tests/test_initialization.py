@@ -1,0 +1,115 @@
+"""How every weight starts, in numbers, and the defaults of a configuration."""
+import math
+from dataclasses import asdict
+
+import pytest
+import torch
+from torch import nn
+
+from aggregation import pose_columns
+from test_transformer import flags
+from transformer import Transformer, TransformerConfig
+
+D, H, D_FF, V = 64, 4, 160, 400
+D_K = D // H
+EVERYWHERE = ("enc", "cross", "dec")
+
+
+def xavier(fan_in, fan_out):
+    """Glorot and Bengio 2010: uniform in ±sqrt(6 / (fan_in + fan_out))."""
+    return "uniform", math.sqrt(6 / (fan_in + fan_out))
+
+
+def by_name(config):
+    """Ends of parameters' names -> (matrices drawn each by itself, what they are drawn from)."""
+    q = pose_columns(D_K, D // H)
+    votes = {"gu-dynamic": xavier(D_K, D // H), "gu-em": xavier(D_K // q, D // H // q)}
+    return {
+        "embedding.weight": (1, ("normal", D ** -0.5)),
+        "output.weight": (1, xavier(D, D)),
+        "in_proj.weight": (3, xavier(D, D)),                                 # W^Q, W^K, W^V
+        "hidden.weight": (1, xavier(D, D)),
+        "votes.weight": (H, xavier(D, D)),                                   # W_h of every head
+        "aggregation.weight": (1, votes.get(config.agg)),                                    # W_ij of Gu
+        "aggregation.ffn.0.weight": (1, xavier(D, D)),
+        "aggregation.ffn.2.weight": (1, xavier(D, D)),
+        "ffn.0.weight": (1, xavier(D, D_FF)), "ffn.3.weight": (1, xavier(D_FF, D)),
+        "norm.weight": (1, ("constant", 1.0)), "norm1.weight": (1, ("constant", 1.0)),
+        "norm2.weight": (1, ("constant", 1.0)), "norm3.weight": (1, ("constant", 1.0)),
+        "bias": (1, ("constant", 0.0)),
+        "beta_a": (1, ("constant", 0.0)), "beta_mu": (1, ("constant", 0.0)),
+        "capsule.weight": (1, ("constant", 0.0)),
+    }
+
+
+def check(name, weight, law):
+    """Asserts that the numbers of a weight come from the law."""
+    kind, size = law
+    weight = weight.double()
+    if kind == "constant":
+        assert (weight == size).all(), name
+        return
+    assert len(weight.unique()) > 0.99 * weight.numel(), name                # in float32 a few meet
+    largest, spread = weight.abs().max().item(), weight.square().mean().sqrt().item()
+    assert abs(weight.mean().item()) < 5 * size / math.sqrt(weight.numel()), name
+    if kind == "uniform":
+        assert 0.97 * size < largest <= size, name
+        assert spread == pytest.approx(size / math.sqrt(3), rel=0.12), name
+    else:
+        assert 3 * size < largest < 6 * size, name
+        assert spread == pytest.approx(size, rel=0.05), name
+
+
+@pytest.mark.parametrize("tie", ["all", "target", "none"])
+@pytest.mark.parametrize("agg", ["linear", "dynamic", "em", "gu-dynamic", "gu-em"])
+def test_every_weight_starts_as_it_should(agg, tie):
+    places = None if agg == "linear" else EVERYWHERE
+    config = TransformerConfig(V, D, H, 2, D_FF, tie=tie, agg=agg, agg_at=places, capsule=("enc", "dec"))
+    model, table = Transformer(config), by_name(config)
+    if tie == "none":
+        check("output.weight", model.output.weight, ("normal", D ** -0.5))
+    for name, parameter in model.named_parameters():
+        if name == "output.weight":
+            continue
+        # the longest end of the name in the table: a parameter that is not there is an error
+        blocks, law = table[max((end for end in table if name.endswith(end)), key=len)]
+        for i, block in enumerate(parameter.chunk(blocks)):
+            check(f"{name} {i}", block, law)
+    assert all(norm.eps == 1e-5 for norm in model.modules() if isinstance(norm, nn.LayerNorm))
+
+
+def test_no_two_weights_start_alike():
+    """Layers, heads and projections are drawn one after the other, not copied."""
+    config = TransformerConfig(V, D, H, 2, D_FF, tie="none", agg="em", agg_at=EVERYWHERE)
+    first = []
+    for name, parameter in Transformer(config).named_parameters():
+        blocks = {"in_proj.weight": 3, "votes.weight": H}.get(".".join(name.split(".")[-2:]), 1)
+        if parameter.dim() > 1:
+            first += [block.flatten()[0].item() for block in parameter.chunk(blocks)]
+    assert len(set(first)) == len(first)
+
+
+def test_the_same_seed_draws_the_same_model():
+    models = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(seed)
+        model = Transformer(TransformerConfig(V, D, H, 1, D_FF))
+        models.append(model.encoder.layers[0].attention.in_proj.weight)
+    assert torch.equal(models[0], models[1]) and not torch.equal(models[0], models[2])
+
+
+DEFAULTS = dict(d_model=512, heads=8, layers=6, d_ff=2048, dropout=0.1, norm="pre", tie="all", iterations=3,
+                agg="linear", capsules=None, agg_at=None, reg=(), reg_at=None, reg_weight=1.0, capsule=(),
+                capsule_parts=("vertical", "horizontal"))
+SIZES = ("d_model", "heads", "layers", "d_ff")                   # by --arch: in test_transformer.py
+
+
+def test_defaults_of_a_configuration():
+    assert DEFAULTS.items() <= asdict(TransformerConfig(vocab_size=13)).items()
+
+
+@pytest.mark.parametrize("arch", ["tiny", "small", "base", "big"])
+def test_defaults_of_the_flags(arch):
+    want = {name: value for name, value in DEFAULTS.items() if name not in SIZES}
+    want["dropout"] = 0.3 if arch == "big" else 0.1
+    assert want.items() <= asdict(flags("--arch", arch)).items()
