@@ -218,7 +218,7 @@ def test_a_table_is_kept_and_goes_on(tmp_path, capsys):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere os.kill ends the tests themselves")
-def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch, capsys):
+def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch, capsys, ctrl_c):
     """SIGTERM, then SIGINT, both in the second epoch; in between a foreign checkpoint is refused."""
     assert command(tmp_path / "whole", *TINY, "--models", "combined") == 0
     train_epoch, calls = classify.train_epoch, []
