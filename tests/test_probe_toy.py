@@ -19,7 +19,7 @@ COUNTS = {"train": 480, "valid": 60, "test": 240}
 WC_COUNTS = {"train": 155, "valid": 31, "test": 31}
 DEEP = {"train": 200, "valid": 30, "test": 100}
 CHECKSUMS = {"SeLen": 174620559, "WC": 2182955472, "TrDep": 1872760224, "ToCo": 1045447881, "BShif": 2952237633,
-             "Tense": 1802612316, "SubNm": 3467031056, "ObjNm": 551635510, "SOMO": 3810948000, "CoIn": 809908670}      # of the tasks at seed 3
+             "Tense": 1802612316, "SubNm": 3467031056, "ObjNm": 551635510, "SOMO": 3810948000, "CoIn": 809908670}
 HIDDEN = ("BShif", "CoIn", "SOMO", "ToCo", "TrDep")             # tasks whose words say nothing
 CLASSES = {word: kind for kind in "HAFTXVP" for noun in toy_lexicon.nouns()[kind]
            for word in (noun.english, noun.english_plural)}
