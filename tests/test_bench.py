@@ -216,6 +216,15 @@ def test_the_printed_tables_have_every_number_in_its_place(summary):
     assert short.split() == ["16", "2.0", "2.5"] and long.split() == ["64", "8.0", "20.0"]
 
 
+def test_the_command_prints_how_many_operations_a_second_linear_takes(monkeypatch, capsys):
+    """Operations per token times tokens per second."""
+    row = {"parameters": [5], "training": [20.0, 10.0, 40.0], "decoding": [1.0], "training_flops": 3e9, "decoding_flops": 7.0}
+    monkeypatch.setattr(bench, "measure", lambda args, where: {"rows": {"linear": row}, "growth": {"linear": [[1.0], [4.0]]}})
+    assert bench.main(["--rows", "linear", "--device", "cpu", "--lengths", "16"]) == 0
+    out = capsys.readouterr().out
+    assert "linear trains at 60 GFLOP/s of matrix products" in out and re.search(r"^16 +2\.5$", out, re.M)
+
+
 def test_speeds_are_work_over_time(monkeypatch):
     """Target tokens per second of training, after a first round that does not count; sentences per second; microseconds
     per target token by length. With a clock by which everything takes half a second."""
