@@ -1,4 +1,5 @@
 """What the tests share: the project root on sys.path, one thread, the same random numbers, hard inputs for routing."""
+import signal
 import sys
 from pathlib import Path
 
@@ -25,6 +26,14 @@ HARD_VOTES = {                                    # [2, M, N, D] of the given N 
 def seed():
     """Seeds torch before each test, so that a test alone draws what it draws in the whole run."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def ctrl_c():
+    """SIGINT raises KeyboardInterrupt, also where a script started the tests in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(params=[(kind, N, D) for kind in HARD_VOTES for N, D in ((1, 3), (5, 1), (3, 4))], ids=str)

@@ -102,14 +102,33 @@ def test_published_numbers_are_the_papers():
         assert re.search(rf"^{re.escape(name)}\t" + r"\t".join(f"{x:.3f}" for x in numbers), text, re.M), row
 
 
-def test_scores_are_within_their_bounds(make):
-    found = measure.scores(make(ROUTED), 60)
-    for component in ("enc", "cross", "dec"):             # all there are
-        for kind, low in (("subspace", math.exp(-1)), ("output", math.exp(-1)), ("position", 0)):
-            layers = found["layers"][component][kind]
-            assert len(layers) == 2 and all(low - 1e-6 <= x <= 1 + 1e-6 for x in layers)
-            mean = math.exp(sum(map(math.log, layers)) / 2)
-            assert found["mean"][component][kind] == pytest.approx(mean)
+def test_li2018_tables_4_and_5_scores(make):
+    """exp(D) of every component, kind and layer by loops over sentences, positions and pairs of heads; the position
+    score by the literal sum over a sentence's cells; the mean is that of D over the layers."""
+    run, sums, words = make(ROUTED), {}, {}
+    cosine = lambda x, y: (x @ y / (x.norm() * y.norm())).item()
+    for i in range(len(run.encoded)):
+        heads, _, _, tokens = measure.sentence_heads(run, i)
+        for component, (queries, keys) in tokens.items():
+            for layer, h in enumerate(heads[component]):
+                V, A, O = (x[0].double() for x in (h.values, h.weights, h.outputs))          # [H, L, .]
+                pairs = [(one, other) for one in range(4) for other in range(4)]
+                for kind, terms, count in (
+                        ("subspace", [cosine(V[a, t], V[b, t]) for a, b in pairs for t in range(len(keys))], len(keys)),
+                        ("output", [cosine(O[a, t], O[b, t]) for a, b in pairs for t in range(len(queries))], len(queries)),
+                        ("position", [(A[a] * A[b]).sum().item() for a, b in pairs], 1)):
+                    key = component, kind, layer
+                    sums[key] = sums.get(key, 0) - sum(terms) / 16
+                    words[key] = words.get(key, 0) + count
+    found = measure.scores(run, 10 ** 6)
+    assert {(c, k, i) for c, kinds in found["layers"].items() for k, layers in kinds.items() for i in range(len(layers))
+            } == set(sums)
+    for (component, kind, layer), total in sums.items():
+        D = total / words[component, kind, layer]
+        assert found["layers"][component][kind][layer] == pytest.approx(math.exp(D), abs=1e-5), (component, kind, layer)
+    for component, kinds in found["layers"].items():
+        for kind, (first, second) in kinds.items():
+            assert found["mean"][component][kind] == pytest.approx(math.sqrt(first * second))
 
 
 # ---- Heads as vectors
@@ -137,9 +156,14 @@ def test_dispersion():
     found = measure.dispersion(torch.diag(torch.tensor([1.0, 2.0])))         # orthogonal heads of length 1 and 2
     assert found == {"cosine": pytest.approx(0), "distance": pytest.approx(math.sqrt(5) / 1.5)}
     assert measure.dispersion(torch.ones(1, 3)) == {"cosine": 0, "distance": 0}
+    heads = [[3.0, 4.0], [-5.0, 0.0], [0.0, 2.0]]                            # lengths 5, 5, 2; three pairs
+    found = measure.dispersion(torch.tensor(heads))
+    cosines = [-15 / 25, 8 / 10, 0]
+    assert found == {"cosine": pytest.approx(sum(cosines) / 3),
+                     "distance": pytest.approx(sum(math.dist(a, b) for a, b in (heads[:2], heads[::2], heads[1:])) / 3 / 4)}
 
 
-@pytest.mark.parametrize("n", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("n", [1, 4, 16])
 def test_plane_of_few_points(n):
     points = torch.randn(n, 8)
     found = measure.project(points)
@@ -156,16 +180,26 @@ def joined(labels: list[str]) -> str:
     return "".join(label.removeprefix("-").replace("\u2423", "") for label in labels)
 
 
-def test_attention_map(make):
-    found = measure.attention_map(make(ROUTED), "cross", 1, 1)
-    weights = torch.tensor(found["weights"])
-    assert weights.shape == (4, len(found["queries"]), len(found["keys"]))
-    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
+@pytest.mark.parametrize("component, layer, taken", [("cross", 1, 0), ("cross", 2, 1), ("cross", None, 1), ("enc", 1, 0),
+                                                     ("dec", None, 1)])
+def test_attention_map(make, component, layer, taken):
+    """The weights are the model's own, of that component and layer, the top one by default; tokens on their axes."""
+    run = make(ROUTED)
+    found = measure.attention_map(run, component, layer, 1)
+    source, target = data.collate(run.encoded, [1])
+    with torch.no_grad():
+        _, heads = run.model(source, target[:, :-1], need_weights=True)
+    weights = torch.tensor(found["weights"])                                 # [H, L_q, L_k]
+    torch.testing.assert_close(weights, heads[component][taken].weights[0])
+    assert weights.shape == (4, len(found["queries"]), len(found["keys"])) and found["layer"] == taken + 1
     for h in range(4):
         rows = [-sum(a * math.log(a) for a in row if a > 0) for row in weights[h].tolist()]
         assert found["entropy"][h] == pytest.approx(sum(rows) / len(rows), abs=1e-5)
-    assert joined(found["keys"][:-1]) == ENGLISH[1].replace(" ", "")
-    assert found["queries"][0] == data.SPECIAL_TOKENS[data.BOS]
+    for tokens, decoder in ((found["queries"], component != "enc"), (found["keys"], component == "dec")):
+        if decoder:                                                          # as the decoder reads it
+            assert tokens[0] == data.SPECIAL_TOKENS[data.BOS] and joined(tokens[1:]) == GERMAN[1].replace(" ", "")
+        else:
+            assert tokens[-1] == data.SPECIAL_TOKENS[data.EOS] and joined(tokens[:-1]) == ENGLISH[1].replace(" ", "")
 
 
 @pytest.mark.parametrize("flags", [ROUTED, DYNAMIC, GU], ids=["em", "dynamic", "gu-em"])
@@ -255,37 +289,190 @@ def test_entropy_of_two_capsules():
         assert measure.trace(measure.Votes(votes, every(4), every(N), module))[0][0, 0].item() == pytest.approx(entropy)
 
 
-def test_routing_statistics_are_the_same_in_any_batches(make):
-    run = make(ROUTED)
-    one, many = measure.routing_statistics(run, 10 ** 6), measure.routing_statistics(run, 40)
-    assert one.keys() == many.keys() and "dec:2 horizontal" in one
-    for place, values in one.items():
-        for key in ("entropy", "agreement"):
-            assert many[place][key] == pytest.approx(values[key], abs=1e-4) and len(values[key]) == 3
-        assert len(values["activations"] or "1234") == 4 and all(0 <= x <= 1 for x in values["activations"] or ())
+def test_routing_statistics(make):
+    """Means over all routings of the validation set, sentence by sentence, whatever the batches."""
+    run, rows, counts, active = make(ROUTED), {}, {}, {}
+    for i in range(len(run.encoded)):
+        with torch.no_grad():
+            heads, logits, masks, _ = measure.sentence_heads(run, i)
+            for place, cast in measure.cast_votes(run.model, heads, logits, masks).items():
+                n, traced = int(cast.inputs.sum()), measure.trace(cast)
+                rows[place] = rows.get(place, 0) + n * traced[0]
+                counts[place] = counts.get(place, 0) + n
+                if traced[1] is not None:
+                    active.setdefault(place, []).extend(traced[1].tolist())
+    for tokens in (10 ** 6, 40):
+        found = measure.routing_statistics(run, tokens)
+        assert set(found) == set(rows) == {"enc:1", "cross:2", "enc:1 vertical", "enc:1 horizontal", "dec:2 horizontal"}
+        for place, values in found.items():
+            entropy, agreement = (rows[place] / counts[place]).T.tolist()
+            assert values["entropy"] == pytest.approx(entropy, abs=1e-4)
+            assert values["agreement"] == pytest.approx(agreement, abs=1e-4)
+            means = [sum(column) / len(column) for column in zip(*active[place])] if place in active else None
+            assert values["activations"] == (means and pytest.approx(means, abs=1e-4))
+    assert {len(active["enc:1"]), len(active["cross:2"])} == {
+        int((lengths + 1).sum()) for lengths in (run.encoded.source_lengths, run.encoded.target_lengths)}    # and EOS
     assert measure.routing_statistics(make(PLAIN), 100) == {}
 
 
 def test_couplings_of_a_sentence(make):
-    for place, x in measure.sentence_couplings(make(ROUTED), 2).items():
-        share = torch.tensor(x["share"])                                     # [H, columns]
-        assert share.shape[0] == 4 and share.min() >= 0
-        torch.testing.assert_close(share.sum(0), torch.ones(share.shape[1]))
-        assert (x["columns"] is None) == (" " not in place)
-        assert share.shape[1] == (len(x["columns"]) if x["columns"] else 4)
+    """A head's share of what a capsule gets, over all words; of a horizontal routing a token's coupling to the heads."""
+    run = make(ROUTED)
+    with torch.no_grad():
+        heads, logits, masks, tokens = measure.sentence_heads(run, 2)
+        casts = measure.cast_votes(run.model, heads, logits, masks)
+        found = measure.sentence_couplings(run, 2)
+        assert found.keys() == casts.keys()
+        for place, x in found.items():
+            C = measure.route(casts[place], 3)[2]                            # [P, M, N]
+            for h, row in enumerate(x["share"]):
+                if place.endswith("horizontal"):
+                    assert row == pytest.approx(C[0, :, h].tolist())
+                else:
+                    assert row == pytest.approx([(C[:, h, n].sum() / C[:, :, n].sum()).item() for n in range(C.shape[2])],
+                                                abs=1e-5)
+            assert x["columns"] == (tokens[place[:3]][0] if " " in place else None)
+            assert len(x["share"]) == 4 and sum(row[0] for row in x["share"]) == pytest.approx(1)
 
 
 # ---- BLEU by length
 
 def test_gu_fig3_bleu_by_length(make, monkeypatch):
     """Every sentence is in one bin; bins whose translations are the references score 100, wrong ones nothing."""
-    run = make(PLAIN)
-    monkeypatch.setattr(measure, "translate_lines", lambda *_, **__: [
-        target if len(source.split()) <= 7 else "x" for source, target in zip(ENGLISH, GERMAN)])
+    run, asked, scored = make(PLAIN), [], measure.corpus_bleu
+
+    def translate_lines(model, tokenizer, source, **settings):
+        asked.append((source, settings["beam"], settings["lenpen"]))
+        return [target if len(source.split()) <= 7 else "x" for source, target in zip(ENGLISH, GERMAN)]
+
+    def corpus_bleu(hypotheses, references, lowercase):
+        asked.append(lowercase)
+        return scored(hypotheses, references, lowercase)
+    monkeypatch.setattr(measure, "translate_lines", translate_lines)
+    monkeypatch.setattr(measure, "corpus_bleu", corpus_bleu)
+    other = run._replace(settings={"beam": 3, "lenpen": 0.25, "lowercase": True}, corpora=run.corpora._replace(
+        valid=Pairs(ENGLISH[::-1], GERMAN[::-1])))
+    for beam in (None, 7):                                                   # the run's own, or what is asked for
+        measure.bleu_by_length(other, [99], beam)
+        assert asked == [(ENGLISH, beam or 3, 0.25), True, True]             # the test set, not the validation set
+        asked.clear()
+    assert measure.bleu_by_length(run._replace(settings={}), [99])["beam"] == 4 and asked[0][1:] == (4, 0.6)
+    measure.bleu_by_length(run._replace(corpora=run.corpora._replace(test=None)), [99])
     found = measure.bleu_by_length(run, [4, 7])
     assert [(x["low"], x["high"], x["count"]) for x in found["bins"]] == [(1, 4, 6), (5, 7, 6), (8, None, 6)]
     assert [x["bleu"] for x in found["bins"]] == pytest.approx([100, 100, 0], abs=1)
     assert 0 < found["bleu"] < 100 and sum(x["count"] for x in measure.bleu_by_length(run)["bins"]) == len(ENGLISH)
+
+
+def test_bins_fit_the_lengths():
+    """At most 7 bins as wide as 1, 2, 5, 10, ...; the open one holds 1 sentence in 20 at least."""
+    fitting = measure.fitting_bins
+    assert fitting(list(range(1, 8))) == [1, 2, 3, 4, 5] and fitting([3] * 40) == [1, 2] and fitting([1]) == [1]
+    assert fitting([20] * 99 + [500]) == [5, 10, 15] and fitting([36] * 40) == [10, 20, 30]
+    assert fitting([7] * 96 + [90] * 4) == [1, 2, 3, 4, 5, 6] and fitting([7] * 94 + [90] * 6) == [20, 40, 60, 80]
+    lengths = measure.source_length
+    assert [lengths("a bc  def", "en"), lengths("", "en"), lengths("ab cd", "zh"), lengths("ab cd", "de")] == [3, 1, 4, 2]
+
+
+# ---- The figures: what is handed to matplotlib
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The figures that are written, as matplotlib holds them; nothing is rendered."""
+    found = []
+    monkeypatch.setattr(figures, "write", lambda figure, path: found.append(figure))
+    yield found
+    for figure in found:
+        figures.pyplot.close(figure)
+
+
+def texts(labels) -> list[str]:
+    return [label.get_text() for label in labels]
+
+
+def test_heat_maps_have_queries_at_the_left_and_keys_below(shown):
+    """3 heads of 2 queries and 3 keys in one run, 2 heads of 4 queries and 2 keys in the other; every cell another number."""
+    maps = {"one": {"weights": (torch.arange(18.0).view(3, 2, 3) / 40).tolist(), "queries": ["q1", "q2"],
+                    "keys": ["k1", "k2", "k3"], "entropy": [0.5, 1.25, 2.0]},
+            "other": {"weights": (torch.arange(16.0).view(2, 4, 2) / 20).tolist(), "queries": ["u1", "u2", "u3", "u4"],
+                      "keys": ["v1", "v$"], "entropy": [3.0, 4.0]}}
+    figures.attention(maps, "title", None)
+    figure, = shown
+    for block, (name, one) in zip(figure.subfigs, maps.items()):
+        panels = [ax for ax in block.axes if ax.images and ax.get_visible()]
+        assert block.get_suptitle() == name and len(panels) == len(one["weights"])
+        for h, ax in enumerate(panels):
+            image, = ax.images
+            np.testing.assert_allclose(image.get_array(), one["weights"][h])
+            assert (image.norm.vmin, image.norm.vmax, image.norm.gamma) == (0, 0.75, 0.5) and image.origin == "upper"
+            assert ax.get_title() == f"head {h + 1}, entropy {one['entropy'][h]:.2f}"
+            outer = h + 2 >= len(panels), h % 2 == 0                         # the lowest and the leftmost of two columns
+            assert texts(ax.get_xticklabels()) == [key.replace("$", r"\$") for key in one["keys"]] * outer[0]
+            assert texts(ax.get_yticklabels()) == one["queries"] * outer[1]
+            assert list(ax.get_xticks()) == list(range(len(one["keys"])))
+
+
+def test_couplings_have_heads_at_the_left_and_sorted_capsules_below(shown):
+    """Numbered capsules go by their strongest head, strongest first; tokens stay in their order."""
+    share = [[0.1, 0.7, 0.2, 0.6, 0.3], [0.2, 0.1, 0.7, 0.1, 0.2], [0.7, 0.2, 0.1, 0.3, 0.5]]
+    figures.couplings({"enc:1": {"share": share, "columns": None},
+                       "enc:1 vertical": {"share": share, "columns": ["a", "b", "c", "d", "e"]}}, 3, "title", None)
+    numbered, tokens = (ax for ax in shown[0].axes if ax.images and ax.get_title())
+    order = [1, 3, 2, 0, 4]
+    np.testing.assert_allclose(numbered.images[0].get_array(), [[row[n] for n in order] for row in share])
+    np.testing.assert_allclose(tokens.images[0].get_array(), share)
+    assert list(numbered.images[0].get_extent()) == [0.5, 5.5, 2.5, -0.5]
+    assert list(tokens.images[0].get_extent()) == [-0.5, 4.5, 2.5, -0.5]
+    assert (numbered.get_title(), tokens.get_title()) == ("enc:1", "enc:1 vertical")
+    assert texts(tokens.get_xticklabels()) == ["a", "b", "c", "d", "e"]
+    for ax in (numbered, tokens):
+        norm = ax.images[0].norm
+        assert (norm.vmin, norm.vcenter, norm.vmax) == (0, 1 / 3, 1) and ax.images[0].get_cmap().name == "RdBu_r"
+        assert texts(ax.get_yticklabels()) == ["head 1", "head 2", "head 3"]
+
+
+def test_routing_has_entropy_agreement_and_activations_in_panels_of_their_own(shown):
+    places = {"enc:1": {"entropy": [0.9, 0.5], "agreement": [0.1, 0.2], "activations": [0.3, 0.8, 0.6, 0.1]},
+              "enc:2": {"entropy": [1.0, 0.4, 0.3], "agreement": [-0.2, 0.7, 0.75], "activations": None}}
+    figures.routing({"run": places}, None)
+    entropy, agreement, activations = shown[0].axes
+    for ax, key, title in ((entropy, "entropy", "entropy of the coupling / log N"),
+                           (agreement, "agreement", "agreement of votes and capsules")):
+        assert ax.get_title() == title and ax.get_xlabel() == "iteration"
+        assert {line.get_label(): (line.get_xdata().tolist() if hasattr(line.get_xdata(), "tolist") else
+                                   list(line.get_xdata()), list(line.get_ydata())) for line in ax.lines} == {
+            place: ([*range(1, len(x[key]) + 1)], x[key]) for place, x in places.items()}
+    line, = activations.lines
+    assert list(line.get_ydata()) == [0.8, 0.6, 0.3, 0.1] and line.get_label() == "enc:1"
+    assert list(line.get_xdata()) == [0.125, 0.375, 0.625, 0.875] and "activations" in activations.get_title()
+
+
+def test_lengths_have_every_run_at_its_bins(shown):
+    bins = lambda *found: {"bins": [dict(zip(("low", "high", "count", "bleu"), x)) for x in found]}
+    figures.lengths({"one": bins((1, 5, 7, 30.0), (6, 10, 4, 20.0), (11, None, 2, 10.0)),
+                     "other": bins((1, 5, 7, 31.0), (11, None, 2, 25.0))}, None)
+    ax, = shown[0].axes
+    one, other = (line.get_ydata() for line in ax.lines)
+    np.testing.assert_equal(one, [30.0, 20.0, 10.0])
+    np.testing.assert_equal(other, [31.0, math.nan, 25.0])
+    assert texts(ax.get_xticklabels()) == ["1-5\n(7)", "6-10\n(4)", "11+\n(2)"]
+    assert [line.get_label() for line in ax.lines] == ["one", "other"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("source length (number of sentences)", "BLEU")
+
+
+def test_heads_are_points_with_their_numbers(shown):
+    together = [[[0.0, 1.0], [2.0, 5.0]], [[3.0, 7.0], [4.0, 9.0]]]                          # [runs][H]
+    apart = [[[[i + 0.0, j + 10.0], [i + 0.5, j + 20.0]] for j in range(3)] for i in range(2)]       # [runs][layers][H]
+    figures.heads(["one", "other"], together, apart, None)
+    left, right = shown[0].axes
+    assert [points.get_offsets().tolist() for points in left.collections] == together
+    assert [points.get_offsets().tolist() for points in right.collections] == [layer for run in apart for layer in run]
+    assert [points.get_label() for points in left.collections] == ["one", "other"]
+    assert [(text.get_text(), list(text.xy)) for text in left.texts] == [
+        (str(h), point) for run in together for h, point in enumerate(run, 1)]
+    assert [(text.get_text(), list(text.get_position())) for text in right.texts] == [
+        (str(layer), point) for run in apart for layer, points in enumerate(run, 1) for point in points]
+    assert "words and layers" in left.get_title() and "numbers: layers" in right.get_title()
 
 
 # ---- The command
@@ -296,16 +483,77 @@ def drawn(path) -> bool:
     return min(pixels.shape[:2]) > 200 and ((pixels != pixels[0, 0]).any(-1)).mean() > 0.01
 
 
-def test_heat_maps_show_their_numbers(tmp_path, monkeypatch):
-    """Other numbers, other colours, in much of the picture."""
-    monkeypatch.setattr(figures, "DPI", 50)
-    for i, A in enumerate(([[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]])):
-        one = {"weights": [A], "queries": ["a", "b"], "keys": ["a", "b"], "entropy": [0.0]}
-        figures.attention({"run": one}, "x", tmp_path / f"attention{i}.png")
-        figures.couplings({"enc:1": {"share": A, "columns": ["a", "b"]}}, 2, "x", tmp_path / f"coupling{i}.png")
-    for name in ("attention", "coupling"):
-        first, second = (imread(tmp_path / f"{name}{i}.png") for i in (0, 1))
-        assert (abs(first - second) > 0.3).any(-1).mean() > 0.2, name
+def columns(text: str, row: str) -> list[str]:
+    """The cells of the line of a printed table that begins with this label."""
+    line, = (line for line in text.splitlines() if line.startswith(f"{row}  "))
+    return line.removeprefix(row).split()
+
+
+def test_tables_on_the_screen_have_every_number_in_its_place(monkeypatch, tmp_path):
+    """Parts of analyze.py with measurements that are made up, every number another."""
+    handed = {}
+    for name in ("heads", "attention", "routing", "couplings", "lengths"):
+        monkeypatch.setattr(figures, name, lambda *given, name=name: handed.update({name: given}))
+    model = Namespace(config=Namespace(layers=2, heads=2))
+    text = Corpora("text", "en", "de", None, Pairs(ENGLISH, GERMAN), None, None)
+    runs = [measure.Run(name, model, None, {}, text, None) for name in ("one", "other")]
+    args = Namespace(max_tokens=9, component="cross", layer=2, bins=[4, 9], beam=None)
+    vectors = torch.arange(8.0).view(2, 2, 2)                                # [layers, H, d_k]
+    entropies = {"one": [0.125, 0.25, 0.5], "other": [1.5, 2.5]}
+    scores = {"mean": {"enc": {"subspace": 0.1, "position": 0.2, "output": 0.3}},
+              "layers": {"enc": {"subspace": [0.4, 0.5], "position": [0.6, 0.7], "output": [0.8, 0.9]}}}
+    places = {"enc:1": {"entropy": [0.9, 0.5], "agreement": [0.1, 0.2], "activations": [0.25, 0.5]},
+              "enc:2": {"entropy": [1.0], "agreement": [0.3], "activations": None}}
+    lengths = {"bins": [{"low": 1, "high": 4, "count": 5, "bleu": 30.0}, {"low": 10, "high": None, "count": 7, "bleu": 9.5}],
+               "bleu": 20.25, "beam": 3, "signature": "nrefs:1"}
+    asked = []
+    for name, value in (("scores", scores), ("head_vectors", vectors), ("routing_statistics", places),
+                        ("bleu_by_length", lengths), ("sentence_couplings", {"enc:1": "shares"})):
+        monkeypatch.setattr(analyze, name, lambda run, *given, name=name, value=value: asked.append(
+            (name, run.name, *given)) or value)
+    monkeypatch.setattr(analyze, "attention_map", lambda run, *given: asked.append(("attention_map", run.name, *given)) or {
+        "layer": 2, "queries": ["q"], "keys": ["k"], "entropy": entropies[run.name], "weights": []})
+    monkeypatch.setattr(analyze, "project", lambda points: 10 * points)
+    shown = [(runs[0], 5), (runs[1], 6)]
+    found = {part: function(runs, shown, args, tmp_path) for part, function in analyze.PARTS.items()}
+
+    out = found["disagreement"][1]
+    assert out.splitlines()[3].split() == ["subspace", "position", "output"]
+    kinds, layers = out.split("\n\n")
+    assert columns(kinds, "other enc") == ["0.100", "0.200", "0.300"]
+    assert columns(layers, "layer") == ["1", "2", "3", "4", "5", "6"]
+    assert columns(layers, "other enc") == ["0.600", "0.700", "-", "-", "-", "-"]
+    for row, values in analyze.TABLE_4.items():
+        assert columns(kinds, f"published: {row} (enc)") == [f"{x:.3f}" for x in values]
+    for row, values in analyze.TABLE_5.items():
+        assert columns(layers, f"published: {row} (enc)") == [f"{x:.3f}" for x in values]
+
+    out = found["heads"][1]
+    means = vectors.mean(0)                                                  # [H, d_k]
+    assert "cosine  distance" in out
+    for row, heads in (("one mean", means), ("one layer 1", vectors[0]), ("other layer 2", vectors[1])):
+        distance = math.dist(*heads.tolist()) / heads.norm(dim=-1).mean().item()
+        cosine = torch.cosine_similarity(heads[0], heads[1], dim=0).item()
+        assert columns(out, row) == [f"{cosine:.3f}", f"{distance:.3f}"]
+    names, together, apart, _ = handed["heads"]
+    assert names == ["one", "other"] and together == [(10 * means).tolist()] * 2 and apart == [(10 * vectors).tolist()] * 2
+
+    out = found["attention"][1]
+    assert columns(out, "head") == ["1", "2", "3"] and "in cross, layer 2" in out
+    assert columns(out, "one") == ["0.125", "0.250", "0.500"] and columns(out, "other") == ["1.500", "2.500", "-"]
+    assert ("attention_map", "one", "cross", 2, 5) in asked and ("attention_map", "other", "cross", 2, 6) in asked
+
+    out = found["routing"][1]
+    header = next(line for line in out.splitlines() if "mean A" in line and "agree 1" in line)
+    assert header.split() == ["entropy", "1", "entropy", "2", "agree", "1", "agree", "2", "mean", "A"]
+    assert columns(out, "one enc:1") == ["0.900", "0.500", "0.100", "0.200", "0.375"]
+    assert columns(out, "other enc:2") == ["1.000", "-", "0.300", "-", "-"]
+    assert ("sentence_couplings", "other", 6) in asked and handed["couplings"][:2] == ({"enc:1": "shares"}, 2)
+
+    out = found["length"][1]
+    assert columns(out, "1-4") == ["30.00", "(5)"] * 2 and columns(out, "10+") == ["9.50", "(7)"] * 2
+    assert columns(out, "all") == ["20.25", "(12)"] * 2 and "validation, 3" in out
+    assert ("bleu_by_length", "one", [4, 9], None) in asked
 
 
 def test_command_writes_tables_and_figures(folders, tmp_path, capsys, monkeypatch):
@@ -340,36 +588,6 @@ def test_sentence_of_ones_own_gets_the_runs_translation(make, monkeypatch):
     run, index = analyze.sentence(make(PLAIN), Namespace(sentence=" a  cat$ <b> ", beam=1))
     found = measure.attention_map(run, "cross", 2, index)
     assert joined(found["keys"]).startswith("acat$<b>") and joined(found["queries"]).endswith("einHund.")
-
-
-@pytest.mark.parametrize("argv, words", [
-    (["{root}/none"], "is no run folder"), (["{root}/plain", "{root}/plain"], "named twice"),
-    (["{root}/plain", "--layer", "9"], "layers 1 to 2"), (["{root}/plain", "--sentence", " "], "--sentence is empty"),
-    (["{root}/plain", "--sentence", "99"], "validation pairs 1 to 18"),
-    (["{root}/plain", "--sentence", "0"], "validation pairs 1 to 18"),
-    (["{root}/plain", "--sentence", "9" * 9999], "validation pairs 1 to 18"),
-    (["{root}/plain", "--sentence", "dog " * 80], "64 fit a figure"), (["{root}/plain", "--bins", "5", "5"], "--bins"),
-    (["{root}/plain", "--checkpoint", "last"], "--checkpoint"), (["{root}/plain", "--test", "nowhere"], "nowhere.en"),
-    (["{root}/plain", "--valid", "nowhere"], "nowhere.en"), (["{root}/plain", "--device", "tpu"], "--device")])
-def test_mistakes_are_told_in_one_line(folders, tmp_path, capsys, argv, words):
-    out = tmp_path / "out"
-    assert analyze.main([*(x.replace("{root}", str(folders)) for x in argv), "--out", str(out)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("analyze.py: error: ") and error.count("\n") == 1 and words in error
-    assert not out.exists()
-
-
-@pytest.mark.parametrize("argv", [[], ["run", "--only", "poem"], ["run", "--layer", "0"], ["run", "--component", "x"]])
-def test_wrong_flags_are_told_in_one_line(capsys, argv):
-    with pytest.raises(SystemExit, match="2"):
-        analyze.main(argv)
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_folder_that_is_a_file(folders, tmp_path, capsys):
-    (tmp_path / "out").write_text("mine")
-    assert analyze.main([str(folders / "plain"), "--out", str(tmp_path / "out"), "--only", "heads"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1 and (tmp_path / "out").read_text() == "mine"
 
 
 # ---- Text

@@ -1,5 +1,6 @@
 """Tests of bench.py on a minute model: the rows, the batches, the counted operations, the tables; never a time."""
 import json
+import re
 
 import pytest
 import torch
@@ -94,7 +95,7 @@ def forward_by_hand(source, target, votes_at=()):
     return 2 * B * (encoder + decoder + T * D * V)
 
 
-@pytest.mark.parametrize("name, votes_at", [("torch", ()), ("linear", ()), ("reg-output", ()), ("em-enc", ("enc",)),
+@pytest.mark.parametrize("name, votes_at", [("torch", ()), ("linear", ()), ("em-enc", ("enc",)),
                                             ("em-all", ("enc", "cross", "dec"))])
 def test_the_matrix_products_are_counted_right(name, votes_at):
     args = arguments()
@@ -114,16 +115,37 @@ def test_the_matrix_products_are_counted_right(name, votes_at):
         assert counted["decoding_flops"] * args.sentences == pytest.approx(expected, rel=1e-12)
 
 
-def test_torch_decodes_the_prefix_again_with_the_same_result():
+TORCH_NAMES = (("attention.in_proj.", "self_attn.in_proj_"), ("attention.aggregation.output", "self_attn.out_proj"),
+               ("cross.in_proj.", "multihead_attn.in_proj_"), ("cross.aggregation.output", "multihead_attn.out_proj"),
+               ("ffn.0", "linear1"), ("ffn.3", "linear2"), ("source_embedding", "embedding"), ("encoder.", "body.encoder."),
+               ("decoder.", "body.decoder."))
+
+
+def torch_name(name: str) -> str:
+    """What `TorchTransformer` calls a weight of `Transformer`."""
+    for ours, theirs in TORCH_NAMES:
+        name = name.replace(ours, theirs)
+    return name
+
+
+def test_torch_is_the_same_model_as_linear():
+    """Twice the same weights: torch.nn.Transformer's output is that of this project's, whole and step by step with a cache."""
     args = arguments()
-    model = bench.build("torch", args, "cpu").eval()
-    source, target = torch.randint(3, V, (3, 6)), torch.randint(3, V, (3, 5))
-    source[1, 4:] = PAD
-    whole, _ = model(source, target)                                         # [B, L_t, V]
-    memory, cache = model.encode(source), Cache()
-    for t in range(5):
-        step = model.decode(target[:, t:t + 1], memory, cache)
-        torch.testing.assert_close(step[:, 0], whole[:, t], rtol=1e-4, atol=1e-5)
+    ours, theirs = bench.build("linear", args, "cpu").eval(), bench.build("torch", args, "cpu").eval()
+    with torch.no_grad():
+        for weight in ours.parameters():
+            weight.copy_(torch.randn_like(weight) / 4)
+        weights = {torch_name(name): weight for name, weight in ours.state_dict().items()}
+        weights.pop("target_embedding.weight")                               # tied: one matrix
+        theirs.load_state_dict(weights)
+        source, target = torch.randint(3, V, (3, 6)), torch.randint(3, V, (3, 5))
+        source[1, 4:] = PAD
+        wanted, _ = ours(source, target)                                     # [B, L_t, V]
+        torch.testing.assert_close(theirs(source, target)[0], wanted, rtol=1e-3, atol=1e-3)
+        memory, cache = theirs.encode(source), Cache()
+        for t in range(5):
+            step = theirs.decode(target[:, t:t + 1], memory, cache)
+            torch.testing.assert_close(step[:, 0], wanted[:, t], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["torch", "linear"])
@@ -162,14 +184,86 @@ def test_one_run_one_table(tmp_path, capsys):
     assert figures["settings"]["vocab_size"] == V and "PyTorch" in figures["machine"]
 
 
-def test_ratios_are_medians_within_a_turn():
-    row = lambda speeds: {"parameters": [5], "training": speeds, "decoding": speeds, "training_flops": 10,
-                          "decoding_flops": 20}
-    found = bench.summarized({"linear": row([10.0, 20.0, 40.0]), "em-enc": {**row([5.0, 16.0, 24.0]), "memory": [3, 4],
-                                                                            "training_flops": 40}}, 6)
-    assert found["em-enc"]["training"] == 16 and found["em-enc"]["training_ratio"] == 0.6
-    assert found["em-enc"]["training_limit"] == 0.25 and found["em-enc"]["decoding_limit"] == 1
-    assert found["em-enc"]["memory"] == 4 and found["linear"]["memory"] is None
+@pytest.fixture
+def summary():
+    """The summary of two rows over three turns; every number another, and the mean of a turn's ratios is not the median."""
+    rows = {"linear": {"parameters": [5000, 5000], "training": [10.0, 20.0, 40.0], "decoding": [1.0, 4.0, 3.0],
+                       "training_flops": 10, "decoding_flops": 60},
+            "em-enc": {"parameters": [7000, 7000], "training": [5.0, 16.0, 24.0], "decoding": [0.9, 1.0, 2.7],
+                       "memory": [3 * 2 ** 20, 4 * 2 ** 20], "training_flops": 40, "decoding_flops": 80}}
+    return bench.summarized(rows, 6)
+
+
+def test_ratios_are_medians_within_a_turn(summary):
+    assert summary["em-enc"] == {
+        "label": "--agg em at enc", "parameters": 7000, "memory": 4 * 2 ** 20, "training": 16, "training_ratio": 0.6,
+        "training_paper": 0.63, "training_limit": 0.25, "decoding": 1.0, "decoding_ratio": 0.9, "decoding_paper": 0.99,
+        "decoding_limit": 0.75}
+    assert summary["linear"] == {
+        "label": "linear", "parameters": 5000, "memory": None, "training": 20, "training_ratio": 1, "training_paper": 1,
+        "training_limit": 1, "decoding": 3.0, "decoding_ratio": 1, "decoding_paper": 1, "decoding_limit": 1}
+
+
+def test_the_printed_tables_have_every_number_in_its_place(summary):
+    header, linear, em = bench.speed_table(summary).splitlines()
+    assert re.split(r"  +", header.strip()) == ["parameters", "train tok/s", "ratio", "paper", "limit", "decode sent/s", "ratio",
+                                                "paper", "limit", "peak MiB"]
+    assert em.split() == "--agg em at enc 7,000 16 0.60 0.63 0.25 1.00 0.90 0.99 0.75 4".split()
+    assert linear.split() == "linear 5,000 20 1.00 1.00 1.00 3.00 1.00 1.00 1.00".split()
+    growth = {"linear": [[1.0, 9.0], [2.0, 7.0], [5.0, 8.0]], "capsule": [[1.5, 30.0], [4.5, 10.0], [2.5, 20.0]]}
+    header, short, long = bench.growth_table(growth, [16, 64]).splitlines()
+    assert header.split() == ["sentence", "length", "linear", "--capsule", "enc", "dec"]
+    assert short.split() == ["16", "2.0", "2.5"] and long.split() == ["64", "8.0", "20.0"]
+
+
+def test_the_command_prints_how_many_operations_a_second_linear_takes(monkeypatch, capsys):
+    """Operations per token times tokens per second."""
+    row = {"parameters": [5], "training": [20.0, 10.0, 40.0], "decoding": [1.0], "training_flops": 3e9, "decoding_flops": 7.0}
+    monkeypatch.setattr(bench, "measure", lambda args, where: {"rows": {"linear": row}, "growth": {"linear": [[1.0], [4.0]]}})
+    assert bench.main(["--rows", "linear", "--device", "cpu", "--lengths", "16"]) == 0
+    out = capsys.readouterr().out
+    assert "linear trains at 60 GFLOP/s of matrix products" in out and re.search(r"^16 +2\.5$", out, re.M)
+
+
+def test_speeds_are_work_over_time(monkeypatch):
+    """Target tokens per second of training, after a first round that does not count; sentences per second; microseconds
+    per target token by length. With a clock by which everything takes half a second."""
+    args, steps, searched, limits = arguments(), [], [], []
+
+    def timed(f, where):
+        done = len(steps), len(searched)
+        f()
+        limits.append((len(steps) - done[0], searched[done[1]:]))
+        return 0.5
+    monkeypatch.setattr(bench, "timed", timed)
+    monkeypatch.setattr(bench, "train_step", lambda model, optimizer, step, settings, where: steps.append(
+        (step, settings.label_smoothing, model.training)))
+    monkeypatch.setattr(bench.translate, "beam_search", lambda model, source, beam, lenpen, max_length: searched.append(
+        (len(source), beam, lenpen, max_length, model.training)))
+    training, decoding = work(args)
+    model = bench.build("linear", args, "cpu")
+    tokens = sum(int((batch.target[:, 1:] != PAD).sum()) for step in training for batch in step.batches)
+    assert bench.training_speed(model, training, args, CPU) == 2 * tokens
+    assert steps == [(step, 0.1, True) for step in training * 2] and limits == [(len(training), [])]
+    assert bench.decoding_speed(model, decoding, args, CPU) == 2 * 5
+    assert searched[:len(decoding)] == [(len(source), 4, 0.6, min(3, length), False) for source, length in decoding]
+    assert limits[1] == (0, [(len(source), 4, 0.6, length, False) for source, length in decoding])
+    steps.clear()
+    found = bench.growth_turn("capsule", args, CPU)
+    for length, value, (step, *_) in zip(args.lengths, found, steps[::2]):
+        batch, = step.batches
+        assert batch.source.shape == (32 // length, length) and batch.target.shape == (32 // length, length + 1)
+        assert value == pytest.approx(1e6 * 0.5 / (32 // length * length))
+
+
+def test_the_clock(monkeypatch):
+    """CPU seconds with one thread, which other programs do not lengthen; seconds on the wall with several."""
+    wall, cpu = iter((100.0, 107.0)), iter((3.0, 5.0))
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: next(wall))
+    monkeypatch.setattr(bench.time, "process_time", lambda: next(cpu))
+    assert bench.timed(lambda: None, CPU) == 2
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert bench.timed(lambda: None, CPU) == 7
 
 
 def test_peak_memory_holds_parameters_gradients_and_moments(monkeypatch):
@@ -190,17 +284,3 @@ def test_the_whole_model_is_left_as_it_was():
     assert SIZES["tiny"] == before
     assert isinstance(bench.build("linear", arguments(), "meta"), Transformer)
     assert bench.build("torch", arguments(), "meta").config == TransformerConfig(V, **SIZES["tiny"])
-
-
-@pytest.mark.parametrize("flags, message", [
-    (["--rows", "nonsense"], "nonsense"), (["--device", "tpu"], "--device tpu"), (["--arch", "huge"], "huge"),
-    (["--json", "no/such/folder/x.json"], "--json"), (["--max-tokens", "3"], "--max-tokens"),
-    (["--lengths", "1"], "--lengths")])
-def test_mistakes_are_one_line(flags, message, capsys):
-    try:
-        status = bench.main(flags)
-    except SystemExit as stop:
-        status = stop.code
-    captured = capsys.readouterr()
-    assert status == 2 and captured.out == ""
-    assert captured.err.count("\n") == 1 and message in captured.err

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 import checkpoint
 import classify
 import logic
+import logic_data
 import logic_model
 from disagreement import output_disagreement
 from logic_data import BINS, IDS, LETTERS, Pair, encode, generate
@@ -213,7 +214,7 @@ def test_a_run_keeps_finished_models_and_goes_on(tmp_path, capsys):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere os.kill ends the tests themselves")
-def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch, capsys):
+def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch, capsys, ctrl_c):
     """SIGTERM, then SIGINT, both in the second epoch; in between a damaged checkpoint is refused."""
     flags = "--models", "combined", "--dropout", "0.3"
     assert command(tmp_path / "whole", *flags) == 0
@@ -271,9 +272,13 @@ def test_the_learning_rate_stays_or_rises_and_falls_to_0(tmp_path, monkeypatch, 
     assert rates == pytest.approx([0.5 * rise.get(i, 1) * (1 - i / 60) if decay else 0.5 for i in range(60)])
 
 
+def labelled(names):
+    """Examples of these relations."""
+    return encode([Pair(name, "a", "b") for name in names])
+
+
 def test_summary_weights_bins_by_their_pairs_and_leaves_empty_ones_out():
-    made = lambda names: encode([Pair(name, "a", "b") for name in names])
-    data = {"test": {size: made("") for size in BINS} | {1: made("##=<"), 3: made("#" * 12), 8: made("v|")}}
+    data = {"test": {size: labelled("") for size in BINS} | {1: labelled("##=<"), 3: labelled("#" * 12), 8: labelled("v|")}}
     rows = [{"model": "baseline", "seed": seed, "accuracy": {str(size): None for size in BINS} | {
         "1": first, "3": 1.0, "8": 0.5}} for seed, first in ((1, 0.5), (2, 1.0))]
     summary = logic.summarize(data, rows)
@@ -287,21 +292,117 @@ def test_summary_weights_bins_by_their_pairs_and_leaves_empty_ones_out():
     assert "75.0 ±35.4" in text and text.splitlines()[12].split()[0] == "12+" and "-" in text.splitlines()[12]
 
 
-@pytest.mark.parametrize("flags, message", [
-    (["--data", "/no/such/folder"], "no such folder"), (["--models", "nonsense"], "--models"),
-    (["--agg-at", "enc:3", "--agg", "em"], "--agg-at enc:3"), (["--device", "tpu"], "--device"),
-    (["--heads", "3"], "--heads 3"), (["--models", "baseline", "--agg", "em"], "add it to --models"),
-    (["--write", "new", "--data", "old"], "leave out --data"), (["--pairs", "1"], "--pairs"),
-    (["--seeds", "x"], "--seeds"),
-])
-def test_mistakes_get_one_line_and_status_2(tmp_path, capsys, flags, message):
-    try:
-        status = command(tmp_path, *flags)
-    except SystemExit as exit:
-        status = exit.code
-    error = capsys.readouterr().err
-    assert status == 2 and message in error and error.count("\n") == 1
-    assert not (tmp_path / "logic").exists()
+@pytest.fixture
+def two_models():
+    """The summary of two models whose accuracy in every bin is another: in bin b of 10 b pairs, of which b + 3 are of the
+    most frequent relation, 5 b and 2 b in a hundred."""
+    relations = "=<>^|v#"
+    data = {"test": {b: labelled("#" * (b + 3) + (relations[:6] * 99)[:9 * b - 3]) for b in BINS}}
+    rows = [{"model": model, "seed": seed, "accuracy": {str(b): share * b / 100 for b in BINS}}
+            for model, share, seed in (("baseline", 5, 1), ("em", 1, 1), ("em", 3, 2))]
+    return logic.summarize(data, rows)
+
+
+def test_the_table_has_every_number_in_its_place(two_models):
+    """Bins 1 to 12, then all up to 6 operators, as trained on, and all of more; pairs, majority, a column per model."""
+    lines = [line.split() for line in logic.table(two_models).splitlines()]
+    assert lines[0] == ["operators", "pairs", "majority", "baseline", "em"]
+    groups = {**{str(b): [b] for b in BINS}, "<=6": range(1, 7), ">=7": range(7, 13)}
+    for (name, *cells), (group, sizes) in zip(lines[1:], groups.items()):
+        total, most = sum(10 * b for b in sizes), sum(b + 3 for b in sizes)
+        relations = [sum(math.ceil((9 * b - 3 - i) / 6) for b in sizes) for i in range(6)]
+        shares = [sum(10 * b * share * b / 100 for b in sizes) / total for share in (5, 1, 3)]
+        spread = abs(shares[2] - shares[1]) / math.sqrt(2)
+        assert name == {"12": "12+"}.get(group, group)
+        assert cells == [f"{total}", f"{100 * max(most, *relations) / total:.1f}", f"{100 * shares[0]:.1f}",
+                         f"{50 * (shares[1] + shares[2]):.1f}", f"±{100 * spread:.1f}"]
+    assert len(lines) == 1 + len(groups)
+
+
+def test_the_plot_shows_the_numbers_of_the_table(two_models, tmp_path, monkeypatch):
+    from matplotlib import pyplot
+    drawn = []
+    monkeypatch.setattr(logic, "atomic_write", lambda path, write: drawn.append(pyplot.gcf()))
+    logic.draw(two_models, tmp_path / "accuracy.png")
+    axes, = drawn[0].axes
+    found = {bars.get_label(): bars for bars in axes.containers}
+    assert list(found) == ["baseline", "em"]
+    for name, bars in found.items():
+        line, _, (spreads,) = bars.lines
+        cells = [two_models["models"][name][str(b)] for b in BINS]
+        assert line.get_xdata().tolist() == list(BINS)
+        assert line.get_ydata().tolist() == pytest.approx([100 * cell["mean"] for cell in cells])
+        heights = [high[1] - low[1] for low, high in spreads.get_segments()]
+        assert heights == pytest.approx([200 * (cell["spread"] or 0) for cell in cells])
+    majority = next(line for line in axes.lines if line.get_label() == "majority class")
+    assert majority.get_ydata().tolist() == pytest.approx([100 * two_models["majority"][str(b)] for b in BINS])
+    assert [line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1] == [6.5]     # trained up to here
+    assert axes.get_xlabel() == "operators of the longer formula" and axes.get_ylabel() == "accuracy (%)"
+    assert [label.get_text() for label in axes.get_xticklabels()] == [*map(str, range(1, 12)), "12+"]
+
+
+class Equal(torch.nn.Module):
+    """A model that finds every pair equivalent."""
+    def forward(self, formulas):
+        return F.one_hot(torch.zeros(len(formulas), dtype=torch.long), 7).double(),
+
+
+def test_trained_on_up_to_6_operators_and_tested_on_the_test_part(tmp_path, monkeypatch):
+    """Every part and bin has formulas of its own, told by their number of negations, and a share of `=` of its own."""
+    parts, codes = {}, {}
+    for part, equal in (("train", lambda b: 5), ("valid", lambda b: 13 - b), ("test", lambda b: b)):
+        for b in BINS:
+            code = len(codes)
+            codes[part, b] = code
+            parts.setdefault(part, {})[b] = [
+                Pair("=" if i < equal(b) else "#", "( not " * code + "a" + " )" * code, "b") for i in range(13)]
+    logic_data.write_files(tmp_path / "files", parts)
+    seen = []
+
+    def fit(build, data, args, seed, path, say, decay):
+        seen.append((data, args, seed, decay))
+        path.touch()
+        return Equal(), {"valid": 0.125, "parameters": 1, "seconds": 0.0, "history": []}
+    monkeypatch.setattr(logic, "fit", fit)
+    assert command(tmp_path, "--data", str(tmp_path / "files"), "--notation", "brackets", "--seeds", "5", "9", "--lr",
+                   "0.25") == 0
+    negations = lambda examples: (examples.formulas[:, 0] == IDS["not"]).sum(-1).tolist()
+    assert [seed for _, _, seed, _ in seen] == [5, 9]
+    for data, args, _, decay in seen:
+        assert sorted(set(negations(data["train"]))) == [codes["train", b] for b in range(1, 7)]
+        assert len(data["train"].labels) == 6 * 13 and data["train"].tables is not None
+        assert sorted(set(negations(data["valid"]))) == [codes["valid", b] for b in BINS]
+        assert len(data["valid"].labels) == 12 * 13
+        assert {size: set(negations(x)) for size, x in data["test"].items()} == {b: {codes["test", b]} for b in BINS}
+        assert (args.epochs, args.lr, args.batch, decay) == (2, 0.25, 64, True)
+    results = json.loads((tmp_path / "logic" / "results.json").read_text())
+    for run in results["runs"]:
+        assert run["accuracy"] == {str(b): b / 13 for b in BINS} and run["valid"] == 0.125
+    assert results["models"]["baseline"]["<=6"]["mean"] == pytest.approx(21 / 78)
+    assert results["models"]["baseline"][">=7"]["mean"] == pytest.approx(57 / 78)
+
+
+def test_seeds_of_the_data_and_of_the_model(tmp_path):
+    """--data-seed draws other pairs, --seeds another model on the same pairs."""
+    def found(*flags):
+        name = "".join(flags).lstrip("-")
+        assert command(tmp_path, "--name", name, "--epochs", "1", *flags) == 0
+        results = json.loads((tmp_path / name / "results.json").read_text())
+        return results["settings"]["data_checksum"], results["runs"][0]["history"][0]["loss"]
+    first, again, other = found("--seeds", "1"), found("--data-seed", "0"), found("--data-seed", "3")
+    assert first == again != other and first[0] != other[0]
+    second = found("--seeds", "2")
+    assert second[0] == first[0] and second[1] != first[1]
+
+
+def test_initialization():
+    """The classifier's is He's, biases 0; the queries are standard normal: what is learned at first depends on it."""
+    torch.manual_seed(0)
+    model = logic.LogicModel(TransformerConfig(len(IDS) + 1, d_model=128, heads=2, layers=1, d_ff=8, decoder=False))
+    for linear, inputs in zip(model.classifier[::2], (512, 128, 128)):
+        assert linear.weight.shape[1] == inputs and not linear.bias.any()
+        assert linear.weight.std().item() == pytest.approx(math.sqrt(2 / inputs), rel=0.1)
+    assert model.queries.std().item() == pytest.approx(1, rel=0.2)
 
 
 def test_write_makes_files_that_data_reads(tmp_path, capsys):

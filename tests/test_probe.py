@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import re
 import signal
 
 import pytest
@@ -218,7 +219,7 @@ def test_a_table_is_kept_and_goes_on(tmp_path, capsys):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere os.kill ends the tests themselves")
-def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch, capsys):
+def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch, capsys, ctrl_c):
     """SIGTERM, then SIGINT, both in the second epoch; in between a foreign checkpoint is refused."""
     assert command(tmp_path / "whole", *TINY, "--models", "combined") == 0
     train_epoch, calls = classify.train_epoch, []
@@ -269,12 +270,16 @@ def test_frozen_encoders(tmp_path, translation_run, capsys):
         assert "bag of words            mt" in capsys.readouterr().out
     assert (translation_run / "best.pt").read_bytes() == before
     model, tokenizer, _ = probe.load_run(translation_run)
-    parts = {"train": trivial(30), "valid": trivial(2), "test": trivial(2)}
-    data = probe_model.freeze(parts, model, tokenizer)
+    parts = {"train": trivial(30), "valid": trivial(6), "test": trivial(10)}
+    data, means = probe_model.freeze(parts, model, tokenizer, size=4), {}
     with torch.no_grad():
-        ids = [torch.tensor([tokenizer.encode(plain(item.tokens)).ids + [2]]) for item in parts["train"]]
-        means = torch.stack([model.encode(sentence).states[0].mean(0) for sentence in ids])
-    torch.testing.assert_close(data["train"].inputs, (means - means.mean(0)) / means.std(0), atol=1e-4, rtol=1e-3)
+        for part, items in parts.items():
+            ids = [torch.tensor([tokenizer.encode(plain(item.tokens)).ids + [2]]) for item in items]
+            means[part] = torch.stack([model.encode(sentence).states[0].mean(0) for sentence in ids])
+    center, deviation = means["train"].mean(0), means["train"].std(0)
+    for part, found in means.items():                                        # all parts by training's mean and deviation
+        torch.testing.assert_close(data[part].inputs, (found - center) / deviation, atol=1e-4, rtol=1e-3)
+        assert data[part].labels.tolist() == ["AB".index(item.label) for item in parts[part]]
 
 
 def test_protocols_and_models_of_the_papers():
@@ -296,17 +301,132 @@ def test_protocols_and_models_of_the_papers():
     assert (found["own"].layers, found["own"].d_model) == (4, 128)
 
 
-@pytest.mark.parametrize("flags, message", [
-    (["--agg", "em", "--models", "baseline"], "add it to --models"), (["--task", "nonsense"], "--task"),
-    (["--text", "none.txt"], "none.txt: no such file"), (["--text", "x", "--task", "SOMO"], "--task SOMO needs parsed"),
-    (["--data", "none", "--task", "WC"], "word_content.txt: no such file"), (["--encoder", "none"], "none"),
-    (["--encoder", "x", "--agg", "em"], "leave out --models"),
-    (["--text", "x", "--data", "senteval"], "leave out --data"),
-])
-def test_mistakes_are_one_line(tmp_path, capsys, flags, message):
-    try:
-        status = command(tmp_path / "runs", *flags)
-    except SystemExit as stopped:
-        status = stopped.code
-    error = capsys.readouterr().err
-    assert status == 2 and message in error and error.count("\n") == 1
+# ---- Which part, which seed, which mean
+
+class Always(torch.nn.Module):
+    """A model that gives every sentence the first class."""
+    def forward(self, inputs):
+        return F.one_hot(torch.zeros(len(inputs), dtype=torch.long), 2).double(),
+
+
+def test_tested_on_the_test_part(tmp_path, monkeypatch, capsys):
+    """Shares of class A: 5 of 8 in training, 1 of 4 in validation, 1 of 5 in the test. The word "yes" stands for A in
+    training and validation, for B in the test, but for one sentence. So every part would give every column another number."""
+    lines = [(part, label, word) for part, words in (
+        ("tr", (("A", "yes"),) * 5 + (("B", "no"),) * 3), ("va", (("A", "yes"), ("B", "no"), ("B", "no"), ("B", "no"))),
+        ("te", (("A", "yes"), ("B", "yes"), ("B", "yes"), ("B", "yes"), ("B", "no")))) for label, word in words]
+    write(tmp_path / "past_present.txt", [f"{part}\t{label}\t{word} {i}" for i, (part, label, word) in enumerate(lines)])
+    seen = []
+
+    def fit(build, data, args, seed, path, say):
+        seen.append((data, args, seed))
+        path.touch()
+        return Always(), {"valid": 0.25, "parameters": 1, "seconds": 0.0, "history": []}
+    monkeypatch.setattr(probe, "fit", fit)
+    assert command(tmp_path / "runs", "--task", "Tense", "--data", str(tmp_path), "--models", "baseline", "--seeds", "4", "8",
+                   "--lr", "0.25", "--name", "x") == 0
+    runs = json.loads((tmp_path / "runs" / "x" / "results.json").read_text())["runs"]
+    assert [(run["model"], run["seed"], run["accuracy"]) for run in runs] == [
+        ("majority", 0, 1 / 5), ("bag of words", 0, 2 / 5), ("baseline", 4, 1 / 5), ("baseline", 8, 1 / 5)]
+    assert [seed for _, _, seed in seen] == [4, 8] and runs[2]["valid"] == 0.25
+    data, args, _ = seen[0]
+    assert {part: x.labels.tolist() for part, x in data.items()} == {
+        "train": [0] * 5 + [1] * 3, "valid": [0, 1, 1, 1], "test": [0, 1, 1, 1, 1]}
+    assert (args.epochs, args.lr, args.batch) == (2, 0.25, 32)
+    assert re.search(r"Tense +20\.00 +40\.00 +20\.00 ±0\.00", capsys.readouterr().out)
+
+
+def test_sentences_and_seeds_reach_the_tasks(tmp_path, monkeypatch):
+    """So many sentences in every part, drawn from --data-seed and nothing else."""
+    drawn = []
+    for name in ("toy_task", "text_task"):
+        monkeypatch.setattr(probe, name, lambda *arguments: drawn.append(arguments))
+    text = write(tmp_path / "text", sentences(30))
+    for flags in (["--sentences", "1500", "--data-seed", "7"], ["--sentences", "50", "--data-seed", "7"], ["--seeds", "3"],
+                  ["--text", str(text), "--data-seed", "5"]):
+        args = probe.parser().parse_args(flags)
+        probe.complete(args)
+        probe.load_task(args, "SeLen")
+    counts = [dict(zip(("train", "valid", "test"), found)) for found in (
+        (1500, 1000, 1500), (50, 50, 50), (4000, 1000, 2000), (4000, 1000, 2000))]
+    assert drawn == [("SeLen", counts[0], 7), ("SeLen", counts[1], 7), ("SeLen", counts[2], 1),
+                     ("SeLen", read_text(text), counts[3], 5)]
+
+
+def test_averages_are_means_over_tasks_seed_by_seed():
+    """Ten tasks, two seeds that stand in another order in every second one; the average of a group, and that of all ten
+    tasks, which is not that of the three groups."""
+    share = {(task, seed): (i + 1) ** 2 / 200 + (0.03 * (i % 3) if seed == 2 else 0) for i, task in enumerate(TASKS)
+             for seed in (1, 2)}
+    rows = [{"task": task, "model": "em", "seed": seed, "accuracy": share[task, seed]} for i, task in enumerate(TASKS)
+            for seed in ((1, 2), (2, 1))[i % 2]]
+    rows += [{"task": task, "model": "majority", "seed": 0, "accuracy": 0.01 * i} for i, task in enumerate(TASKS)]
+    lines = probe.summarize(rows, ["majority", "em"])
+    groups = {"surface": TASKS[:2], "syntactic": TASKS[2:5], "semantic": TASKS[5:]}
+    wanted = [(group, name, tasks) for group, members in groups.items()
+              for name, tasks in [*((task, [task]) for task in members), ("Ave.", members)]] + [("all", "Ave.", TASKS)]
+    assert [(line["group"], line["task"]) for line in lines] == [(group, name) for group, name, _ in wanted]
+    for line, (_, _, tasks) in zip(lines, wanted):
+        one, two = (sum(share[task, seed] for task in tasks) / len(tasks) for seed in (1, 2))
+        assert line["cells"]["em"] == {"mean": pytest.approx((one + two) / 2), "seeds": 2,
+                                       "spread": pytest.approx(abs(one - two) / 2 ** 0.5)}
+        mean = sum(0.01 * TASKS.index(task) for task in tasks) / len(tasks)
+        assert line["cells"]["majority"] == {"mean": pytest.approx(mean), "seeds": 1, "spread": None}
+    text = [line.split() for line in probe.table(lines, ["majority", "em"]).splitlines()]
+    assert text[0] == ["majority", "em"] and text[1][:2] == ["Surface", "SeLen"] and len(text) == len(lines) + 1
+    for cells, line in zip(text[1:], lines):
+        em = line["cells"]["em"]
+        assert cells[-3:] == [f"{100 * line['cells']['majority']['mean']:.2f}", f"{100 * em['mean']:.2f}",
+                              f"±{100 * em['spread']:.2f}"]
+
+
+# ---- Sentences as tensors
+
+def test_vocabulary_and_classes_are_those_of_training(monkeypatch):
+    """The most frequent words of the training sentences from id 2 on; all others are unknown, 1; classes sorted."""
+    monkeypatch.setattr(probe_model, "VOCABULARY", 3)
+    parts = {"train": [Item("no", ("c", "b", "b", "a")), Item("maybe", ("c", "b")), Item("yes", ("d",))],
+             "valid": [Item("yes", ("x", "x", "x"))], "test": [Item("maybe", ("b", "x", "d", "a"))]}
+    words = probe_model.vocabulary(parts)
+    assert words == {"b": 2, "c": 3, "a": 4}
+    data = probe_model.encode(parts, words)
+    assert data["train"].inputs.tolist() == [[3, 2, 2, 4], [3, 2, 0, 0], [1, 0, 0, 0]]
+    assert data["train"].labels.tolist() == [1, 0, 2] and data["train"].lengths.tolist() == [4, 2, 1]
+    assert data["valid"].inputs.tolist() == [[1, 1, 1]] and data["valid"].labels.tolist() == [2]
+    assert data["test"].inputs.tolist() == [[2, 1, 1, 4]] and data["test"].labels.tolist() == [0]
+    inputs, labels = data["train"].batch(torch.tensor([2, 1]))
+    assert inputs.tolist() == [[1, 0], [3, 2]] and labels.tolist() == [2, 0]
+    assert probe_model.word_counts(parts["train"], words).toarray().tolist() == [
+        [0, 0, 2, 1, 1], [0, 0, 1, 1, 0], [0, 1, 0, 0, 0]]
+
+
+def test_majority_is_the_class_most_frequent_in_training():
+    part = lambda labels: [Item(label, ("a",)) for label in labels]
+    assert probe_model.majority({"train": part("BBAC"), "valid": part("CCC"), "test": part("ABACAAAA")}) == 1 / 8
+    assert probe_model.majority({"train": part("BACBA"), "valid": [], "test": part("ABBB")}) == 1 / 4       # A before B
+
+
+def test_the_classifier_is_an_mlp_with_the_models_dropout():
+    """d -> d -> classes with ReLU, by hand; dropout on the sentence's vector, in training alone; none on frozen encoders."""
+    model = probe_model.ProbeModel(TransformerConfig(20, d_model=8, heads=2, layers=1, d_ff=8, dropout=0.4, decoder=False), 3)
+    dropout, first, _, second = model.classifier
+    vectors = torch.randn(5, 8)
+    wanted = (vectors @ first.weight.T + first.bias).clamp(min=0) @ second.weight.T + second.bias
+    torch.testing.assert_close(model.eval().classifier(vectors), wanted)
+    assert dropout.p == 0.4 and second.weight.shape == (3, 8)
+    frozen = probe_model.FrozenProbe(8, 3).train()
+    torch.testing.assert_close(frozen(vectors)[0], frozen.eval()(vectors)[0])
+    labels = torch.tensor([0, 2, 1, 1, 0])
+    torch.testing.assert_close(frozen.loss(vectors, labels), F.cross_entropy(frozen(vectors)[0], labels))
+
+
+def test_lengths_of_plain_text_fall_into_six_ranges():
+    """As many sentences in each as can be: here one length a range, then two."""
+    for ranges in ([(n, n) for n in range(5, 11)], [(n, n + 1) for n in range(5, 17, 2)]):
+        found = [(*(f"w{i}x{n}{j}" for j in range(n)), ".") for low, high in ranges for n in range(low, high + 1)
+                 for i in range(20)]
+        parts = text_task("SeLen", found, {"train": 60, "valid": 6, "test": 6}, 1)
+        assert {item.label for item in parts["train"]} == {f"{low}-{high}" for low, high in ranges}
+        for item in parts["train"]:
+            low, high = map(int, item.label.split("-"))
+            assert low <= len(item.tokens) - 1 <= high

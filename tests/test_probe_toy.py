@@ -1,6 +1,9 @@
 """probe_toy.py: every label recomputed from the printed tree by code of its own, balance, disjoint parts, and what a
 logistic regression makes of the words and of the length alone."""
+import itertools
+import random
 import re
+import zlib
 from collections import Counter
 
 import numpy as np
@@ -11,11 +14,12 @@ import probe_model
 import probe_toy
 import toy_lexicon
 from probe_toy import CONTROLS, LABELS, toy_task
-from toy_readings import Tree
 
 COUNTS = {"train": 480, "valid": 60, "test": 240}
 WC_COUNTS = {"train": 155, "valid": 31, "test": 31}
 DEEP = {"train": 200, "valid": 30, "test": 100}
+CHECKSUMS = {"SeLen": 174620559, "WC": 2182955472, "TrDep": 1872760224, "ToCo": 1045447881, "BShif": 2952237633,
+             "Tense": 1802612316, "SubNm": 3467031056, "ObjNm": 551635510, "SOMO": 3810948000, "CoIn": 809908670}
 HIDDEN = ("BShif", "CoIn", "SOMO", "ToCo", "TrDep")             # tasks whose words say nothing
 CLASSES = {word: kind for kind in "HAFTXVP" for noun in toy_lexicon.nouns()[kind]
            for word in (noun.english, noun.english_plural)}
@@ -210,11 +214,25 @@ def test_neither_words_nor_length_tell_the_class(tasks, task):
     assert probe_model.majority(parts) == chance
 
 
-def test_the_same_words_could_have_every_depth_and_top():
-    """By construction: the words of a ToCo sentence in four other orders are its other classes."""
-    assert set(LABELS["ToCo"]) == {"NP_VP", "AUX_NP_VP", "ADVP_NP_VP", "PP_NP_VP", "SBAR_NP_VP"}
-    shares = Counter(item.label for item in toy_task("TrDep", DEEP, 1)["train"])
-    assert shares == dict.fromkeys(LABELS["TrDep"], 40)
+@pytest.mark.parametrize("task", ["ToCo", "TrDep"])
+def test_the_same_words_could_have_every_depth_and_top(task, monkeypatch):
+    """With the same draws but for the class, the words of a sentence in other orders are all its other classes."""
+    pick, orders = probe_toy.pick, []
+    for label in LABELS[task]:
+        chosen = {probe_toy.TOPS: label, probe_toy.DEPTHS: int(label) if label.isdecimal() else None}
+        monkeypatch.setattr(probe_toy, "pick", forced(pick, chosen))
+        items = list(itertools.islice(probe_toy.MAKERS[task](random.Random(3)), 6))
+        assert {RELABEL[task](item, parse(str(item.tree))) for item in items} == {item.label for item in items} == {label}
+        orders.append([tuple(sorted(word.lower() for word in item.tokens)) for item in items])
+    assert all(found == orders[0] for found in orders)
+
+
+def forced(pick, chosen: dict):
+    """`pick`, that draws as always but for the values in `chosen`, where it gives what stands there."""
+    def found(rng, values):
+        drawn = pick(rng, values)
+        return chosen.get(values, drawn) if isinstance(values, (tuple, range)) else drawn
+    return found
 
 
 def test_other_tense_and_other_number_are_there(tasks):
@@ -230,9 +248,11 @@ def test_other_tense_and_other_number_are_there(tasks):
         assert item.control == (len(set(finites)) == 2)
 
 
-def test_same_seed_same_items():
+def test_same_seed_same_items_everywhere(tasks):
+    """The checksums are those of Python 3.11; `random.random` gives every Python the same numbers."""
+    text = {task: "\n".join(f"{part} {item.label} {' '.join(item.tokens)} {item.tree}" for part, items in parts.items()
+                            for item in items) for task, parts in tasks.items()}
+    assert {task: zlib.crc32(lines.encode()) for task, lines in text.items()} == CHECKSUMS
     small = {"train": 40, "valid": 10, "test": 10}
-    for task in ("BShif", "SOMO", "TrDep"):
-        assert toy_task(task, small, 5) == toy_task(task, small, 5) != toy_task(task, small, 6)
-    text = [(item.label, item.tokens) for item in toy_task("CoIn", {"train": 12, "valid": 0, "test": 0}, 1)["train"]]
-    assert len(text) == 12 and isinstance(toy_task("ToCo", small, 1)["test"][0].tree, Tree)
+    for task in ("BShif", "SOMO"):
+        assert toy_task(task, small, 5) != toy_task(task, small, 6)
