@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import checkpoint
-import toy
 import train_mt
 import translate
 from survive_kills import content, difference, write_text
@@ -120,15 +119,6 @@ def test_a_full_disk_ends_the_run_with_the_last_checkpoint_intact(argv, whole, t
     assert str(tmp_path / "run") in error and last.read_bytes() == before and checkpoint.load(last)["step"] == 5
     assert train_mt.main(argv) == 0
     assert not difference(content(tmp_path / "run"), whole)
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
-def test_standard_output_on_a_full_disk(monkeypatch, capsys):
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        assert toy.main(["--count", "2"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "standard output: No space left on device" in error
 
 
 def test_a_moved_run_resumes_and_translates(text, argv, whole, tmp_path, monkeypatch, capsys):
