@@ -184,10 +184,11 @@ def test_steps_in_a_row_without_a_finite_loss_end_the_run(argv, tmp_path, monkey
 
 # ---- The source itself
 
-SOURCES = {path.name: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob("*.py"))}
+SOURCES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+           for folder in (ROOT, ROOT / "toy") for path in sorted(folder.glob("*.py"))}
 # The only functions that open a file for writing: under a temporary name that is renamed when it is whole, or a log.
 WRITERS = {"checkpoint.py": {"atomic_write", "check_writable", "append_metrics", "__init__"},
-           "corpus_cache.py": {"write_arrays"}, "jobs.py": {"start"}}
+           "corpus_cache.py": {"write_arrays"}, "jobs.py": {"start"}, "toy/__main__.py": {"write"}}
 
 
 def called(tree):
