@@ -20,16 +20,15 @@ import random
 import zlib
 from typing import Any, Iterator
 
-import toy_grammar as grammar
 from probe_data import Item, Parts, fill, is_word, shifted
-from toy import LONGEST, SHORTEST, words
-from toy_lexicon import UNOWNED
-from toy_readings import BE, VERBS, Clause, NounPhrase, Relative, Sentence, Subordinate, Tree, Word
+from toy import LONGEST, SHORTEST, grammar, words
+from toy.lexicon import BE, NOUNS, VERBS
+from toy.readings import Clause, NounPhrase, Relative, Sentence, Subordinate, Tree, Word
 
 LENGTHS = {n: name for name, sizes in (("6-7", (6, 7)), ("8-9", (8, 9)), ("10-11", (10, 11)), ("12-13", (12, 13)),
                                        ("14-15", (14, 15)), ("16-20", range(16, 21))) for n in sizes}
-KINDS = {noun.english: kind for kind in "HAFTXVP" for noun in grammar.NOUNS[kind]}              # "apple": F
-TARGETS = {noun.english for kind in "FTXV" for noun in grammar.NOUNS[kind]}                     # of WC: things
+KINDS = {noun.english: kind for kind in "HAFTXVP" for noun in NOUNS[kind]}              # "apple": F
+TARGETS = {noun.english for kind in "FTXV" for noun in NOUNS[kind]}                     # of WC: things
 DEPTHS = range(7, 12)                                           # of TrDep
 PLACES = ((0, True), (3, False), (0, False), (1, True), (1, False), (2, True), (2, False), (3, True))
 TOPS = ("NP_VP", "AUX_NP_VP", "ADVP_NP_VP", "PP_NP_VP", "SBAR_NP_VP")
@@ -232,7 +231,7 @@ def clash(one: tuple, other: tuple) -> bool:
     clause, phrase = one[0].clause, getattr(other[0].clause, other[1])
     allowed = clause.verb.subjects if one[1] == "subject" else clause.verb.objects
     owned = getattr(clause, one[1]).determiner in ("my", "his", "her")
-    kind, unowned = KINDS[phrase.noun.english], phrase.noun.english in UNOWNED.split()
+    kind, unowned = KINDS[phrase.noun.english], "unowned" in phrase.noun.classes
     return kind not in allowed and not (owned and unowned) and not (kind == "P" and clause.verb.particle)
 
 

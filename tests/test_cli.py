@@ -30,6 +30,14 @@ def test_run_gives_a_status_and_at_most_one_line(error, status, message, capsys)
     assert run(error, capsys) == (status, message)
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
+def test_standard_output_on_a_full_disk(monkeypatch, capsys):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli.run(lambda args: print("a line"), Parser(prog="p.py"), []) == 2
+    assert capsys.readouterr().err == "p.py: error: standard output: No space left on device: choose another place\n"
+
+
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"),
                                    RuntimeError("DefaultCPUAllocator: can't allocate memory")])
 def test_too_little_memory_is_no_bug(error, capsys):

@@ -255,12 +255,6 @@ CASES = {
     "a table under a file": ("reproduce", TABLE + "--runs good.en/runs", "good.en/runs", "choose another place"),
     "a table where nobody writes": ("reproduce", TABLE + f"--runs {READ_ONLY}", READ_ONLY, "choose another place"),
     "reproduce, no such GPU": ("reproduce", TABLE + f"--device {NO_GPU}", f"--device {NO_GPU}", "choose cpu or auto"),
-    # the embedded corpus
-    "a corpus in no folder": ("toy", "--write no/such", "--write no/such.en", "choose another place"),
-    "a corpus under a file": ("toy", "--write good.en/toy", "--write good.en/toy.en", "choose another place"),
-    "a corpus where nobody writes": ("toy", f"--write {READ_ONLY}", f"--write {READ_ONLY}.en", "choose another place"),
-    "a corpus without a name": ("toy", ["--write", ""], "--write", "data/toy"),
-    "a corpus with trees": ("toy", "--trees --write toy", "--trees", "--write"),
     # measuring
     "measurements in no folder": ("bench", "--json no/such.json", "--json no/such.json", "choose another place"),
     "measurements over a folder": ("bench", "--json runs", "--json runs", "choose another name"),

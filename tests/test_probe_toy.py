@@ -12,8 +12,9 @@ import pytest
 import probe_data
 import probe_model
 import probe_toy
-import toy_lexicon
 from probe_toy import CONTROLS, LABELS, toy_task
+from toy.lexicon import NOUNS, VERBS
+from toy.readings import Tree
 
 COUNTS = {"train": 480, "valid": 60, "test": 240}
 WC_COUNTS = {"train": 155, "valid": 31, "test": 31}
@@ -21,7 +22,7 @@ DEEP = {"train": 200, "valid": 30, "test": 100}
 CHECKSUMS = {"SeLen": 174620559, "WC": 2182955472, "TrDep": 1872760224, "ToCo": 1045447881, "BShif": 2952237633,
              "Tense": 1802612316, "SubNm": 3467031056, "ObjNm": 551635510, "SOMO": 3810948000, "CoIn": 809908670}
 HIDDEN = ("BShif", "CoIn", "SOMO", "ToCo", "TrDep")             # tasks whose words say nothing
-CLASSES = {word: kind for kind in "HAFTXVP" for noun in toy_lexicon.nouns()[kind]
+CLASSES = {word: kind for kind in "HAFTXVP" for noun in NOUNS[kind]
            for word in (noun.english, noun.english_plural)}
 
 
@@ -95,7 +96,7 @@ def innermost(clause) -> list:
 
 
 def is_past(verb: str) -> bool:
-    verbs = [verb for frame in toy_lexicon.verbs().values() for verb in frame]
+    verbs = [verb for frame in VERBS.values() for verb in frame]
     return verb in {"had", "did", "was", "were", "could"} or verb in {form.past for form in verbs}
 
 
@@ -142,7 +143,7 @@ def relabel_odd(item, node):
     phrase = innermost(clause) if child(clause, "VP") else clause
     verb = next(word for label, word in leaves(phrase) if label[:2] == "VB")
     particle = next((part for part in phrase[1:] if part[0] == "PP"), None)
-    frames = [(frame, form) for frame, forms in toy_lexicon.verbs().items() for form in forms
+    frames = [(frame, form) for frame, forms in VERBS.items() for form in forms
               if verb in (form.base, form.third, form.past, form.participle) and frame not in ("modal", "clause")]
     oblique = [pair for pair in frames if pair[0] == "oblique" and particle and particle[1][1] == pair[1].particle
                and CLASSES.get((head(child(particle, "NP")) or ("", ""))[1]) != "P"]     # "laugh at the lake": where

@@ -1,22 +1,21 @@
-"""toy_readings.py: every construction of the embedded corpus, built by hand, with German checked by hand."""
+"""toy/readings.py: every construction of the embedded corpus, built by hand, with German checked by hand."""
 import pytest
 
 import toy
-import toy_grammar as grammar
-import toy_lexicon as lexicon
-from toy_readings import (BE, VERBS, Both, Clause, Group, NounPhrase, PrepositionalPhrase, Relative, Sentence,
+from toy import grammar, lexicon
+from toy.lexicon import ADJECTIVES, BE, NOUNS, VERBS
+from toy.readings import (Both, Clause, Group, NounPhrase, PrepositionalPhrase, Relative, Sentence,
                           Subordinate)
 
-NOUN = {form: (noun, form == noun.english_plural) for group in grammar.NOUNS.values() for noun in group
+NOUN = {form: (noun, form == noun.english_plural) for group in NOUNS.values() for noun in group
         for form in (noun.english, noun.english_plural)}
-ADJECTIVE = {one.english: one for group in grammar.ADJECTIVES.values() for one in group}
+ADJECTIVE = {one.english: one for group in ADJECTIVES.values() for one in group}
 WORD = {word.english[0]: word for words in (grammar.PRONOUNS.values(), *grammar.NAMES.values()) for word in words}
 WORD |= {word.english[1]: word for word in grammar.PRONOUNS.values()}
 ADVERB = {fix.words: fix for fix in [leaf.value for leaf in grammar.ADVERB.parts]}
 TIME = {leaf.value.words: leaf.value for tense in grammar.TENSES for kind in grammar.time(tense).parts
         for leaf in kind.parts}
-PREPOSITIONS = {**{english: (german, "dat") for english, german in (lexicon.PLACES | lexicon.AROUND).items()},
-                "to": ("zu", "dat"), "into": ("in", "acc"), "from": ("aus", "dat"), "with": ("mit", "dat")}
+PREPOSITIONS = {one.english: (one.german, one.case) for one in lexicon.PREPOSITIONS}
 
 
 def np(text, modifier=None):

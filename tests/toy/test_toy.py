@@ -1,16 +1,23 @@
-"""toy.py: the corpus is reproducible, well-formed, and what its features say; the command prints and writes it."""
+"""toy: the corpus is reproducible, well-formed, and what its features say; the command prints and writes it."""
+import ast
 import hashlib
+import os
 import random
 import re
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 import toy
-import toy_lexicon as lexicon
-from toy_grammar import ADJECTIVES, NOUNS
-from toy_readings import VERBS, Tree
+from toy import lexicon
+from toy.__main__ import main
+from toy.lexicon import ADJECTIVES, NOUNS, VERBS
+from toy.readings import Tree
 
+ROOT = Path(__file__).resolve().parents[2]
 HASH = "0ca4f86053c2fb34b93fe3b4bbc5025f55013f4faa6fa291a3af5d29a54c4980"  # of the first 1,000 examples of seed 1
 
 
@@ -44,9 +51,8 @@ def test_lexicon(sample):
     assert len({one.english for one in nouns}) == len({one.german for one in nouns}) == len(nouns)
     assert len({one.english for one in adjectives}) == len({one.german for one in adjectives}) == len(adjectives)
     assert all(one.base != one.past and one.third != one.past for one in verbs)
-    other = [len(table.strip().split("\n")) for table in (lexicon.PRONOUNS, lexicon.DETERMINERS)]
-    other += map(len, (lexicon.PLACES, lexicon.AROUND, lexicon.CONJUNCTIONS, lexicon.ADVERBS, lexicon.PARTS_OF_DAY))
-    other += map(len, lexicon.TIMES.values())
+    tables = (lexicon.PRONOUNS, lexicon.DETERMINERS, lexicon.PREPOSITIONS, *lexicon.FIXED.values())
+    other = [len(table) for table in tables]
     for base in ("base", "infinitive"):
         lemmas = len(nouns) + len(adjectives) + len({getattr(one, base) for one in verbs}) + sum(other)
         assert 150 <= lemmas <= 240
@@ -136,20 +142,35 @@ def test_enough_of_each_feature(sample):
 # ---- command ---------------------------------------------------------------------------------------------------------
 
 def test_command_prints(capsys):
-    assert toy.main(["--count", "3", "--seed", "9"]) == 0
-    lines = capsys.readouterr().out.split("\n")
-    assert lines == [line for one in toy.corpus(3, seed=9) for line in (one.english, one.german, "")] + [""]
-    assert toy.main(["--count", "1", "--trees"]) == 0
-    assert str(toy.corpus(1)[0].tree) in capsys.readouterr().out
+    assert main(["--count", "3", "--seed", "9"]) == 0
+    expected = ""
+    for one in toy.corpus(3, seed=9):
+        expected += f"{one.english}\n{one.german}\n\n"
+    assert capsys.readouterr().out == expected
+    assert main(["--count", "1", "--trees"]) == 0
+    one = toy.corpus(1)[0]
+    assert capsys.readouterr().out == f"{one.english}\n{one.german}\n{one.tree}\n{one.features}\n\n"
 
 
 def test_command_writes(tmp_path):
-    assert toy.main(["--count", "50", "--seed", "9", "--write", str(tmp_path / "big")]) == 0
+    assert main(["--count", "50", "--seed", "9", "--write", str(tmp_path / "big")]) == 0
     rng = random.Random(9)
     pairs = [toy.derive(rng) for _ in range(50)]
-    for name, lines in (("big.en", [one.english for one in pairs]), ("big.de", [one.german for one in pairs])):
-        assert (tmp_path / name).read_text(encoding="utf-8") == "\n".join(lines) + "\n"
+    english = "".join(f"{one.english}\n" for one in pairs)
+    german = "".join(f"{one.german}\n" for one in pairs)
+    assert (tmp_path / "big.en").read_text(encoding="utf-8") == english
+    assert (tmp_path / "big.de").read_text(encoding="utf-8") == german
     assert sorted(path.name for path in tmp_path.iterdir()) == ["big.de", "big.en"]
+
+
+def refused(argv, capsys) -> str:
+    """Asserts exit code 2 and one line on stderr; returns the line."""
+    with pytest.raises(SystemExit) as stop:
+        main(argv)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert error.count("\n") == 1 and error.startswith("python -m toy: error: ")
+    return error
 
 
 def test_command_keeps_old_files_when_it_fails(tmp_path, monkeypatch, capsys):
@@ -163,19 +184,63 @@ def test_command_keeps_old_files_when_it_fails(tmp_path, monkeypatch, capsys):
             raise OSError(28, "No space left on device")
         return pair
     monkeypatch.setattr(toy, "derive", failing)
-    assert toy.main(["--count", "9", "--write", str(tmp_path / "big")]) == 2
-    assert "No space left on device" in capsys.readouterr().err
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"big.en": "old", "big.de": "old"}
+    argv = ["--count", "9", "--write", str(tmp_path / "big")]
+    assert "No space left on device" in refused(argv, capsys)
+    left = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert left == {"big.en": "old", "big.de": "old"}
 
 
-@pytest.mark.parametrize("argv, named", [(["--write", "nowhere/at/all"], "--write"), (["--count", "0"], "--count"),
-                                         (["--count", "many"], "--count"), (["--seed", "-1"], "--seed"),
-                                         (["--tree"], "--tree"), (["--write", ""], "--write")])
+ERRORS = {
+    "no folder": (["--write", "no/such"], "--write no/such.en: No such file or directory: choose"),
+    "a file as a folder": (["--write", "file/big"], "--write file/big.en"),
+    "no name": (["--write", "data/"], "data/toy"),
+    "an empty name": (["--write", ""], "data/toy"),
+    "trees in a file": (["--write", "big", "--trees"], "--trees"),
+    "no pairs": (["--count", "0"], "--count 0"),
+    "fewer than none": (["--count", "-3"], "--count -3"),
+    "many": (["--count", "many"], "--count"),
+    "half a pair": (["--count", "0.5"], "--count"),
+    "a negative seed": (["--seed", "-1"], "--seed -1"),
+    "a shortened flag": (["--tree"], "--tree"),
+    "an unknown flag": (["--trains"], "--trains"),
+}
+
+
+@pytest.mark.parametrize("argv, named", ERRORS.values(), ids=ERRORS)
 def test_command_errors(argv, named, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    try:
-        status = toy.main(argv)
-    except SystemExit as stop:
-        status = stop.code
-    error = capsys.readouterr().err
-    assert status == 2 and named in error and error.count("\n") == 1 and not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("old")
+    assert named in refused(argv, capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
+def test_command_on_a_full_disk():
+    """One line, and no second one from Python's own last flush."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "toy", "--count", "2"], cwd=ROOT, stdout=full,
+                              stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "standard output: No space left on device" in done.stderr
+
+
+def test_command_into_a_closed_pipe():
+    """`python -m toy | head -1` ends without a word."""
+    argv = [sys.executable, "-m", "toy", "--count", "2000"]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait() == 0
+
+
+def test_the_package_stands_alone():
+    """It imports the standard library and itself."""
+    for path in (ROOT / "toy").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module]
+            for name in names:
+                assert name == "toy" or name.split(".")[0] in sys.stdlib_module_names, (path, name)

@@ -1,0 +1,57 @@
+"""Parts of a grammar that can be sampled, built bottom up: `Leaf`, `Join` and `Choice`.
+
+Every part knows how many derivations it has (`count`). `sample(uniform)` draws one of them, where
+`uniform()` is a number from [0, 1), such as random.Random.random gives.
+"""
+from bisect import bisect
+from itertools import accumulate
+from math import prod
+from typing import Any, Callable
+
+
+class Leaf:
+    """One value."""
+
+    def __init__(self, value: Any):
+        self.value = value
+        self.count = 1
+
+    def sample(self, uniform: Callable[[], float]) -> Any:
+        """The value."""
+        return self.value
+
+
+class Join:
+    """`make(name=value, ...)` of a value of every part; what is no part stands for itself."""
+
+    def __init__(self, make: Callable, **fields):
+        self.make = make
+        self.constants = {}
+        self.parts = {}
+        for name, field in fields.items():
+            if isinstance(field, (Leaf, Join, Choice)):
+                self.parts[name] = field
+            else:
+                self.constants[name] = field
+        self.count = prod(part.count for part in self.parts.values())
+
+    def sample(self, uniform: Callable[[], float]) -> Any:
+        """`make` of a sample of every part, drawn from left to right."""
+        values = {name: part.sample(uniform) for name, part in self.parts.items()}
+        return self.make(**self.constants, **values)
+
+
+class Choice:
+    """One of the alternatives (weight, label, part); a part without derivations is left out."""
+
+    def __init__(self, name: str, alternatives: list[tuple[int, str, Any]]):
+        possible = [alternative for alternative in alternatives if alternative[2].count]
+        self.name = name
+        self.labels = [label for weight, label, part in possible]
+        self.parts = [part for weight, label, part in possible]
+        self.bounds = list(accumulate(weight for weight, label, part in possible))
+        self.count = sum(part.count for part in self.parts)
+
+    def sample(self, uniform: Callable[[], float]) -> Any:
+        """A sample of one alternative, drawn by weight."""
+        return self.parts[bisect(self.bounds, uniform() * self.bounds[-1])].sample(uniform)

@@ -1,0 +1,413 @@
+"""The records of a derivation and their two readings: the English tree and the German words.
+
+A derivation of the embedded corpus is a tree of the records below. `tree()` gives a record's
+English constituent and `german()` its German words; both read the same fields, so that the German
+is a function of the English.
+"""
+from functools import cache
+from typing import Any, NamedTuple
+
+from .lexicon import (BE, CONTRACTIONS, DEFINITE, DETERMINERS, DO, ENDINGS, HAVE, MODALS, Noun,
+                      Verb, article, english_verb, german_noun, german_verb)
+
+
+class Tree(NamedTuple):
+    """A constituent: its label, and its children, which are trees, or one word."""
+    label: str
+    children: tuple
+
+    def __str__(self) -> str:
+        return f"({self.label} {' '.join(map(str, self.children))})"
+
+
+@cache
+def leaves(label: str, words: str) -> tuple[Tree, ...]:
+    """One preterminal per word."""
+    return tuple(Tree(label, (word,)) for word in words.split())
+
+
+# ---- Words and noun phrases
+
+class Fixed(NamedTuple):
+    """A word or phrase that never changes: an adverb, a part of the day, a conjunction."""
+    constituent: Tree
+    words: str
+
+    def tree(self) -> Tree:
+        return self.constituent
+
+    def german(self) -> list[str]:
+        return self.words.split()
+
+
+class Word(NamedTuple):
+    """A pronoun or a name."""
+    label: str
+    english: tuple[str, str]                   # as a subject, as an object
+    forms: dict[str, str]                      # German, by case
+    agreement: str                             # 1 (ich), 3 (er) or p (plural)
+    definite = True
+    modifier = None
+
+    def tree(self, role: int = 1) -> Tree:
+        return Tree("NP", leaves(self.label, self.english[role]))
+
+    def german(self, case: str, negated: bool = False) -> list[str]:
+        return [self.forms[case]]
+
+
+class NounPhrase(NamedTuple):
+    """Determiner, adjectives, noun; perhaps a prepositional phrase or a relative clause."""
+    determiner: str
+    adjectives: tuple
+    noun: Noun
+    plural: bool
+    modifier: Any = None
+
+    @property
+    def agreement(self) -> str:
+        return "p" if self.plural else "3"
+
+    @property
+    def definite(self) -> bool:
+        return self.determiner in DEFINITE
+
+    @property
+    def slot(self) -> str:
+        """Which ending of a determiner or adjective: that of a gender, or of the plural."""
+        return "p" if self.plural else self.noun.gender
+
+    def tree(self, role: int = 1) -> Tree:
+        """(NP DT JJ NN), or (NP (NP DT JJ NN) modifier); "a" becomes "an" before a vowel."""
+        determiner = DETERMINERS[self.determiner]
+        word = determiner.english_plural if self.plural else determiner.english
+        nodes = [leaves("JJ", adjective.english)[0] for adjective in self.adjectives]
+        if self.plural:
+            nodes += leaves("NNS", self.noun.english_plural)
+        else:
+            nodes += leaves("NN", self.noun.english)
+        if word == "a" and nodes[0].children[0][0] in "aeiou":
+            word = "an"
+        tree = Tree("NP", (*leaves(determiner.label, word), *nodes))
+        if self.modifier is None:
+            return tree
+        return Tree("NP", (tree, self.modifier.tree(self.agreement)))
+
+    def german(self, case: str, negated: bool = False) -> list[str]:
+        """The words in that case; `negated` turns ein into kein.
+
+        A relative clause is left to the clause around: it may stand further back.
+        """
+        name = "no" if negated and self.determiner == "a" else self.determiner
+        determiner, ending = article(name, self.slot, case)
+        words = [determiner] if determiner else []
+        for adjective in self.adjectives:
+            words.append(adjective.stem + ending)
+        words.append(german_noun(self.noun, self.plural, case))
+        if isinstance(self.modifier, PrepositionalPhrase):
+            words += self.modifier.german()
+        return words
+
+
+class Both(NamedTuple):
+    """Two noun phrases joined by "and"."""
+    left: NounPhrase
+    right: NounPhrase
+    agreement = "p"
+    modifier = None
+
+    @property
+    def definite(self) -> bool:
+        return self.left.definite
+
+    def tree(self, role: int = 1) -> Tree:
+        return Tree("NP", (self.left.tree(), *leaves("CC", "and"), self.right.tree()))
+
+    def german(self, case: str, negated: bool = False) -> list[str]:
+        return [*self.left.german(case), "und", *self.right.german(case)]
+
+
+class PrepositionalPhrase(NamedTuple):
+    """A preposition and its noun phrase; the German one may contract with the article (im, zum)."""
+    english: str
+    preposition: str
+    case: str
+    object: Any
+
+    def tree(self, agreement: str = "") -> Tree:
+        return Tree("PP", (*leaves("IN", self.english), self.object.tree()))
+
+    def german(self) -> list[str]:
+        words = self.object.german(self.case)
+        contracted = CONTRACTIONS.get((self.preposition, words[0]))
+        if contracted:
+            return [contracted, *words[1:]]
+        return [self.preposition, *words]
+
+
+# ---- Clauses and sentences
+
+class Group(NamedTuple):
+    """Tense, perfect and modal of a clause: the perfect of the past is the pluperfect."""
+    tense: str
+    perfect: bool = False
+    modal: str = ""                            # excludes the perfect
+
+
+class Clause(NamedTuple):
+    """A clause. A relative clause lacks its subject or its object (None)."""
+    subject: Any
+    group: Group
+    negated: bool
+    verb: Verb
+    recipient: Any = None
+    object: Any = None
+    adjective: Any = None
+    goal: Any = None
+    that: Any = None                           # the Subordinate that the verb governs
+    adverb: Any = None                         # often, always, sometimes
+    place: Any = None
+    time: Any = None
+    reason: Any = None                         # the Subordinate with because, although, ...
+
+    def tree(self, agreement: str = "") -> Tree:
+        return Tree("S", tuple(english_clause(self, agreement)))
+
+
+class Subordinate(NamedTuple):
+    """A conjunction and its clause; in German between commas, with the finite verb at the end."""
+    conjunction: Fixed
+    clause: Clause
+
+    def tree(self) -> Tree:
+        return Tree("SBAR", (self.conjunction.constituent, self.clause.tree()))
+
+    def german(self) -> list[str]:
+        return [",", self.conjunction.words, *german_clause(self.clause, "final"), ","]
+
+
+class Relative(NamedTuple):
+    """A relative clause with its English pronoun."""
+    pronoun: str
+    clause: Clause
+
+    def tree(self, agreement: str) -> Tree:
+        label = "WDT" if self.pronoun == "that" else "WP"
+        pronoun = Tree("WHNP", leaves(label, self.pronoun))
+        return Tree("SBAR", (pronoun, self.clause.tree(agreement)))
+
+    def german(self, antecedent: NounPhrase) -> list[str]:
+        """The pronoun has gender and number of the antecedent, and the case of its own role."""
+        case = "nom" if self.clause.subject is None else self.clause.verb.case
+        pronoun = ENDINGS["relative", case, antecedent.slot]
+        words = german_clause(self.clause, "final", antecedent.agreement)
+        return [",", pronoun, *words, ","]
+
+
+class Sentence(NamedTuple):
+    """A clause; perhaps with something before it, as a question, or joined with a second clause."""
+    clause: Clause
+    front: Any = None                          # adverb, prepositional phrase or subordinate clause
+    question: bool = False
+    opening: Any = None                        # "But" that begins a sentence
+    conjunction: Any = None
+    second: Any = None
+
+    def tree(self) -> Tree:
+        nodes = english_clause(self.clause, question=self.question)
+        if self.second:
+            first = Tree("S", tuple(nodes))
+            nodes = [first, *leaves(",", ","), self.conjunction.constituent, self.second.tree()]
+        if self.front:
+            front = self.front.tree()
+            comma = () if front.label == "ADVP" else leaves(",", ",")
+            nodes = [front, *comma, *nodes]
+        if self.opening:
+            nodes.insert(0, self.opening.constituent)
+        return Tree("S", (*nodes, *leaves(".", "?" if self.question else ".")))
+
+    def german(self) -> list[str]:
+        """The finite verb comes second: after whatever stands in front, or first in a question."""
+        words = []
+        if self.opening:
+            words += self.opening.german()
+        if self.front:
+            words += self.front.german()
+        words += german_clause(self.clause, "inverted" if self.front or self.question else "main")
+        if self.second:
+            if self.conjunction.words == "aber":
+                words.append(",")
+            words += [self.conjunction.words, *german_clause(self.second, "main")]
+        return words + ["?" if self.question else "."]
+
+
+# ---- English: the chain of verbs and the clause
+
+def english_verbs(clause: Clause, agreement: str, question: bool) -> list[tuple[str, str]]:
+    """[(label, word), ...] from the finite verb down, with "not" and "do" where they must be."""
+    group = clause.group
+    past = group.tense == "past"
+    finite = clause.verb
+    auxiliary = finite is BE
+    rest = []
+    if group.perfect:
+        finite = HAVE
+        auxiliary = True
+        rest = [("VBN", clause.verb.participle)]
+    elif group.modal:
+        finite = MODALS[group.modal]
+        auxiliary = group.modal == "can"
+        rest = [("VB", clause.verb.base)]
+        if not auxiliary:
+            rest.insert(0, ("TO", "to"))
+    if (clause.negated or question) and not auxiliary:
+        rest.insert(0, ("VB", finite.base))
+        finite = DO
+        auxiliary = True
+    word = english_verb(finite, past, agreement)
+    if auxiliary and (finite is not BE or question):
+        label = "AUX"
+    elif past:
+        label = "VBD"
+    else:
+        label = "VBZ" if agreement == "3" else "VBP"
+    if clause.negated and word == "can":
+        word = "cannot"
+    elif clause.negated:
+        rest.insert(0, ("RB", "not"))
+    return [(label, word), *rest]
+
+
+def english_complements(clause: Clause) -> list[Tree]:
+    """What follows the verbs: particle, objects, adjective, goal, place, time, clauses."""
+    nodes = []
+    if clause.recipient:
+        nodes.append(clause.recipient.tree())
+    if clause.object and clause.verb.particle:                     # waits for him
+        preposition = leaves("IN", clause.verb.particle)
+        nodes.append(Tree("PP", (*preposition, clause.object.tree())))
+    elif clause.object:
+        nodes.append(clause.object.tree())
+    elif clause.verb.particle:                                     # wakes up
+        nodes += leaves("PRT", clause.verb.particle)
+    if clause.adjective:
+        nodes.append(Tree("ADJP", leaves("JJ", clause.adjective.english)))
+    for part in (clause.goal, clause.place, clause.time, clause.that, clause.reason):
+        if part:
+            nodes.append(part.tree())
+    return nodes
+
+
+def english_clause(clause: Clause, agreement: str = "", question: bool = False) -> list[Tree]:
+    """The constituents directly below S; every verb but the first heads a VP within.
+
+    An adverb follows a finite auxiliary or be, and precedes any other verb.
+    """
+    subject = []
+    if clause.subject:
+        subject = [clause.subject.tree(0)]
+        agreement = clause.subject.agreement
+    adverb = [clause.adverb.constituent] if clause.adverb else []
+    first, *rest = english_verbs(clause, agreement, question)
+    finite = leaves(*first)[0]
+    nodes = english_complements(clause)
+    for label, word in reversed(rest):
+        nodes.insert(0, leaves(label, word)[0])
+        if label != "RB":
+            nodes = [Tree("VP", tuple(nodes))]
+    if question:
+        return [finite, *subject, *adverb, *nodes]
+    if finite.label == "AUX" or clause.verb is BE:
+        return [*subject, Tree("VP", (finite, *adverb, *nodes))]
+    return [*subject, *adverb, Tree("VP", (finite, *nodes))]
+
+
+# ---- German: one clause, three orders
+
+def german_verbs(clause: Clause, agreement: str, final: bool) -> tuple[str, list[str]]:
+    """(the finite verb, the other verbs at the end of the clause).
+
+    A separable prefix leaves a finite verb unless the clause is verb-final.
+    """
+    group, verb = clause.group, clause.verb
+    past = group.tense == "past"
+    if group.perfect:
+        auxiliary = BE if verb.auxiliary == "sein" else HAVE
+        return german_verb(auxiliary, past, agreement), [verb.partizip]
+    if group.modal:
+        infinitive = verb.prefix + verb.infinitive
+        return german_verb(MODALS[group.modal], past, agreement), [infinitive]
+    finite = german_verb(verb, past, agreement)
+    if final:
+        return verb.prefix + finite, []
+    return finite, [verb.prefix] if verb.prefix else []
+
+
+def is_pronoun(phrase: Any) -> bool:
+    """Whether a noun phrase is a pronoun, not a name."""
+    return isinstance(phrase, Word) and phrase.label == "PRP"
+
+
+def german_clause(clause: Clause, order: str, agreement: str = "") -> list[str]:
+    """The words of a clause in the order "main" (subject, verb), "inverted" or "final" (verb last).
+
+    The lists below follow each other in this order, with the end of the verb before the clauses.
+    """
+    subject, object_ = clause.subject, clause.object
+    case, preposition = clause.verb.case, clause.verb.preposition
+    kein = clause.negated and object_ and not object_.definite and not preposition
+    first = []                                 # the subject
+    pronouns = []
+    early = []                                 # recipient or name, time, adverb
+    middle = []                                # definite object, nicht, place
+    late = []                                  # other object, goal or adjective
+    clauses = []                               # relative and subordinate
+    if subject:
+        agreement = subject.agreement
+        first += subject.german("nom")
+        if isinstance(subject.modifier, Relative):
+            first += subject.modifier.german(subject)
+    if is_pronoun(clause.recipient):
+        pronouns += clause.recipient.german("dat")
+    elif clause.recipient:
+        early += clause.recipient.german("dat")
+    if object_:
+        words = object_.german(case, kein)
+        if preposition:
+            late += PrepositionalPhrase("", preposition, case, object_).german()
+        elif is_pronoun(object_):
+            pronouns += words
+        elif isinstance(object_, Word):
+            early += words
+        elif object_.definite:
+            middle += words
+        else:
+            late += words
+        if isinstance(object_.modifier, Relative):
+            clauses += object_.modifier.german(object_)
+    if clause.time:
+        early += clause.time.german()
+    if clause.adverb:
+        early += clause.adverb.german()
+    if clause.negated and not kein:
+        middle.append("nicht")
+    if clause.place:
+        middle += clause.place.german()
+    if clause.goal:
+        late += clause.goal.german()
+    if clause.adjective:
+        late.append(clause.adjective.german)
+    if clause.that:
+        clauses += clause.that.german()
+    if clause.reason:
+        clauses += clause.reason.german()
+    finite, end = german_verbs(clause, agreement, order == "final")
+    rest = [*early, *middle, *late, *end]
+    if order == "final":
+        return [*first, *pronouns, *rest, finite, *clauses]
+    if order == "main":
+        return [*first, finite, *pronouns, *rest, *clauses]
+    # A pronoun passes a noun, but not "sie", which would be read as the subject.
+    if isinstance(subject, Word) or pronouns == ["sie"]:
+        return [finite, *first, *pronouns, *rest, *clauses]
+    return [finite, *pronouns, *first, *rest, *clauses]
