@@ -15,16 +15,22 @@ from pathlib import Path
 
 import torch
 
-import cli
-from checkpoint import atomic_write, check_writable, reported, without_nan
-from cli import Parser, UserError, whole
-from corpus_cache import encode_pairs
-from data import NAMES, Corpora, Pairs, encode_valid, load_corpora, read_pairs
-from machine import pick_device
-from measure import (Run, attention_map, bleu_by_length, dispersion, fitting_bins, head_vectors, project,
-                     routing_statistics, scores, sentence_couplings, source_length)
-from transformer import COMPONENTS, KINDS
-from translate import load_run, translate_lines
+from nmt import flags
+
+from nmt.files import atomic_write, check_writable, reported
+from nmt.run_folder import without_nan
+from nmt.flags import Parser, UserError, whole
+from nmt.encoded import encode_pairs
+from nmt.corpus import NAMES, Corpora, Pairs, load_corpora, read_pairs
+from nmt.encoded import encode_valid
+from nmt.machine import pick_device
+from papers.measure import (Run, attention_map, bleu_by_length, dispersion, fitting_bins,
+                            head_vectors, project, routing_statistics, scores, sentence_couplings,
+                            source_length)
+from disagreement import MEASURED
+from transformer import COMPONENTS
+from nmt.run_folder import load_run
+from nmt.search import translate_lines
 
 LONGEST = 64                    # tokens of the sentence that is drawn
 FEW_HEADS = 8                   # up to here the heads of every layer are drawn as well
@@ -304,7 +310,7 @@ def command(args) -> None:
 
 def main(argv=None) -> int:
     """The command line; returns the exit status."""
-    return cli.run(command, parser(), argv)
+    return flags.run(command, parser(), argv)
 
 
 if __name__ == "__main__":

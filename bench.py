@@ -5,7 +5,7 @@
 
 The rows take turns, and are built anew for every turn; figures are medians. Batches are synthetic: random tokens in
 sentences whose lengths are spread like those of news text. Training is `train_mt.train_step`, decoding
-`translate.beam_search` with beam 4; torch.nn.Transformer runs through the same two. It keeps no keys and values from
+`search.beam_search` with beam 4; torch.nn.Transformer runs through the same two. It keeps no keys and values from
 step to step, so that its only way is to decode the whole prefix again.
 """
 import argparse
@@ -25,17 +25,22 @@ import torch.nn as nn
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
-import checkpoint
-import translate
+from nmt import files
+
+from nmt import search
+
 from attention import Cache
-from cli import Parser, real, run, whole
-from corpus_cache import EncodedPairs
-from data import EOS, PAD, SPECIAL_TOKENS, Batch, batches, collate
-from fast_routing import can_compile, install
-from machine import Machine, keep_freed_memory, pick_device, processor
-from torch_transformer import LogitsObjective, TorchTransformer
+from nmt.flags import Parser, real, run, whole
+from nmt.encoded import EncodedPairs
+from nmt.batches import Batch, batches, collate
+from nmt.tokenizer import EOS, SPECIAL_TOKENS
+from transformer import PAD
+from nmt.fast_routing import can_compile, install
+from nmt.machine import Machine, keep_freed_memory, pick_device, processor
+from papers.torch_transformer import LogitsObjective, TorchTransformer
 from train_mt import Objective, Step, train_step
-from transformer import KINDS, SIZES, Transformer, TransformerConfig
+from disagreement import MEASURED
+from transformer import SIZES, Transformer, TransformerConfig
 
 SPREAD, NOISE = 0.5, 0.2        # standard deviations of log source length, and of log (target / source length)
 BEAM, LENPEN = 4, 0.6
@@ -147,7 +152,7 @@ def decoding_work(corpus: EncodedPairs, args) -> list[tuple[torch.Tensor, int]]:
     order = np.argsort(corpus.source_lengths)
     order = [int(order[int((i + 0.5) * len(order) / args.sentences)]) for i in range(args.sentences)]
     lengths = [int(corpus.source_lengths[i] + 1) * BEAM for i in order]
-    found = [[order[i] for i in batch] for batch in translate.batches(lengths, 8192)]
+    found = [[order[i] for i in batch] for batch in search.batches(lengths, 8192)]
     return [(collate(corpus, indices).source, 1 + round(corpus.target_lengths[indices].mean())) for indices in found]
 
 
@@ -194,7 +199,7 @@ def decoding_speed(model, work, args, where: Machine) -> float:
     def decode(work):
         with torch.autocast(where.device.type, torch.bfloat16, enabled=args.amp):
             for source, length in work:
-                translate.beam_search(model, source.to(where.device), BEAM, LENPEN, max_length=length)
+                search.beam_search(model, source.to(where.device), BEAM, LENPEN, max_length=length)
     decode([(source, min(length, 3)) for source, length in work])
     return sum(len(source) for source, _ in work) / timed(lambda: decode(work), where)
 
@@ -355,7 +360,7 @@ def command(args) -> None:
     args.sentences = args.sentences or (512 if gpu else 32)
     args.rows = [name for name in table_rows() if name in args.rows or name == "linear"]
     if args.json:
-        checkpoint.check_writable(args.json, "--json")
+        files.check_writable(args.json, "--json")
     torch.set_num_threads(args.threads)
     keep_freed_memory()
     figures = measure(args, where)
@@ -367,7 +372,7 @@ def command(args) -> None:
     if figures["growth"]:
         print(f"\nMicroseconds of training per target token\n{growth_table(figures['growth'], args.lengths)}")
     if args.json:
-        checkpoint.atomic_write(args.json, json.dumps({"machine": computer(args, where), "settings": vars(args),
+        files.atomic_write(args.json, json.dumps({"machine": computer(args, where), "settings": vars(args),
                                                        "summary": found, **figures}, indent=1) + "\n")
 
 

@@ -27,13 +27,15 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from checkpoint import RunFolder, atomic_write
-from classify import accuracy, fit
-from cli import Parser, UserError, folder_name, real, run, whole
-from fast_routing import can_compile, install
-from logic_data import BINS, IDS, RAW_PAIRS, RELATIONS, encode, generate, read_files, relation, split, write_files
-from logic_model import QUERIES, LogicModel
-from machine import keep_freed_memory, pick_device
+from nmt.files import atomic_write
+from nmt.run_folder import RunFolder
+from tasks.classifier import accuracy, fit
+from nmt.flags import Parser, UserError, folder_name, real, run, whole
+from nmt.fast_routing import can_compile, install
+from tasks.logic_data import (BINS, IDS, RAW_PAIRS, RELATIONS, encode, generate, read_files,
+                              relation, split, write_files)
+from tasks.logic_model import QUERIES, LogicModel
+from nmt.machine import keep_freed_memory, pick_device
 from transformer import TransformerConfig, add_model_flags
 
 __all__ = ["relation", "LogicModel", "encode", "parser", "main"]

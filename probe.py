@@ -23,16 +23,18 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-import probe_model
-from checkpoint import RunFolder, atomic_write, reported
-from classify import accuracy, fit
-from cli import Parser, UserError, folder_name, real, run, whole
-from fast_routing import install
-from machine import keep_freed_memory, pick_device
-from probe_data import FILES, GROUPS, TASKS, TEXT_TASKS, Parts, download_task, read_task, read_text, text_task
-from probe_toy import toy_task
+from tasks import probe_model
+from nmt.files import atomic_write, reported
+from nmt.run_folder import RunFolder
+from tasks.classifier import accuracy, fit
+from nmt.flags import Parser, UserError, folder_name, real, run, whole
+from nmt.fast_routing import install
+from nmt.machine import keep_freed_memory, pick_device
+from tasks.probe_data import (FILES, GROUPS, TASKS, TEXT_TASKS, Parts, download_task, read_task,
+                              read_text, text_task)
+from tasks.probe_toy import toy_task
 from transformer import TransformerConfig, add_model_flags
-from translate import load_run
+from nmt.run_folder import load_run
 
 MODELS = {"baseline": ("linear", ()), "simple": ("dynamic", ()), "em": ("em", ()), "aggregation": ("em", ()),
           "disagreement": ("linear", ("output",)), "combined": ("em", ("output",))}             # --agg and --reg

@@ -21,19 +21,21 @@ from pathlib import Path
 
 import torch
 
-import checkpoint
-import evaluate
-import plan
-import render
+from nmt import files
+
+from nmt import evaluate
+from papers import plan
+from papers import render
 import train_mt
-from cli import Parser, UserError, run, whole
-from data import VOCAB_SIZES, load_corpora
-from jobs import ROOT, complete, duration, finished, metrics, read_note, train
-from machine import pick_device, processor
-from paper_tables import TABLES
-from plan import Run
+from nmt.flags import Parser, UserError, run, whole
+from nmt.corpus import load_corpora
+from nmt.tokenizer import VOCAB_SIZES
+from papers.jobs import ROOT, complete, duration, finished, metrics, read_note, train
+from nmt.machine import pick_device, processor
+from papers.tables import TABLES
+from papers.plan import Run
 from transformer import Transformer
-from translate import load_run
+from nmt.run_folder import load_run
 
 ROOT = Path(__file__).resolve().parent
 OWN = ("tables", "list", "dry_run", "seeds", "jobs", "store", "write_results", "runs", "device")
@@ -141,7 +143,7 @@ def hypotheses(job: Run, runs: str, pairs, device: torch.device) -> list[str]:
     model, tokenizer, settings = load_run(path.parent, "best", device)
     lines, *_ = evaluate.bleu(model, tokenizer, pairs, settings["beam"], settings["lenpen"], settings["lowercase"],
                               settings["amp"])
-    checkpoint.atomic_write(path, "".join(f"{line}\n" for line in lines))
+    files.atomic_write(path, "".join(f"{line}\n" for line in lines))
     return lines
 
 
@@ -253,7 +255,7 @@ def show(name: str, rows, args, pairs, device: torch.device) -> None:
         (ROOT / "results").mkdir(exist_ok=True)
         label = f".{stored['data']}-{stored['arch']}-{stored['steps']}" if stored.get("kind") == "table" else ""
         path = ROOT / "results" / f"{name}{label}.json"
-        checkpoint.atomic_write(path, json.dumps(render.portable(stored), indent=1, ensure_ascii=False) + "\n")
+        files.atomic_write(path, json.dumps(render.portable(stored), indent=1, ensure_ascii=False) + "\n")
         print(f"\nstored: results/{path.name}")
 
 

@@ -23,14 +23,17 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-import checkpoint
-import cli
-from cli import Parser, UserError, folder_name, real, whole
+from nmt import files
+from nmt import run_folder
+
+from nmt import flags
+
+from nmt.flags import Parser, UserError, folder_name, real, whole
 from data import (BatchDataset, add_data_flags, batches, corpus_tokenizer, encode_train, encode_valid, load_corpora,
                   load_tokenizer, padding_share, save_tokenizer)
-from evaluate import bleu, disagreement_scores, score_table, validate
-from fast_routing import can_compile, install
-from machine import Machine, agreed, check_fits, machine, stopped_by_signals
+from nmt.evaluate import bleu, disagreement_scores, score_table, validate
+from nmt.fast_routing import can_compile, install
+from nmt.machine import Machine, agreed, check_fits, machine, stopped_by_signals
 from nmt.loss import of_tokens
 from transformer import PAD, Transformer, TransformerConfig, add_model_flags
 
@@ -185,7 +188,7 @@ class Training:
     COUNTS = ("step", "place", "best", "seconds", "tokens", "window", "window_tokens", "norms", "bad")
 
     def __init__(self, args, config: TransformerConfig, where: Machine, compiled: bool = False):
-        checkpoint.seed(args.seed)
+        run_folder.seed(args.seed)
         self.args, self.where = args, where
         self.model = install(Transformer(config).to(where.device), compiled)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
@@ -196,20 +199,20 @@ class Training:
         self.window, self.window_tokens = torch.zeros(2, device=where.device), 0     # sums since the last log line
         self.norms = []                                  # of the gradients since then, each with the place it leads to
         self.bad = 0                                                         # steps in a row whose norm is not finite
-        checkpoint.seed(args.seed + 1_000_003 * where.rank)                  # every process has its own dropout
+        run_folder.seed(args.seed + 1_000_003 * where.rank)                  # every process has its own dropout
 
     def save(self, path) -> None:
         """Writes all that resuming exactly takes."""
-        checkpoint.save(path, {
+        run_folder.save(path, {
             "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state_dict(), "random": checkpoint.random_state(),
+            "schedule": self.schedule.state_dict(), "random": run_folder.random_state(),
             **{name: getattr(self, name) for name in self.COUNTS}})
 
     def resume(self, path) -> None:
         """Takes up what `save` wrote. Raises UserError for a checkpoint that is not one of such a run."""
         needs = ("model", "optimizer", "schedule", "random", *self.COUNTS)
-        state = checkpoint.load(path, self.where.device, needs)
-        checkpoint.load_model_state(self.model, state["model"], path)
+        state = run_folder.load(path, self.where.device, needs)
+        run_folder.load_model_state(self.model, state["model"], path)
         weights, like = [*self.model.parameters()], lambda value: (type(value), getattr(value, "shape", None))
         try:
             moments = state["optimizer"]["state"]
@@ -224,7 +227,7 @@ class Training:
         except Exception as error:                       # a foreign state errs in a way of its own
             raise UserError(f"{path}: its optimizer or its counts are not those of this run: use a checkpoint that the "
                             "run wrote itself, or train again under another --name") from error
-        checkpoint.set_random_state(state["random"])     # the first process's; for the others see `fit`
+        run_folder.set_random_state(state["random"])     # the first process's; for the others see `fit`
         vars(self).update((name, state[name]) for name in self.COUNTS)
 
 
@@ -304,11 +307,11 @@ def judge(job: Training, folder, encoded, pairs, tokenizer) -> None:
     for i in (job.step % len(lines), (job.step + len(lines) // 2) % len(lines)):
         say("    source      {}\n    reference   {}\n    translation {}".format(*lines[i]))
     if args.average:
-        checkpoint.save(folder.numbered(job.step), {"model": job.model.state_dict(), "step": job.step})
+        run_folder.save(folder.numbered(job.step), {"model": job.model.state_dict(), "step": job.step})
         folder.keep(args.average)
     if score > job.best:
         job.best = score
-        checkpoint.save(folder.best, {"model": job.model.state_dict(), "step": job.step})
+        run_folder.save(folder.best, {"model": job.model.state_dict(), "step": job.step})
     job.save(folder.last)
 
 
@@ -316,16 +319,16 @@ def test(job: Training, folder, encoded, corpora, tokenizer) -> None:
     """The last words of a run: test BLEU by beam search with its signature, speed, parameters, disagreement."""
     args = job.args
     if args.average:
-        state = checkpoint.average([folder.numbered(step) for step in folder.steps()])
-        checkpoint.save(folder.path / "average.pt", {"model": state, "step": job.step})
+        state = run_folder.average([folder.numbered(step) for step in folder.steps()])
+        run_folder.save(folder.path / "average.pt", {"model": state, "step": job.step})
     else:
-        state = checkpoint.load(folder.best, job.where.device, needs=("model",))["model"]
-    checkpoint.load_model_state(job.model, state, folder.path)
+        state = run_folder.load(folder.best, job.where.device, needs=("model",))["model"]
+    run_folder.load_model_state(job.model, state, folder.path)
     scores = disagreement_scores(validate(job.model, encoded, args.max_tokens, args.amp)[1])
     pairs = corpora.test or corpora.valid
     hypotheses, score, signature, speed = bleu(job.model, tokenizer, pairs, args.beam, args.lenpen, args.lowercase,
                                                args.amp)
-    checkpoint.atomic_write(folder.path / "test.hyp", "".join(f"{line}\n" for line in hypotheses))
+    files.atomic_write(folder.path / "test.hyp", "".join(f"{line}\n" for line in hypotheses))
     folder.append_metrics({
         "step": job.step, "test_bleu": score, "signature": signature, "set": "test" if corpora.test else "validation",
         "beam": args.beam, "lenpen": args.lenpen, "average": args.average, "disagreement": scores,
@@ -376,7 +379,7 @@ def train(args) -> None:
     flags = {name: value for name, value in vars(args).items() if name not in model and name not in ("name", "runs")}
     lengths = encoded["train"].source_lengths, encoded["train"].target_lengths
     flags["data_checksum"] = zlib.crc32(lengths[1], zlib.crc32(lengths[0]))      # a place in other text is no place
-    with checkpoint.RunFolder(path, {"model": model, **flags}, FREE) if where.first else contextlib.nullcontext() as folder:
+    with run_folder.RunFolder(path, {"model": model, **flags}, FREE) if where.first else contextlib.nullcontext() as folder:
         if where.first and not known:
             save_tokenizer(tokenizer, folder.tokenizer)
         job, last, stop = Training(args, config, where, compiled), path / "last.pt", []
@@ -405,7 +408,7 @@ def train(args) -> None:
 
 def main(argv=None) -> int:
     """The command line; returns the exit status."""
-    return cli.run(train, parser(), argv)
+    return flags.run(train, parser(), argv)
 
 
 if __name__ == "__main__":

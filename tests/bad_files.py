@@ -10,8 +10,10 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, models
 
-import checkpoint
-import data
+from nmt import run_folder
+
+from nmt import tokenizer
+
 
 TEXTS = {                                         # NAME.en, NAME.de
     "good": ("the dog sees a man\n" * 20 + "a man sees the dog\n" * 20,
@@ -40,7 +42,7 @@ def bomb(path: Path) -> None:
 
 def edited(path: Path, **changes) -> None:
     """Changes entries of a checkpoint, or with None takes them out."""
-    state = {**checkpoint.load(path), **changes}
+    state = {**run_folder.load(path), **changes}
     torch.save({name: value for name, value in state.items() if value is not None}, path)
 
 
@@ -53,7 +55,7 @@ def configured(folder: Path, **changes) -> None:
 
 def word_level(path: Path) -> None:
     """Another library user's tokenizer, with our special tokens."""
-    vocabulary = {token: i for i, token in enumerate([*data.SPECIAL_TOKENS, "the", "dog"])}
+    vocabulary = {token: i for i, token in enumerate([*tokenizer.SPECIAL_TOKENS, "the", "dog"])}
     Tokenizer(models.WordLevel(vocabulary, unk_token="the")).save(str(path))
 
 
@@ -80,7 +82,7 @@ DAMAGE = {                                        # what happened to a copy of t
     "hostile": both(lambda path: torch.save({"format": 1, "model": Hostile()}, path)),
     "pickled": both(lambda path: path.write_bytes(pickle.dumps({"format": 1, "model": Hostile()}))),
     "bomb": both(bomb), "huge": both(huge),
-    "newer": both(lambda path: edited(path, format=checkpoint.FORMAT + 1)),
+    "newer": both(lambda path: edited(path, format=run_folder.FORMAT + 1)),
     "reshaped": both(lambda path: edited(path, model=WEIGHT)),
     "unstepped": lambda folder: edited(folder / "last.pt", optimizer={"state": {}, "param_groups": []}),
     "misplaced": lambda folder: edited(folder / "last.pt", place=("a", "b")),
@@ -89,7 +91,7 @@ DAMAGE = {                                        # what happened to a copy of t
     "unrandom": lambda folder: edited(folder / "last.pt", random={"torch": torch.zeros(3)}),
     "partial": lambda folder: edited(folder / "last.pt", optimizer=None),
     "nan": lambda folder: edited(folder / "best.pt", model={
-        name: weight * torch.nan for name, weight in checkpoint.load(folder / "best.pt")["model"].items()}),
+        name: weight * torch.nan for name, weight in run_folder.load(folder / "best.pt")["model"].items()}),
     "unconfigured": lambda folder: (folder / "config.json").write_text("{"),
     "future": lambda folder: configured(folder, format=99),
     "winged": lambda folder: configured(folder, wings=2), "wide": lambda folder: configured(folder, d_model=10 ** 9),

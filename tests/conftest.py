@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+TESTS = Path(__file__).resolve().parent
+sys.path[:0] = [str(TESTS.parent), str(TESTS)]
 torch.set_num_threads(1)                          # the tensors are too small to share out
 
 HARD_VOTES = {                                    # [2, M, N, D] of the given N and D

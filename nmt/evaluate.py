@@ -1,0 +1,118 @@
+"""How a translation model is judged: cross-entropy, BLEU, and how much its heads disagree.
+
+The disagreement scores are those of Li et al. 2018, section 5.5, Tables 4 and 5.
+"""
+import math
+import time
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from disagreement import MEASURED, layer_disagreement
+from nmt.batches import BatchDataset, batches
+from nmt.loss import of_tokens
+from nmt.search import translate_lines
+from transformer import PAD
+
+
+@torch.no_grad()
+def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float, dict]:
+    """Cross-entropy per target token (nats), and D of every kind and layer on a corpus.
+
+    The second is {component: {kind: [D of layer 1, ...]}}, D averaged over the sentences, positions by the literal
+    sum of Li 2018 Eq. 2 (the other kinds over the valid positions of a batch).
+    """
+    device, training = next(model.parameters()).device, model.training
+    model.eval()
+    nll, count, sentences, D = 0.0, 0, 0, {}
+    found = batches(encoded.source_lengths, encoded.target_lengths, max_tokens, shuffle=False)
+    for batch in DataLoader(BatchDataset(encoded, found), batch_size=None, generator=torch.Generator()):
+        source, target = (x.to(device) for x in batch)
+        target_in, target_out = target[:, :-1], target[:, 1:]                # [B, L_t]
+        with torch.autocast(device.type, torch.bfloat16, enabled=amp):
+            hidden, heads = model.hidden(source, target_in, need_weights=True)             # [B, L_t, d]
+            tokens = int((target_out != PAD).sum())
+            nll += of_tokens(hidden, model.output.weight, target_out, PAD, tokens).item()
+        count += tokens
+        sentences += len(source)
+        for component, layers in heads.items():
+            for kind in MEASURED:
+                now = [layer_disagreement(kind, component, h, source != PAD, target_out != PAD, "sum") for h in layers]
+                now = torch.stack(now).double() * len(source)                # [layers]
+                before = D.setdefault(component, {}).get(kind, 0)
+                D[component][kind] = before + now
+    model.train(training)
+    return nll / count, {c: {k: (sums / sentences).tolist() for k, sums in kinds.items()} for c, kinds in D.items()}
+
+
+def disagreement_scores(D: dict) -> dict:
+    """exp(D) by component and kind: the exponential of the mean over the layers (Li 2018 Table 4), in (0, 1]."""
+    return {c: {k: math.exp(sum(layers) / len(layers)) for k, layers in kinds.items()} for c, kinds in D.items()}
+
+
+def score_table(scores: dict) -> str:
+    """exp(D) as a small table, a row per component, a column per kind."""
+    rows = [f"  {'':6}" + "".join(f"{kind:>10}" for kind in MEASURED)]
+    rows += [f"  {c:6}" + "".join(f"{kinds[kind]:10.3f}" for kind in MEASURED) for c, kinds in scores.items()]
+    return "\n".join(rows)
+
+
+def bleu(model, tokenizer, pairs, beam: int, lenpen: float, lowercase: bool = False, amp: bool = False):
+    """(hypotheses, sacreBLEU, signature, sentences per second) of a model's translation of pairs."""
+    started = time.perf_counter()
+    with torch.autocast(next(model.parameters()).device.type, torch.bfloat16, enabled=amp):
+        hypotheses = translate_lines(model, tokenizer, pairs.source, beam=beam, lenpen=lenpen)
+    seconds = time.perf_counter() - started
+    return hypotheses, *corpus_bleu(hypotheses, pairs.target, lowercase), len(hypotheses) / seconds
+
+
+# ---- Scores of lines of text
+
+def corpus_bleu(hypotheses, references, lowercase: bool = False) -> tuple[float, str]:
+    """The sacreBLEU score (0..100) of lines against one reference each, and its signature; lowercase: without case."""
+    from sacrebleu.metrics import BLEU
+    metric = BLEU(lowercase=lowercase, force=True)
+    return metric.corpus_score(list(hypotheses), [list(references)]).score, str(metric.get_signature())
+
+
+def paired_bootstrap(systems, references, lowercase: bool = False) -> str:
+    """A table of sacreBLEU's paired bootstrap test (Koehn 2004): systems [(name, lines), ...], the first the baseline.
+
+    p is the chance that the baseline would look as different as this by the choice of the test sentences alone.
+    """
+    from sacrebleu.metrics import BLEU
+    from sacrebleu.significance import PairedTest
+    metric = BLEU(lowercase=lowercase, force=True)
+    signatures, columns = PairedTest(systems, {"BLEU": metric}, [references], test_type="bs")()
+    width = max(len(name) for name, _ in systems)
+    rows = [f"{'run':<{width}}   BLEU   mean ± 95% CI           p"]
+    for (name, lines), result in zip(systems, columns["BLEU"]):
+        same = lines == systems[0][1]                                        # sacreBLEU would give them the smallest p
+        p = "baseline" if result.p_value is None else "identical" if same else f"{result.p_value:.4f}"
+        rows.append(f"{name:<{width}}  {result.score:5.2f}  {result.mean:6.2f} ± {result.ci:4.2f}  {p:>10}")
+    return "\n".join(rows + [str(signatures["BLEU"])])
+
+
+def sign_test(baseline, other, references, lowercase: bool = False) -> tuple[int, int, float]:
+    """(better, worse, p): the two-sided sign test of Collins, Koehn and Kučerová 2005, which Li 2018 and Gu 2019 use.
+
+    A sentence of `other` is better where it raises the baseline's BLEU when it takes the place of the baseline's, and
+    worse where it lowers it. p is the chance of so uneven a split of the sentences that differ, were both as likely.
+    """
+    from sacrebleu.metrics import BLEU
+    from scipy.stats import binomtest
+    metric = BLEU(lowercase=lowercase, force=True)
+
+    def statistics(lines):                               # [sentences, 10]: what BLEU is made of adds up
+        scores = [metric.corpus_score([line], [[reference]]) for line, reference in zip(lines, references)]
+        return np.array([[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores])
+
+    def bleu(sums):
+        sums = sums.tolist()
+        return BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9]).score
+    ours, theirs = statistics(other), statistics(baseline)
+    whole = theirs.sum(0)
+    changes = np.array([bleu(whole - old + new) for old, new in zip(theirs, ours)]) - bleu(whole)
+    better, worse = int((changes > 0).sum()), int((changes < 0).sum())
+    return better, worse, binomtest(better, better + worse).pvalue if better + worse else 1.0

@@ -1,0 +1,1 @@
+"""The published numbers, what is measured beside them, and the figures."""

@@ -1,0 +1,347 @@
+"""Beam search against brute force and a slow twin; lines of any kind in, as many out."""
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from nmt import batches
+from nmt import corpus
+from nmt import tokenizer
+
+from nmt import search
+
+from nmt.encoded import encode_pairs
+from nmt.tokenizer import BOS, EOS
+from transformer import PAD
+from transformer import Transformer, TransformerConfig
+from nmt.search import beam_search, expand, translate_lines, translate_nbest
+
+TEXT = ["a man sees the dog.", "the dog sees a man.", "ein Mann sieht den Hund.", "der Hund sieht einen Mann."] * 3
+
+
+class Planned(Transformer):
+    """A model whose translations end where the plan says, whatever its weights: plan(words so far [L], words of the
+    source [B, 1]) -> whether the next token is EOS [B, L]."""
+    plan = None
+
+    def decode(self, target, memory, cache=None):
+        words = torch.arange(target.shape[1]) + (0 if cache is None else cache.length)
+        logits = super().decode(target, memory, cache)
+        if self.plan:
+            ends = self.plan(words, memory.mask.sum(1, keepdim=True) - 1)
+            logits[..., EOS] += torch.where(ends, 50.0, -50.0)
+        return logits
+
+
+def like_the_source(words, source_words):
+    """A plan: as many words as the source has."""
+    return words >= source_words
+
+
+def never(words, source_words):
+    """A plan: no end but the limit."""
+    return torch.zeros(len(source_words), len(words), dtype=torch.bool)
+
+
+def at_once_or_never(words, source_words):
+    """A plan: EOS first of all, or not at all."""
+    return (words == 0).expand(len(source_words), -1)
+
+
+def tiny(vocab_size=7, seed=0, plan=None, **flags):
+    """A random model in float64, its weights made larger so that its choices differ from step to step."""
+    torch.manual_seed(seed)
+    model = Planned(TransformerConfig(vocab_size, 16, 2, 2, 32, dropout=0.1, tie="none", **flags)).double().eval()
+    model.plan = plan
+    for name, weight in model.named_parameters():
+        if "norm" not in name:
+            weight.data.mul_(3 if "embedding" in name else 2)
+    return model
+
+
+def sentences(seed=1, count=6, longest=9, words=(3, 4, 5, 6)):
+    """Random padded sentences [B, L_s] of different lengths."""
+    pick = random.Random(seed)
+    rows = [pick.choices(words, k=pick.randint(1, longest)) + [EOS] for _ in range(count)]
+    width = max(map(len, rows))
+    return torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
+
+
+def log_p(model, sentence, words):
+    """log P of the words and EOS, from one full pass without a cache."""
+    y = torch.tensor([[BOS, *words, EOS]])
+    logits = model.decode(y[:, :-1], model.encode(sentence[sentence != PAD].unsqueeze(0)))
+    return logits.log_softmax(-1).gather(-1, y[:, 1:, None]).sum().item()
+
+
+def lp(length, lenpen):
+    return ((5 + length) / 6) ** lenpen
+
+
+def slow_beam_search(model, sentence, beam, lenpen, limit, nbest):
+    """(results, steps) of the same search for one sentence: plain lists, full passes, no cache, no early stop."""
+    memory, live, ended = model.encode(sentence[sentence != PAD].unsqueeze(0)), [(0.0, [])], []
+    for t in range(1, limit + 1):
+        candidates = []
+        for total, words in live:
+            logits = model.decode(torch.tensor([[BOS, *words]]), memory)
+            for token, p in enumerate(logits[0, -1].log_softmax(-1).tolist()):
+                if token not in (PAD, BOS) and (token == EOS or t < limit):
+                    candidates.append((total + p, [*words, token]))
+        candidates.sort(reverse=True)
+        ended += [(p / lp(t, lenpen), words[:-1]) for p, words in candidates[:beam] if words[-1] == EOS]
+        live = [x for x in candidates if x[1][-1] != EOS][:beam]
+        if len(ended) >= beam:
+            break
+    return sorted(ended, reverse=True)[:nbest], t
+
+
+# Beam search
+
+@pytest.mark.parametrize("lenpen", [0.0, 0.6, 2.0])
+def test_beam_search_against_exhaustive_enumeration(lenpen):
+    model, source = tiny(6), sentences(words=(3, 4, 5), count=4)
+    for sentence, found in zip(source, beam_search(model, source, beam=64, lenpen=lenpen, max_length=4, nbest=40)):
+        every = [list(words) for n in range(4) for words in itertools.product((3, 4, 5), repeat=n)]
+        best = sorted(((log_p(model, sentence, words) / lp(len(words) + 1, lenpen), words) for words in every),
+                      reverse=True)
+        assert [h.tokens for h in found] == [words for _, words in best]
+        assert [h.score for h in found] == pytest.approx([score for score, _ in best], abs=1e-9)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("agg", ["linear", "em"])
+@pytest.mark.parametrize("beam, nbest, lenpen", [(1, 1, 0.6), (2, 1, 0.6), (3, 3, 0.0), (4, 2, 3.0)])
+def test_beam_search_against_its_slow_twin(agg, beam, nbest, lenpen):
+    """With EM routing everywhere and capsule attention two sentences must do: its passes are slow."""
+    routed = dict(agg="em", agg_at=("enc", "cross", "dec"), capsule=("enc", "dec"))
+    model = tiny(**(routed if agg == "em" else {}))
+    source = sentences(count=2 if agg == "em" else 5)
+    results = beam_search(model, source, beam, lenpen, max_length=8, nbest=nbest)
+    for sentence, found in zip(source, results):
+        expected, _ = slow_beam_search(model, sentence, beam, lenpen, 8, nbest)
+        assert [h.tokens for h in found] == [words for _, words in expected]
+        assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-9)
+
+
+@pytest.mark.parametrize("lenpen", [0.6, 3.0])
+def test_the_search_stops_only_where_nothing_better_can_come(lenpen, monkeypatch):
+    model, steps = tiny(seed=2), []
+    decode = model.decode
+    for sentence in sentences(count=8):
+        monkeypatch.setattr(model, "decode", lambda *args: steps.append(1) or decode(*args))
+        ((found,),) = beam_search(model, sentence.unsqueeze(0), 4, lenpen, max_length=14)
+        monkeypatch.undo()
+        (expected,), all_steps = slow_beam_search(model, sentence, 4, lenpen, 14, 1)
+        assert found.tokens == expected[1]
+        assert len(steps) <= all_steps
+        steps.clear()
+
+
+def test_the_search_stops_as_soon_as_nothing_better_can_come(monkeypatch):
+    """The empty translation has almost all of P, and no other one will ever end: one step settles it."""
+    model, steps = tiny(plan=at_once_or_never), []
+    decode = model.decode
+    monkeypatch.setattr(model, "decode", lambda *args: steps.append(1) or decode(*args))
+    found = beam_search(model, sentences(), 4, 0.6, max_length=14)
+    assert len(steps) == 1 and all(best.tokens == [] for best, in found)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("plan", [None, like_the_source])
+def test_beam_1_is_greedy_search(plan):
+    model, source = tiny(plan=plan), sentences(count=8)
+    for sentence, (found,) in zip(source, beam_search(model, source, beam=1, max_length=12)):
+        words, alone = [], sentence[sentence != PAD].unsqueeze(0)
+        while len(words) < 11:
+            logits = model.decode(torch.tensor([[BOS, *words]]), model.encode(alone))
+            logits[:, :, [PAD, BOS]] = -math.inf
+            token = int(logits[0, -1].argmax())
+            if token == EOS:
+                break
+            words.append(token)
+        assert found.tokens == words
+        assert plan is None or len(words) == alone.shape[1] - 1
+
+
+@pytest.mark.parametrize("plan", [None, like_the_source])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_translation_does_not_depend_on_its_batch_and_dropping_changes_nothing(beam, plan):
+    """With the plan, sentences of 1 to 9 words leave the batch when they are done."""
+    model, source = tiny(plan=plan), sentences(count=12)
+    lengths = (source != PAD).sum(1).tolist()
+    together = beam_search(model, source, beam, nbest=beam)
+    assert plan is None or [len(found[0].tokens) + 1 for found in together] == lengths
+    for i, length in enumerate(lengths):
+        (alone,) = beam_search(model, source[i:i + 1, :length], beam, nbest=beam)
+        assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
+        assert [h.score for h in alone] == pytest.approx([h.score for h in together[i]], abs=1e-9)
+    backwards = beam_search(model, source.flip(0), beam, nbest=beam)[::-1]
+    assert [[h.tokens for h in found] for found in backwards] == [[h.tokens for h in found] for found in together]
+
+
+def test_the_nbest_are_sorted_distinct_and_scored_as_the_full_pass_scores_them():
+    model, source = tiny(), sentences()
+    for sentence, found in zip(source, beam_search(model, source, beam=6, lenpen=0.6, nbest=5)):
+        assert len(found) == 5 and len({tuple(h.tokens) for h in found}) == 5
+        assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+        for h in found:
+            assert h.score == pytest.approx(log_p(model, sentence, h.tokens) / lp(len(h.tokens) + 1, 0.6), abs=1e-9)
+
+
+def test_length_limits():
+    """1.5 times the source's tokens, EOS among them, plus 20, or max_length; the translation's EOS counts."""
+    source = torch.tensor([[EOS] + [PAD] * 9, [3, EOS] + [PAD] * 8, [3, 4, EOS] + [PAD] * 7, [3] * 9 + [EOS]])
+    assert search.length_limit(source).tolist() == [21, 23, 24, 35]
+    model = tiny(plan=never)
+    for beam in (1, 2):
+        assert [len(found[0].tokens) for found in beam_search(model, source, beam)] == [20, 22, 23, 34]
+        assert [len(found[0].tokens) for found in beam_search(model, source, beam, max_length=5)] == [4] * 4
+        assert all(found[0].tokens == [] for found in beam_search(model, source, beam, max_length=1))
+    with pytest.raises(ValueError, match="nbest=3"):
+        beam_search(model, source, beam=2, nbest=3)
+
+
+def test_scores_are_float32_under_bfloat16():
+    logits, last = torch.randn(6, 50).bfloat16(), torch.tensor([False, True])
+    scores, parents, ids, ends = expand(logits, torch.zeros(2, 3), 3, last)
+    exact = logits.float().log_softmax(-1).view(2, 3, 50)
+    assert scores.dtype == ends.dtype == torch.float32
+    assert torch.equal(scores[0], exact[0, parents[0], ids[0]]) and scores[1].isneginf().all()
+    assert torch.equal(ends[1], exact[1, :, EOS])
+    model, source = tiny().float(), sentences()
+    with torch.autocast("cpu", torch.bfloat16):
+        results = beam_search(model, source, beam=3)
+    for sentence, (found,) in zip(source, results):
+        expected = log_p(model, sentence, found.tokens) / lp(len(found.tokens) + 1, 0.6)
+        assert found.score == pytest.approx(expected, rel=0.05, abs=0.1)
+
+
+# Lines of text
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tokenizer.train_tokenizer(TEXT, 290)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    return small(tokenizer)
+
+
+def small(tokenizer, seed=0):
+    """A random model for text, in float32."""
+    torch.manual_seed(seed)
+    return Transformer(TransformerConfig(tokenizer.get_vocab_size(), 16, 2, 1, 32, tie="none")).eval()
+
+
+def by_slow_search(model, tokenizer, line, beam, nbest=1, lenpen=0.6):
+    """[(text, score), ...] of a line by the slow twin, its source as in training: the tokens, then EOS."""
+    source = torch.tensor([*tokenizer.encode(line).ids, EOS])
+    found, _ = slow_beam_search(model, source, beam, lenpen, len(source) * 3 // 2 + 20, nbest)
+    return [(search.one_line(tokenizer.decode(words)), score) for score, words in found]
+
+
+@torch.no_grad()
+def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizer):
+    lines = ["the dog", "", "a man sees the dog. " * 3, " \t\u3000", "a"]
+    together = translate_nbest(model, tokenizer, lines, beam=2, max_tokens=30, lenpen=1.5, nbest=2)
+    for line, found in zip(lines, together, strict=True):
+        want = by_slow_search(model, tokenizer, line, 2, 2, 1.5) if line.strip() else [("", 0.0)]
+        assert [x.text for x in found] == [text for text, _ in want]
+        assert [x.score for x in found] == pytest.approx([score for _, score in want], rel=1e-4)
+    assert translate_lines(model, tokenizer, lines, beam=2, lenpen=1.5) == [found[0].text for found in together]
+    assert translate_lines(model, tokenizer, []) == []
+    (plain,), (long,) = (translate_nbest(model, tokenizer, lines[:1], beam=2, lenpen=x)[0] for x in (0, 5))
+    assert plain.score < long.score < 0           # the penalty divides
+
+
+def test_every_line_is_searched_as_in_training_and_gets_its_own_translation(model, tokenizer, monkeypatch):
+    """A search that copies its source: lines of all lengths come back as they went in, n-best in order."""
+    calls = []
+
+    def copying(model, source, beam=None, lenpen=None, max_length=None, nbest=None):
+        calls.append((source, beam, lenpen, max_length, nbest))
+        words = [[token for token in row if token not in (PAD, EOS)] for row in source.tolist()]
+        return [[search.Hypothesis(row, -n) for n in range(nbest)] for row in words]
+    monkeypatch.setattr(translate, "beam_search", copying)
+    lines = [" ".join(["a man", "der Hund", "x", "sieht"][i % 4:] * (1 + i * 7 % 5)) for i in range(20)]
+    found = translate_nbest(model, tokenizer, lines, beam=3, lenpen=1.5, max_tokens=100, nbest=2)
+    assert found == [[(line, 0), (line, -1)] for line in lines]
+    assert all(options == [3, 1.5, None, 2] for _, *options in calls)
+    assert all(len(source) == 1 or source.numel() * 3 <= 100 for source, *_ in calls) and len(calls) < 20
+    encoded = encode_pairs(tokenizer, corpus.Pairs(lines, lines))
+    trained = [row.tolist() for i in range(20) for row in batches.collate(encoded, np.array([i])).source]
+    searched = [row[row != PAD].tolist() for source, *_ in calls for row in source]
+    assert sorted(searched) == sorted(trained)
+    calls.clear()
+    assert translate_lines(model, tokenizer, lines) == lines
+    assert all(options == [4, 0.6, None, 1] for _, *options in calls)        # the defaults
+
+
+def test_translating_leaves_the_training_mode(model, tokenizer):
+    model.train()
+    first = translate_lines(model, tokenizer, TEXT[:2], beam=1)
+    assert model.training
+    assert first == translate_lines(model.eval(), tokenizer, TEXT[:2], beam=1)      # no dropout was at work
+    assert not model.training
+
+
+def test_batches_hold_all_lines_within_max_tokens():
+    lengths = [random.Random(0).randint(1, 40) for _ in range(100)] + [500]
+    found = search.batches(lengths, 100)
+    assert sorted(sum(found, [])) == list(range(101)) and found[0] == [100]
+    assert all(len(batch) * max(lengths[i] for i in batch) <= 100 for batch in found[1:])
+    assert len(found) < 40
+
+
+def test_pieces_of_long_lines(tokenizer):
+    cut = lambda line, limit=20: search.pieces(line, tokenizer, limit)
+    for line in ("The dog sees. A man sees! " * 9, "word " * 50, "x" * 900, "猫が見る。犬が見る。" * 8, "😀 " * 30):
+        assert "".join(text for text, _ in cut(line)).replace(" ", "") == line.replace(" ", "")      # nothing is lost
+        assert all(0 < len(ids) <= 20 and ids == tokenizer.encode(text).ids for text, ids in cut(line))
+    assert [text for text, _ in cut("The dog sees it. A man sees! " * 2)] == ["The dog sees it.", "A man sees!"] * 2
+    assert [text for text, _ in cut("the dog sees a man")] == ["the dog sees a man"]
+    long = "A" * 1001
+    assert [(text, ids is None) for text, ids in cut(f"a dog {long} a man")] == \
+        [("a dog", False), (long, True), ("a man", False)]
+
+
+def test_long_lines_are_translated_in_pieces_and_joined(model, tokenizer):
+    line = "a man sees the dog. " * 4
+    length = len(tokenizer.encode("a man sees the dog.").ids)
+    parts = translate_nbest(model, tokenizer, ["a man sees the dog."], beam=3, nbest=3)[0]
+    whole, = translate_nbest(model, tokenizer, [line], beam=3, nbest=3, max_source=length)
+    assert [x.text for x in whole] == [" ".join([x.text] * 4) for x in parts]
+    assert [x.score for x in whole] == pytest.approx([4 * x.score for x in parts], rel=1e-5)
+
+
+def test_a_line_of_a_million_characters(model, tokenizer):
+    assert translate_lines(model, tokenizer, ["x" * 10 ** 6, "a"], beam=1)[0] == "x" * 10 ** 6
+    line = "x" * 500 + " " + "a man sees the dog " * 10_000
+    found = search.pieces(line, tokenizer, 512)
+    assert len(found) > 10 and all(len(ids) <= 512 for _, ids in found)
+
+
+def test_any_unicode_gives_one_line_each(model, tokenizer):
+    pick = random.Random(5)
+    odd = "\0\x07\x1b\x85\u2028\u2029\u200f\u202e\ufeff\ud800\udfff\U0010ffff\u0301\t\x0b\x0c\x1c"
+    ranges = [(0, 0x7f), (0, 0x7ff), (0x590, 0x6ff), (0x4e00, 0x9fff), (0xd000, 0xffff), (0x1f300, 0x1f6ff)]
+    lines = []
+    for _ in range(200):
+        low, high = pick.choice(ranges)
+        lines.append("".join(pick.choice(odd) if pick.random() < 0.1 else chr(pick.randint(low, high))
+                             for _ in range(pick.randint(0, 12))))
+    found = translate_lines(model, tokenizer, lines, beam=1)
+    assert len(found) == 200
+    assert all(len(text.splitlines()) <= 1 and text.encode() is not None for text in found)
+    assert sum(map(bool, found)) > 150
+
+
+def test_a_model_whose_scores_are_no_numbers_still_gives_a_line_each(tokenizer):
+    model = small(tokenizer)
+    model.output.weight.data.fill_(math.nan)
+    assert translate_nbest(model, tokenizer, ["a dog", ""], beam=2) == [[("", -math.inf)], [("", 0.0)]]

@@ -1,0 +1,225 @@
+"""translate.py's scores, its command and its errors."""
+import io
+import json
+import math
+import sys
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from nmt import run_folder
+
+from nmt import tokenizer
+
+from nmt import evaluate
+from nmt import search
+import translate
+from test_translate import TEXT, by_slow_search, model, small, tokenizer     # model and tokenizer are fixtures
+from nmt.evaluate import corpus_bleu
+from nmt.run_folder import load_run
+
+
+# Scores
+
+def test_corpus_bleu_is_sacrebleus():
+    from sacrebleu import corpus_bleu as expected
+    references = [line.replace("sees", "saw") for line in TEXT]
+    score, signature = corpus_bleu(TEXT, references)
+    assert score == expected(TEXT, [references]).score and 0 < score < 100
+    assert "case:mixed" in signature and "tok:13a" in signature
+    shouted = [line.upper() for line in references]
+    assert corpus_bleu(shouted, references)[0] < 5
+    score, signature = corpus_bleu(shouted, references, lowercase=True)
+    assert score == pytest.approx(100) and "case:lc" in signature
+
+
+def test_paired_bootstrap_tells_runs_apart():
+    references = [f"the dog number {i} sees a man and a cat" for i in range(60)]
+    worse = [line.replace("sees", "saw") if i % 2 else line for i, line in enumerate(references)]
+    table = evaluate.paired_bootstrap([("runs/worse", worse), ("runs/same", references)], references).splitlines()
+    assert "baseline" in table[1] and table[1].split()[0] == "runs/worse"
+    assert table[2].split()[:2] == ["runs/same", "100.00"] and float(table[2].split()[-1]) < 0.01
+    alike = evaluate.paired_bootstrap([("a", worse), ("b", worse)], references).splitlines()
+    assert alike[2].endswith(" identical")
+
+
+# The command
+
+def write_run(folder, tokenizer, seed=0):
+    """A run folder with random weights, as training leaves it."""
+    model = small(tokenizer, seed)
+    folder.mkdir()
+    settings = {"format": run_folder.FORMAT, "data": "toy", "model": asdict(model.config)}
+    (folder / "config.json").write_text(json.dumps(settings))
+    tokenizer.save_tokenizer(tokenizer, folder / "tokenizer.json")
+    run_folder.save(folder / "best.pt", {"model": model.state_dict()})
+    return model
+
+
+@pytest.fixture
+def runs(tmp_path, tokenizer, monkeypatch):
+    """Two run folders, NAME and OTHER, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "NAME", tokenizer), write_run(tmp_path / "OTHER", tokenizer, seed=1)
+    return tmp_path
+
+
+@torch.no_grad()
+def best(model, tokenizer, line):
+    """The best translation with beam 2, by the slow search."""
+    return by_slow_search(model, tokenizer, line, beam=2)[0][0]
+
+
+def pipe(monkeypatch, content: bytes):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def test_load_run(runs, tokenizer):
+    model, loaded, settings = load_run("NAME")
+    assert not model.training and settings["data"] == "toy"
+    assert loaded.encode(TEXT[0]).ids == tokenizer.encode(TEXT[0]).ids
+    expected = small(tokenizer).state_dict()
+    assert all(torch.equal(weight, expected[name]) for name, weight in model.state_dict().items())
+
+
+def test_another_checkpoint_holds_its_own_weights(runs, tokenizer):
+    other = small(tokenizer, seed=7).state_dict()
+    run_folder.save(runs / "NAME" / "last.pt", {"model": other})
+    model, *_ = load_run("NAME", "last")
+    assert all(torch.equal(weight, other[name]) for name, weight in model.state_dict().items())
+
+
+def test_command_searches_as_it_was_told(runs, monkeypatch, capfd):
+    """The flags, and what holds without them, as they reach the search: of the run, and of the one it is compared to."""
+    calls = []
+
+    def search(model, tokenizer, lines, beam, lenpen, max_tokens, nbest, progress):
+        calls.append((lines, beam, lenpen, max_tokens, nbest))
+        return [[search.Translation(f"this is line {i}", -1.0)] * nbest for i in range(len(lines))]
+    monkeypatch.setattr(translate, "translate_nbest", search)
+    (runs / "in.txt").write_text("\n".join(TEXT))
+    (runs / "ref.txt").write_text("\n".join(f"this is line {i}" for i in range(len(TEXT))))
+    flags = ["NAME", "--input", "in.txt", "--reference", "ref.txt", "--compare", "OTHER"]
+    assert translate.main(flags) == 0
+    assert translate.main(flags + "--beam 7 --lenpen 1.5 --max-tokens 99 --nbest 3".split()) == 0
+    assert calls == [(TEXT, 4, 0.6, 8192, 1)] * 2 + [(TEXT, 7, 1.5, 99, 3)] * 2
+    found = capfd.readouterr()
+    assert found.out.splitlines()[:len(TEXT)] == [f"this is line {i}" for i in range(len(TEXT))]
+    assert found.err.startswith("BLEU 100.00  nrefs:1|case:mixed|")
+    assert translate.parser().parse_args(["NAME"]).checkpoint == "best"
+
+
+def test_command_as_a_filter(runs, model, tokenizer, monkeypatch, capfd):
+    pipe(monkeypatch, b"\xef\xbb\xbfa man\r\n\n" + "the dög\u2028sees".encode())
+    assert translate.main(["NAME", "--device", "cpu", "--beam", "2"]) == 0
+    first, last = (best(model, tokenizer, line) for line in ("a man", "the dög\u2028sees"))
+    assert capfd.readouterr().out == f"{first}\n\n{last}\n"
+    pipe(monkeypatch, b"")
+    assert translate.main(["NAME"]) == 0 and capfd.readouterr().out == ""
+
+
+def test_command_with_files_nbest_and_scores(runs, model, tokenizer, capfd):
+    (runs / "in.txt").write_text("a man\n\nthe dog\n")
+    flags = ["NAME", "--input", "in.txt", "--output", "out.txt", "--nbest", "2", "--scores", "--beam", "3"]
+    assert translate.main(flags) == 0 and capfd.readouterr().out == ""
+    rows = [row.split("\t") for row in (runs / "out.txt").read_text().splitlines()]
+    first, last = (by_slow_search(model, tokenizer, line, 3, 2) for line in ("a man", "the dog"))
+    expected = [("1", *x) for x in first] + [("2", "", 0.0)] + [("3", *x) for x in last]
+    assert [(number, text) for number, _, text in rows] == [(number, text) for number, text, _ in expected]
+    scores = [score for *_, score in expected]
+    assert [float(score) for _, score, _ in rows] == pytest.approx(scores, abs=2e-4)
+
+
+def test_command_scores_and_compares(runs, capfd):
+    (runs / "in.txt").write_text("\n".join(TEXT))
+    assert translate.main(["OTHER", "--input", "in.txt", "--output", "reference.txt", "--beam", "1"]) == 0
+    flags = ["--input", "in.txt", "--reference", "reference.txt", "--beam", "1", "--lowercase"]
+    assert translate.main(["OTHER", *flags]) == 0
+    captured = capfd.readouterr()
+    assert captured.out == (runs / "reference.txt").read_text()
+    assert captured.err.startswith("BLEU 100.00  nrefs:1|case:lc|")
+    assert translate.main(["NAME", *flags, "--compare", "OTHER"]) == 0
+    table = capfd.readouterr().err.splitlines()
+    assert len(table) == 5 and table[2].startswith("OTHER  100.00") and table[3].startswith("NAME ")
+    assert "|bs:1000|seed:12345|" in table[4]
+
+
+def test_command_on_a_terminal(runs, model, tokenizer, monkeypatch, capfd):
+    terminal = io.StringIO("a man\n\nthe dog\n")
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdin", terminal)
+    assert translate.main(["NAME", "--beam", "2"]) == 0
+    found = [best(model, tokenizer, line) for line in ("a man", "the dog")]
+    assert capfd.readouterr().out == f"> {found[0]}\n> \n> {found[1]}\n> \n"
+
+
+ERRORS = {
+    "no run folder": (["nowhere"], "nowhere: is no run folder"),
+    "no checkpoint": (["NAME", "--checkpoint", "last"], "--checkpoint can be best"),
+    "damaged checkpoint": (["cut"], "best.pt: is cut short"),
+    "weights of another model": (["mixed"], "best.pt: weight"),
+    "weights that are no numbers": (["nan"], "no finite numbers"),
+    "foreign tokenizer": (["foreign"], "tokenizer.json is not a tokenizer"),
+    "settings without a model": (["modelless"], "config.json describes no model"),
+    "unknown settings": (["future"], "config.json describes no model"),
+    "no input": (["NAME", "--input", "nothing.txt"], "nothing.txt: cannot read"),
+    "empty input": (["NAME", "--input", "empty.txt"], "empty.txt is empty"),
+    "input is a folder": (["NAME", "--input", "OTHER"], "OTHER: cannot read"),
+    "input not UTF-8": (["NAME", "--input", "latin.txt"], "latin.txt, line 3: not UTF-8"),
+    "stdin not UTF-8": (["NAME"], "standard input, line 2: not UTF-8"),
+    "unequal line counts": (["NAME", "--input", "in.txt", "--reference", "one.txt"], "has 1 lines and the input 2"),
+    "nbest above beam": (["NAME", "--beam", "3", "--nbest", "4"], "--nbest 4 needs a --beam of 4"),
+    "compare alone": (["NAME", "--compare", "OTHER"], "it needs --reference"),
+    "lowercase alone": (["NAME", "--lowercase"], "it needs --reference"),
+    "compare with nothing": (["NAME", "--input", "in.txt", "--reference", "in.txt", "--compare", "x"], "x: is no run"),
+    "no such folder": (["NAME", "--output", "no/such/out.txt"], "--output no/such/out.txt: cannot write"),
+    "output is a folder": (["NAME", "--output", "OTHER"], "--output OTHER: is not a regular file"),
+    "unknown device": (["NAME", "--device", "tpu"], "--device tpu: choose"),
+    "no such device": (["NAME", "--device", "cuda:99"], "--device cuda:99: this machine has"),
+    "NUL in a name": (["NAME", "--input", "a\0b"], "NUL"),
+    "NUL in a run's name": (["a\0b"], "NUL"),
+    "beam 0": (["NAME", "--beam", "0"], "--beam"),
+    "lenpen -1": (["NAME", "--lenpen", "-1"], "--lenpen"),
+    "max-tokens 0": (["NAME", "--max-tokens", "0"], "--max-tokens"),
+    "no arguments": ([], "RUN"),
+}
+
+
+@pytest.fixture(scope="module")
+def spoilt(tmp_path_factory, tokenizer):
+    """The folder of ERRORS' run folders and files, and what they hold."""
+    folder = tmp_path_factory.mktemp("spoilt")
+    for seed, name in enumerate(("NAME", "OTHER", "cut", "mixed", "nan", "foreign", "modelless", "future")):
+        write_run(folder / name, tokenizer, seed)
+    best = lambda name: folder / name / "best.pt"
+    best("cut").write_bytes(best("cut").read_bytes()[:-999])
+    state = small(tokenizer).state_dict()
+    run_folder.save(best("nan"), {"model": {**state, "output.weight": state["output.weight"] * math.nan}})
+    run_folder.save(best("mixed"), {"model": {**state, "output.weight": torch.zeros(3, 3)}})
+    (folder / "foreign" / "tokenizer.json").write_text("{}")
+    (folder / "modelless" / "config.json").write_text(json.dumps({"format": run_folder.FORMAT}))
+    (folder / "future" / "config.json").write_text(json.dumps({"format": run_folder.FORMAT, "model": {"wings": 2}}))
+    (folder / "in.txt").write_text("a\nb\n")
+    (folder / "empty.txt").write_text("")
+    (folder / "one.txt").write_text("a\n")
+    (folder / "latin.txt").write_bytes("a\nb\nschön\n".encode("latin-1"))
+    return folder, contents(folder)
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("flags, message", ERRORS.values(), ids=ERRORS)
+def test_errors_are_one_line(flags, message, spoilt, monkeypatch, capfd):
+    folder, before = spoilt
+    monkeypatch.chdir(folder)
+    pipe(monkeypatch, b"a\nsch\xf6n\n")
+    try:
+        status = translate.main(flags)
+    except SystemExit as exit:                    # of the argument parser
+        status = exit.code
+    captured = capfd.readouterr()
+    assert status == 2 and captured.out == "" and captured.err.count("\n") == 1 and message in captured.err
+    assert contents(folder) == before

@@ -1,0 +1,259 @@
+"""probe_toy.py: every label recomputed from the printed tree by code of its own, balance, disjoint parts, and what a
+logistic regression makes of the words and of the length alone."""
+import itertools
+import random
+import re
+import zlib
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tasks import probe_data
+from tasks import probe_model
+from tasks import probe_toy
+from tasks.probe_toy import CONTROLS, LABELS, toy_task
+from toy.lexicon import NOUNS, VERBS
+from toy.readings import Tree
+
+COUNTS = {"train": 480, "valid": 60, "test": 240}
+WC_COUNTS = {"train": 155, "valid": 31, "test": 31}
+DEEP = {"train": 200, "valid": 30, "test": 100}
+CHECKSUMS = {"SeLen": 174620559, "WC": 2182955472, "TrDep": 1872760224, "ToCo": 1045447881, "BShif": 2952237633,
+             "Tense": 1802612316, "SubNm": 3467031056, "ObjNm": 551635510, "SOMO": 3810948000, "CoIn": 809908670}
+HIDDEN = ("BShif", "CoIn", "SOMO", "ToCo", "TrDep")             # tasks whose words say nothing
+CLASSES = {word: kind for kind in "HAFTXVP" for noun in NOUNS[kind]
+           for word in (noun.english, noun.english_plural)}
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    """Every task, small."""
+    counts = {"WC": WC_COUNTS, "TrDep": DEEP}
+    return {task: toy_task(task, counts.get(task, COUNTS), seed=3) for task in probe_data.TASKS}
+
+
+# ---- The tree as it is printed, read by a parser of the tests' own
+
+def parse(text: str) -> list:
+    """A printed tree as [label, child, ...], a child being such a list or a word."""
+    stack = [[]]
+    for token in re.findall(r"[()]|[^\s()]+", text):
+        if token == "(":
+            stack.append([])
+        elif token == ")":
+            done = stack.pop()
+            stack[-1].append(done)
+        else:
+            stack[-1].append(token)
+    return stack[0][0]
+
+
+def leaves(node) -> list:
+    """(label, word) from left to right."""
+    if isinstance(node[1], str):
+        return [(node[0], node[1])]
+    return [leaf for child in node[1:] for leaf in leaves(child)]
+
+
+def tokens_of(node, marks=True) -> tuple:
+    return tuple(word for label, word in leaves(node) if marks or label not in (",", ".", "?"))
+
+
+def levels(node) -> int:
+    return 1 + max((levels(child) for child in node[1:] if isinstance(child, list)), default=0)
+
+
+def child(node, *labels):
+    return next((found for found in node[1:] if found[0] in labels), None)
+
+
+def main_clause(node) -> list:
+    """The S itself, or the first of two coordinated."""
+    return child(node, "S") or node
+
+
+def head(phrase) -> tuple:
+    """(label, word) of a noun phrase's noun, pronoun or name; None for two joined by "and"."""
+    if child(phrase, "NP"):
+        return None if child(phrase, "CC") else head(child(phrase, "NP"))
+    return leaves(phrase)[-1]
+
+
+def finite(clause) -> str:
+    """The finite verb of a clause."""
+    labels = ("AUX", "VBD", "VBZ", "VBP")
+    verb = child(clause, *labels) or child(child(clause, "VP"), *labels)
+    return verb[1]
+
+
+def innermost(clause) -> list:
+    """The verb phrase of the full verb."""
+    phrase = child(clause, "VP")
+    while child(phrase, "VP"):
+        phrase = child(phrase, "VP")
+    return phrase
+
+
+def is_past(verb: str) -> bool:
+    verbs = [verb for frame in VERBS.values() for verb in frame]
+    return verb in {"had", "did", "was", "were", "could"} or verb in {form.past for form in verbs}
+
+
+def relabel_tense(item, node):
+    return "PAST" if is_past(finite(main_clause(node))) else "PRES"
+
+
+def relabel_subject(item, node):
+    return head(child(main_clause(node), "NP"))[0]
+
+
+def relabel_object(item, node):
+    return head([part for part in innermost(main_clause(node))[1:] if part[0] == "NP"][-1])[0]
+
+
+def relabel_shift(item, node):
+    intact = tokens_of(node)
+    if intact == item.tokens:
+        return "O"
+    places = [i for i, (one, other) in enumerate(zip(intact, item.tokens)) if one != other]
+    assert len(places) == 2 and places[1] == places[0] + 1 and places[0] > 0
+    assert [item.tokens[i] for i in places] == [intact[i] for i in reversed(places)]
+    return "I"
+
+
+def relabel_inversion(item, node):
+    *first, comma, conjunction, second, mark = node[1:]
+    parts = [tokens_of(part) for part in (first[0], comma, conjunction, second, mark)]
+    if sum(parts, ()) == item.tokens:
+        return "O"
+    assert sum((parts[3], parts[1], parts[2], parts[0], parts[4]), ()) == item.tokens
+    return "I"
+
+
+def replant(node, words) -> list:
+    """The tree with other words at its leaves."""
+    children = [next(words)] if isinstance(node[1], str) else [replant(part, words) for part in node[1:]]
+    return [node[0], *children]
+
+
+def relabel_odd(item, node):
+    """By the meaning of the sentence as it stands: O where the verb takes nouns of the subject's and object's class."""
+    clause = replant(node, iter(item.tokens))
+    phrase = innermost(clause) if child(clause, "VP") else clause
+    verb = next(word for label, word in leaves(phrase) if label[:2] == "VB")
+    particle = next((part for part in phrase[1:] if part[0] == "PP"), None)
+    frames = [(frame, form) for frame, forms in VERBS.items() for form in forms
+              if verb in (form.base, form.third, form.past, form.participle) and frame not in ("modal", "clause")]
+    oblique = [pair for pair in frames if pair[0] == "oblique" and particle and particle[1][1] == pair[1].particle
+               and CLASSES.get((head(child(particle, "NP")) or ("", ""))[1]) != "P"]     # "laugh at the lake": where
+    frames = oblique or frames
+    nouns = [head(part) for part in phrase[1:] if part[0] == "NP"]
+    subject = head(child(clause, "NP"))
+    fits = []
+    for frame, form in frames:
+        found = [head(child(particle, "NP"))] if frame == "oblique" and particle and particle[1][1] == form.particle \
+            else nouns[-1:] if frame in ("object", "recipient") and len(nouns) == 1 + (frame == "recipient") else \
+            [] if frame in ("alone", "place", "goal", "journey") and not nouns else None
+        if found is not None:
+            pairs = [(subject, form.subjects), *((noun, form.objects) for noun in found)]
+            fits.append(all(noun is None or noun[0] not in ("NN", "NNS") or CLASSES[noun[1]] in allowed
+                            for noun, allowed in pairs))
+    assert fits, item
+    return "O" if any(fits) else "C"
+
+
+RELABEL = {"SeLen": lambda item, node: next(name for name in LABELS["SeLen"] if sum(
+               label not in (",", ".", "?") for label, _ in leaves(node)) in range(
+               int(name.split("-")[0]), int(name.split("-")[1]) + 1)),
+           "WC": lambda item, node: " ".join(word for _, word in leaves(node) if word in LABELS["WC"]),
+           "TrDep": lambda item, node: str(levels(node)),
+           "ToCo": lambda item, node: "_".join(part[0] for part in node[1:] if part[0] not in (",", ".")),
+           "BShif": relabel_shift, "Tense": relabel_tense, "SubNm": relabel_subject, "ObjNm": relabel_object,
+           "SOMO": relabel_odd, "CoIn": relabel_inversion}
+
+
+@pytest.mark.parametrize("task", probe_data.TASKS)
+def test_labels_are_those_of_the_tree(tasks, task):
+    for items in tasks[task].values():
+        for item in items:
+            node = parse(str(item.tree))
+            assert RELABEL[task](item, node) == item.label, (item.tokens, str(item.tree))
+            if task not in ("BShif", "CoIn", "SOMO"):
+                assert item.tokens == tokens_of(node, marks=task not in ("ToCo", "TrDep"))
+
+
+@pytest.mark.parametrize("task", probe_data.TASKS)
+def test_classes_are_balanced_and_no_sentence_is_there_twice(tasks, task):
+    seen = set()
+    for part, items in tasks[task].items():
+        counts = Counter((item.label, item.control) for item in items)
+        assert set(counts) == {(label, c) for label in LABELS[task] for c in CONTROLS.get(task, (None,))}
+        assert len(set(counts.values())) == 1
+        sentences = {tuple(sorted(item.tokens)) for item in items}
+        assert len(sentences) == len(items) and not sentences & seen
+        seen |= sentences
+
+
+def test_unchanged_sentences_of_a_changed_task_differ_too(tasks):
+    """No sentence is there both changed and unchanged, in one part or two."""
+    for task in ("SOMO", "BShif", "CoIn"):
+        trees = [str(item.tree) for items in tasks[task].values() for item in items]
+        assert len(set(trees)) == len(trees)
+
+
+@pytest.mark.parametrize("task", HIDDEN)
+def test_neither_words_nor_length_tell_the_class(tasks, task):
+    """A logistic regression on the words, and one on the length alone, stay within 4 standard deviations of chance."""
+    parts = tasks[task]
+    chance, n = 1 / len(LABELS[task]), len(parts["test"])
+    limit = chance + 4 * (chance * (1 - chance) / n) ** 0.5
+    lengths = {part: np.array([[len(item.tokens), len(item.tokens) ** 2] for item in items]) / 10
+               for part, items in parts.items()}
+    assert probe_model.bag_of_words(parts) < limit
+    assert probe_model.logistic_regression(lengths, parts) < limit
+    assert probe_model.majority(parts) == chance
+
+
+@pytest.mark.parametrize("task", ["ToCo", "TrDep"])
+def test_the_same_words_could_have_every_depth_and_top(task, monkeypatch):
+    """With the same draws but for the class, the words of a sentence in other orders are all its other classes."""
+    pick, orders = probe_toy.pick, []
+    for label in LABELS[task]:
+        chosen = {probe_toy.TOPS: label, probe_toy.DEPTHS: int(label) if label.isdecimal() else None}
+        monkeypatch.setattr(probe_toy, "pick", forced(pick, chosen))
+        items = list(itertools.islice(probe_toy.MAKERS[task](random.Random(3)), 6))
+        assert {RELABEL[task](item, parse(str(item.tree))) for item in items} == {item.label for item in items} == {label}
+        orders.append([tuple(sorted(word.lower() for word in item.tokens)) for item in items])
+    assert all(found == orders[0] for found in orders)
+
+
+def forced(pick, chosen: dict):
+    """`pick`, that draws as always but for the values in `chosen`, where it gives what stands there."""
+    def found(rng, values):
+        drawn = pick(rng, values)
+        return chosen.get(values, drawn) if isinstance(values, (tuple, range)) else drawn
+    return found
+
+
+def test_other_tense_and_other_number_are_there(tasks):
+    """The control says whether the tree has a finite verb of the other tense, or a noun of the other number."""
+    for task in ("SubNm", "ObjNm"):
+        for item in tasks[task]["train"]:
+            nouns = {label for label, _ in leaves(parse(str(item.tree)))
+                     if label in ("NN", "NNS")} if " in the " not in f" {' '.join(item.tokens)} " else None
+            assert nouns is None or item.control == (len(nouns) == 2)
+    for item in tasks["Tense"]["train"]:
+        finites = [is_past(word) for label, word in leaves(parse(str(item.tree)))
+                   if label in ("VBD", "VBZ", "VBP", "AUX")]
+        assert item.control == (len(set(finites)) == 2)
+
+
+def test_same_seed_same_items_everywhere(tasks):
+    """The checksums are those of Python 3.11; `random.random` gives every Python the same numbers."""
+    text = {task: "\n".join(f"{part} {item.label} {' '.join(item.tokens)} {item.tree}" for part, items in parts.items()
+                            for item in items) for task, parts in tasks.items()}
+    assert {task: zlib.crc32(lines.encode()) for task, lines in text.items()} == CHECKSUMS
+    small = {"train": 40, "valid": 10, "test": 10}
+    for task in ("BShif", "SOMO"):
+        assert toy_task(task, small, 5) != toy_task(task, small, 6)
