@@ -135,7 +135,7 @@ def average(paths) -> dict:
     return result
 
 
-def seed(number: int):
+def seed_all(number: int) -> None:
     """Seeds torch's generators (CPU, every GPU), Python's and numpy's."""
     torch.manual_seed(number)
     random.seed(number)
@@ -272,7 +272,7 @@ class RunFolder(AbstractContextManager):
     def append_metrics(self, row: dict):
         """Adds a line to metrics.jsonl, on the disk when this returns; NaN and infinity, which JSON lacks, become null.
 
-        Write the rows of a step before its checkpoint. Raises UserError where it cannot be written.
+        Write the rows of a step before its  Raises UserError where it cannot be written.
         """
         with reported("write", self.metrics), open(self.metrics, "ab", buffering=0) as file:
             line, start = (json.dumps(without_nan(row), allow_nan=False) + "\n").encode(), file.tell()
@@ -327,13 +327,13 @@ def load_run(folder, name: str = "best", device="cpu"):
     Raises UserError for a folder or file that is missing, damaged, or of another version or run.
     """
     folder = Path(folder)
-    settings = checkpoint.read_config(folder)
+    settings = read_config(folder)
     path = folder / f"{name}.pt"
     there = sorted(file.stem for file in folder.glob("*.pt"))
     if name not in there:
         raise UserError(f"{path} does not exist; --checkpoint can be {', '.join(there) or 'given once there is one'}")
     tokenizer = load_tokenizer(folder / "tokenizer.json")
-    state = checkpoint.load(path, needs=("model",))["model"]
+    state = load(path, needs=("model",))["model"]
     try:
         config = TransformerConfig(**settings["model"])
         with torch.device("meta"):                # it takes memory only where it fits the weights
@@ -341,7 +341,7 @@ def load_run(folder, name: str = "best", device="cpu"):
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{folder}/config.json describes no model that can be built here ({error}): take the one that "
                         "the run wrote") from error
-    checkpoint.check_weights(state, shapes, path, "the model of config.json")
+    check_weights(state, shapes, path, "the model of config.json")
     model = install(Transformer(config).to(device))
     if tokenizer.get_vocab_size() > config.vocab_size:
         raise UserError(f"{folder}/tokenizer.json has {tokenizer.get_vocab_size()} tokens and the model of config.json "

@@ -111,7 +111,11 @@ def test_the_stream_goes_on_from_its_place():
 
 
 def test_li2018_objective():
-    """Micro-batches weigh by their target tokens: the gradient of an update is that of (sum of cross-entropies - lambda sum of D tokens) / all tokens."""
+    """Micro-batches weigh by their target tokens.
+
+    The gradient of an update is that of (sum of cross-entropies - lambda sum of D tokens) / all tokens;
+    both sums and the gradient's norm come back for the log.
+    """
     torch.manual_seed(0)
     config = TransformerConfig(30, 16, 2, 1, 16, dropout=0.0, reg=("output", "position"), reg_weight=0.7)
     model, encoded = Transformer(config).double(), corpus()
@@ -119,10 +123,11 @@ def test_li2018_objective():
     tokens = [int((b.target[:, 1:] != 0).sum()) for b in micro]
     step = train_mt.Step(micro, sum(tokens), (0, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
-    train_mt.train_step(train_mt.Objective(model), optimizer, step, flags(label_smoothing=0.3), train_mt.Machine(torch.device("cpu")))
+    sums, norm = train_mt.train_step(train_mt.Objective(model), optimizer, step, flags(label_smoothing=0.3),
+                                     train_mt.Machine(torch.device("cpu")))
     found = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
-    total = 0
+    total, want = 0, torch.zeros(2)
     for batch, n in zip(micro, tokens):
         logits, heads = model(batch.source, batch.target[:, :-1])
         D = model.disagreement(heads, batch.source != 0, batch.target[:, 1:] != 0)
@@ -134,7 +139,11 @@ def test_li2018_objective():
                 if out[b, l] != 0:
                     cross_entropy -= 0.7 * log_p[b, l, out[b, l]] + 0.3 * log_p[b, l].mean()
         total = total + (cross_entropy / n - 0.7 * D) * n / sum(tokens)
+        want += torch.stack([cross_entropy, D * n]).detach()
     total.backward()
+    torch.testing.assert_close(sums, want)
+    squares = [p.grad.square().sum() for p in model.parameters()]
+    assert norm.item() == pytest.approx(sum(squares).sqrt().item())
     for p, grad in zip(model.parameters(), found):
         torch.testing.assert_close(grad, p.grad, rtol=1e-9, atol=1e-12)
 

@@ -105,7 +105,7 @@ def test_every_step_trains_as_told_and_the_log_sums_them(amp, smoothing, text, t
         return total, norm
     monkeypatch.setattr(train_mt, "losses", loss_spy)
     monkeypatch.setattr(train_mt, "train_step", step_spy)
-    argv = [*text, *SMALL, "--steps", "8", "--eval-every", "4", "--log-every", "3", "--accumulate", "2",
+    argv = [*text, *SMALL, "--steps", "8", "--eval-every", "5", "--log-every", "3", "--accumulate", "2",
             "--reg", "output", "--reg-at", "enc", "--name", "a"] + ["--amp"] * amp
     if smoothing:
         argv += ["--label-smoothing", str(smoothing)]
@@ -113,8 +113,9 @@ def test_every_step_trains_as_told_and_the_log_sums_them(amp, smoothing, text, t
     assert seen == [(True, smoothing or 0.1, amp)] * 16
     folder = tmp_path / "runs" / "a"
     logged = [row for row in metrics(folder) if "loss" in row]
-    assert [row["step"] for row in logged] == [3, 4, 6, 8]
-    for row, (start, stop) in zip(logged, ((0, 3), (3, 4), (4, 6), (6, 8))):
+    assert [row["step"] for row in logged] == [3, 5, 6, 8]
+    assert [row["step"] for row in metrics(folder) if "valid_bleu" in row] == [5, 8]         # the last one too
+    for row, (start, stop) in zip(logged, ((0, 3), (3, 5), (5, 6), (6, 8))):
         window = totals[start:stop]
         tokens = sum(tokens for _, tokens, *_ in window)
         assert row["loss"] == pytest.approx(sum(total[0] for total, *_ in window) / tokens)
