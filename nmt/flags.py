@@ -314,7 +314,7 @@ class ModelFlags:
         """The configuration: the size's defaults, these flags over them, then overrides. Raises UserError."""
         values = {**SIZES[self.arch], "dropout": 0.3 if self.arch == "big" else 0.1}
         for field in dataclasses.fields(TransformerConfig):
-            value = getattr(self, field.name, None)
+            value = None if field.name == "vocab_size" else getattr(self, field.name, None)
             if field.name == "reg_weight" and value is not None:
                 value = reg_weight_of(value)
             if value is not None:
