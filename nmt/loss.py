@@ -48,7 +48,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     def forward(ctx, hidden, weight, target, smoothing, training):
         V, device = len(weight), hidden.device.type
         exact = torch.promote_types(hidden.dtype, torch.float32)
-        product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        product = hidden.dtype                                               # of the matrix products
+        if torch.is_autocast_enabled(device):
+            product = torch.get_autocast_dtype(device)
         h, W = hidden.to(product), weight.to(product)                        # [n, d], [V, d]
         # eps mean(z) = eps h . mean(W): the share of the smoothing needs no logits
         mean = weight.mean(0, dtype=exact)                                   # [d]
@@ -59,7 +61,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             d_weight = torch.zeros_like(weight, memory_format=torch.contiguous_format)
         step = TOKENS.get(device, TOKENS["cuda"])
         for start in range(0, len(hidden), step):
-            piece, y = h[start:start + step], target[start:start + step].unsqueeze(1)      # [c, d], [c, 1]
+            piece = h[start:start + step]                                    # [c, d]
+            y = target[start:start + step].unsqueeze(1)                      # [c, 1]
             z = piece @ W.T                                                  # [c, V]
             softmax = z.softmax(-1, dtype=exact)
             # logsumexp(z) = z_i - log softmax(z)_i for every i; for the largest nothing underflows
@@ -68,7 +71,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             loss += (logsumexp - (1 - smoothing) * z_y).sum()
             if training:
                 # dz = softmax(z) - (1 - eps) onehot(y) - eps / V, the last of which comes below
-                dz = softmax.scatter_add_(1, y, softmax.new_full(y.shape, smoothing - 1)).to(product)
+                share = softmax.new_full(y.shape, smoothing - 1)
+                dz = softmax.scatter_add_(1, y, share).to(product)          # [c, V]
                 d_hidden[start:start + step] = dz @ W
                 _add_product(d_weight, dz.T, piece)
         if training:
@@ -107,5 +111,6 @@ class Objective(nn.Module):
         target_in, target_out = target[:, :-1], target[:, 1:]                # [B, L_t]
         hidden, heads = self.model.hidden(source, target_in)                 # [B, L_t, d]
         # where the next token is padding nothing is predicted: such positions count in neither sum
-        cross_entropy = of_tokens(hidden, self.model.output.weight, target_out, PAD, tokens, label_smoothing)
+        weight = self.model.output.weight                                    # [V, d]
+        cross_entropy = of_tokens(hidden, weight, target_out, PAD, tokens, label_smoothing)
         return cross_entropy, self.model.disagreement(heads, source != PAD, target_out != PAD)
