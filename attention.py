@@ -63,7 +63,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         if d_model % heads:
             raise ValueError(f"heads={heads} does not divide d_model={d_model}")
-        self.heads, self.d_k, self.dropout = heads, d_model // heads, dropout
+        self.heads, self.d_k, self.dropout = heads, d_model // heads, nn.Dropout(dropout)
         self.in_proj = nn.Linear(d_model, 3 * d_model)       # W^Q, W^K, W^V of all heads, in this order
         self.aggregation = LinearAggregation(d_model) if aggregation is None else aggregation
         self.capsule = capsule
@@ -120,7 +120,7 @@ class MultiHeadAttention(nn.Module):
                 mask = ahead if mask is None else mask & ahead
             causal = False
         return F.scaled_dot_product_attention(Q, K, V, attn_mask=mask, is_causal=causal,
-                                              dropout_p=self.dropout if self.training else 0.0)
+                                              dropout_p=self.dropout.p if self.training else 0.0)
 
     def attend_explicitly(self, Q, K, V, mask, causal, cache):
         """The same written out, with the routing of the logits (Duan 2020) where there is one: (A^h, O^h)."""
@@ -135,8 +135,7 @@ class MultiHeadAttention(nn.Module):
         if mask is not None:
             logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
         weights = logits.softmax(-1)                                         # A^h
-        dropped = F.dropout(weights, self.dropout, self.training)
-        return weights, dropped.to(V.dtype) @ V                              # O^h [B, H, L_q, d_k]
+        return weights, self.dropout(weights).to(V.dtype) @ V                # O^h [B, H, L_q, d_k]
 
     def remember_logits(self, new, mask, cache):
         """The logits of all rows so far, their mask, and the number of new rows, which come last.

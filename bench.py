@@ -33,6 +33,7 @@ from corpus_cache import EncodedPairs
 from data import EOS, PAD, SPECIAL_TOKENS, Batch, batches, collate
 from fast_routing import can_compile, install
 from machine import Machine, keep_freed_memory, pick_device, processor
+from nmt import fast_dropout
 from torch_transformer import LogitsObjective, TorchTransformer
 from train_mt import Objective, Step, train_step
 from transformer import KINDS, SIZES, Transformer, TransformerConfig
@@ -110,7 +111,7 @@ def build(name: str, args, device) -> nn.Module:
         config = TransformerConfig(args.vocab_size, **size, **(row.settings or {}))
         if row.settings is None:
             return TorchTransformer(config)
-        return install(Transformer(config), compiled=bool(args.compile))
+        return fast_dropout.install(install(Transformer(config), compiled=bool(args.compile)))
 
 
 def make_corpus(args) -> EncodedPairs:

@@ -31,6 +31,7 @@ from data import (BatchDataset, add_data_flags, batches, corpus_tokenizer, encod
 from evaluate import bleu, disagreement_scores, score_table, validate
 from fast_routing import can_compile, install
 from machine import Machine, agreed, check_fits, machine, stopped_by_signals
+from nmt import fast_dropout
 from nmt.loss import of_tokens
 from transformer import PAD, Transformer, TransformerConfig, add_model_flags
 
@@ -187,7 +188,7 @@ class Training:
     def __init__(self, args, config: TransformerConfig, where: Machine, compiled: bool = False):
         checkpoint.seed(args.seed)
         self.args, self.where = args, where
-        self.model = install(Transformer(config).to(where.device), compiled)
+        self.model = fast_dropout.install(install(Transformer(config).to(where.device), compiled))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda done: learning_rate(done + 1, config.d_model, args))

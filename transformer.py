@@ -267,12 +267,12 @@ class Embedding(nn.Embedding):
 
     def __init__(self, vocab_size: int, d_model: int, dropout: float):
         super().__init__(vocab_size, d_model)
-        self.dropout = dropout
+        self.dropout = nn.Dropout(dropout)
         nn.init.normal_(self.weight, std=d_model ** -0.5)
 
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
         x = super().forward(ids) * math.sqrt(self.embedding_dim)             # [B, L, d]
-        return F.dropout(x + self.positions(ids, start), self.dropout, self.training)
+        return self.dropout(x + self.positions(ids, start))
 
     def positions(self, ids: Tensor, start: int) -> Tensor:
         """What is added to the words: ids [B, L] -> [L, d], from position `start` on."""
@@ -302,7 +302,7 @@ class Layer(nn.Module):
 
     def __init__(self, config: TransformerConfig, layer: int, decoder: bool):
         super().__init__()
-        self.pre, self.dropout = config.norm == "pre", config.dropout
+        self.pre, self.dropout = config.norm == "pre", nn.Dropout(config.dropout)
         reading = {"position", "squared-position"} & set(config.reg)         # they read A^h: the explicit path runs
         self.weights_at = {c for c, layers in config.places("reg").items() if layer in layers and reading}
         self.attention = _attention(config, "dec" if decoder else "enc", layer)
@@ -320,7 +320,7 @@ class Layer(nn.Module):
     def residual(self, x: Tensor, norm: nn.Module, f):
         """x + f(norm(x)), or norm(x + f(x)); f returns (output, Heads)."""
         y, heads = f(norm(x) if self.pre else x)
-        x = x + F.dropout(y, self.dropout, self.training)
+        x = x + self.dropout(y)
         return x if self.pre else norm(x), heads
 
     def forward(self, x: Tensor, mask: Tensor | None, memory: Memory | None = None, cache: Cache | None = None,
