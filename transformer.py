@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 from torch import Tensor
 
 from aggregation import LinearAggregation, RoutingAggregation
@@ -229,12 +228,12 @@ class Embedding(nn.Embedding):
 
     def __init__(self, vocab_size: int, d_model: int, dropout: float):
         super().__init__(vocab_size, d_model)
-        self.dropout = dropout
+        self.dropout = nn.Dropout(dropout)
         nn.init.normal_(self.weight, std=d_model ** -0.5)
 
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
         x = super().forward(ids) * math.sqrt(self.embedding_dim)             # [B, L, d]
-        return F.dropout(x + self.positions(ids, start), self.dropout, self.training)
+        return self.dropout(x + self.positions(ids, start))
 
     def positions(self, ids: Tensor, start: int) -> Tensor:
         """What is added to the words: ids [B, L] -> [L, d], from position `start` on."""
@@ -285,7 +284,7 @@ class Layer(nn.Module):
     def __init__(self, config: TransformerConfig, layer: int, decoder: bool):
         super().__init__()
         self.pre = config.norm == "pre"
-        self.dropout = config.dropout
+        self.dropout = nn.Dropout(config.dropout)
         self.component = "dec" if decoder else "enc"
         # D_position reads A^h, which only the explicit path has
         reads_weights = any(KINDS[kind].reads == "weights" for kind in config.reg)
@@ -307,7 +306,7 @@ class Layer(nn.Module):
 
     def after(self, x: Tensor, y: Tensor, norm: nn.Module) -> Tensor:
         """The residual around a block that gave y: x + y, or norm(x + y)."""
-        x = x + F.dropout(y, self.dropout, self.training)
+        x = x + self.dropout(y)
         return x if self.pre else norm(x)
 
     def forward(self, x: Tensor, mask: Tensor | None, memory: Memory | None = None,
