@@ -7,6 +7,7 @@ the disagreement between them (disagreement.py) and the routing of the attention
 """
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -23,7 +24,6 @@ from routing_em import DENSITIES, GRADIENTS, SCHEDULES
 
 PAD = 0                                                  # the id of padding
 COMPONENTS = ("enc", "cross", "dec")         # encoder self-attention, decoder-encoder, decoder self
-AGGREGATIONS = ("linear", "dynamic", "em", "gu-dynamic", "gu-em")
 PARTS = ("vertical", "horizontal")                       # of the capsule routing of the logits
 SIZES = {
     "tiny": dict(layers=4, d_model=128, heads=4, d_ff=256),
@@ -75,7 +75,9 @@ class TransformerConfig:
         self.check_names()
         self.check_sizes()
         self.check_unused()
-        agg_at = self.default_places() if self.agg_at is None else self.agg_at
+        agg_at = self.agg_at
+        if agg_at is None:
+            agg_at = AGGREGATIONS[self.agg].default_places(self)
         reg_at = self.components() if self.reg_at is None else self.reg_at
         self._places = {
             "agg": self.parse("agg_at", agg_at, COMPONENTS),
@@ -88,7 +90,7 @@ class TransformerConfig:
     def check_names(self):
         """Raises ValueError for a name that is not among the choices of its field."""
         choices = {
-            "norm": ("pre", "post"), "tie": ("none", "target", "all"), "agg": AGGREGATIONS,
+            "norm": ("pre", "post"), "tie": ("none", "target", "all"), "agg": tuple(AGGREGATIONS),
             "em_density": DENSITIES, "em_schedule": SCHEDULES, "em_gradient": GRADIENTS,
             "coupling": ("routed", "random"), "reg": tuple(KINDS), "capsule_parts": PARTS,
         }
@@ -136,16 +138,6 @@ class TransformerConfig:
     def components(self) -> tuple[str, ...]:
         """The kinds of attention that the model has."""
         return COMPONENTS if self.decoder else ("enc",)
-
-    def default_places(self) -> tuple[str, ...]:
-        """Where the aggregation acts if nothing else is said, fitted to the model."""
-        if self.agg == "linear":
-            return ()
-        if self.agg in ("dynamic", "em"):                # Li 2019 Table 3: "Effective Aggregation"
-            return (f"enc:1-{min(2, self.layers)}",)
-        if not self.decoder:
-            return (f"enc:{self.layers}",)
-        return f"cross:{self.layers}", f"dec:{self.layers}"      # Gu 2019 Table 3
 
     def places(self, mechanism: str) -> dict[str, set[int]]:
         """Component -> layers (from 0) where "agg", "reg" or "capsule_attention" acts, defaults
@@ -201,6 +193,59 @@ class TransformerConfig:
         return 1.0 if isinstance(self.reg_weight, dict) else self.reg_weight
 
 
+# ---- The aggregations of the heads: what builds them, and where they act if nothing else is said
+
+def build_linear(c: TransformerConfig) -> nn.Module:
+    """Li 2019 Eq. 3-4."""
+    return LinearAggregation(c.d_model)
+
+
+def build_routing(c: TransformerConfig) -> nn.Module:
+    """Li 2019 Eq. 5-6 with Algorithm 1 or 2, Gu 2019 Eq. 3-7 with Eq. 8-11 or 12-15."""
+    settings = {"iterations": c.iterations, "coupling": c.coupling}
+    routing = c.agg.removeprefix("gu-")
+    if routing == "em":
+        settings.update(activations=c.em_activations, density=c.em_density,
+                        schedule=c.em_schedule, gradient=c.em_gradient)
+    kind = CapsuleAggregation if c.agg.startswith("gu-") else RoutingAggregation
+    return kind(c.d_model, c.heads, c.capsules, routing, **settings)
+
+
+def nowhere(c: TransformerConfig) -> tuple[str, ...]:
+    """Every attention has the linear map anyway."""
+    return ()
+
+
+def lowest_encoder_layers(c: TransformerConfig) -> tuple[str, ...]:
+    """Li 2019 Table 3, "Effective Aggregation"."""
+    return (f"enc:1-{min(2, c.layers)}",)
+
+
+def last_decoder_layer(c: TransformerConfig) -> tuple[str, ...]:
+    """Gu 2019 Table 3, the best row; in a model without decoder the last encoder layer."""
+    if c.decoder:
+        return f"cross:{c.layers}", f"dec:{c.layers}"
+    return (f"enc:{c.layers}",)
+
+
+class Aggregation(NamedTuple):
+    """An entry of AGGREGATIONS: configuration -> module [B, H, L, d_k] -> [B, L, d], and ->
+    places."""
+    build: Callable[[TransformerConfig], nn.Module]
+    default_places: Callable[[TransformerConfig], tuple[str, ...]]
+
+
+AGGREGATIONS = {
+    "linear": Aggregation(build_linear, nowhere),
+    "dynamic": Aggregation(build_routing, lowest_encoder_layers),
+    "em": Aggregation(build_routing, lowest_encoder_layers),
+    "gu-dynamic": Aggregation(build_routing, last_decoder_layer),
+    "gu-em": Aggregation(build_routing, last_decoder_layer),
+}
+
+
+# ---- The model
+
 class Memory(NamedTuple):
     """What the decoder reads of the source."""
     states: Tensor              # [B, L_s, d]
@@ -240,24 +285,11 @@ class Embedding(nn.Embedding):
         return positions(ids.shape[1], self.embedding_dim, start, ids.device, self.weight.dtype)
 
 
-def build_aggregation(config: TransformerConfig) -> nn.Module:
-    """The aggregation of the heads that the configuration names: [B, H, L, d_k] -> [B, L, d]."""
-    if config.agg == "linear":
-        return LinearAggregation(config.d_model)
-    settings = {"iterations": config.iterations, "coupling": config.coupling}
-    routing = config.agg.removeprefix("gu-")
-    if routing == "em":
-        settings.update(activations=config.em_activations, density=config.em_density,
-                        schedule=config.em_schedule, gradient=config.em_gradient)
-    kind = CapsuleAggregation if config.agg.startswith("gu-") else RoutingAggregation
-    return kind(config.d_model, config.heads, config.capsules, routing, **settings)
-
-
 def build_attention(config: TransformerConfig, component: str, layer: int) -> MultiHeadAttention:
     """The attention of one place, with the aggregation and the capsule routing that the
     configuration puts there."""
     if layer in config.places("agg").get(component, ()):
-        aggregation = build_aggregation(config)
+        aggregation = AGGREGATIONS[config.agg].build(config)
     else:
         aggregation = LinearAggregation(config.d_model)
     capsule = None

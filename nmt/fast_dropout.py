@@ -1,7 +1,9 @@
-"""Dropout made fast on a CPU: `install(model)` puts it in the place of `nn.Dropout` and of the fused attention's own.
+"""Dropout made fast on a CPU: `install(model)` puts it in the place of `nn.Dropout` and of the
+fused attention's own.
 
-`bernoulli_` takes a random number of 64 bits for every element, a fifth of a training step at size tiny. Here one such
-number serves four elements, with 16 bits each. They come from torch's generator, whose state a checkpoint holds.
+`bernoulli_` takes a random number of 64 bits for every element, a fifth of a training step at size
+tiny. Here one such number serves four elements, with 16 bits each. They come from torch's
+generator, whose state a checkpoint holds.
 """
 import functools
 
@@ -18,8 +20,9 @@ LEVELS = 2 ** 16                # so finely a rate is told: 0.1 becomes 0.10001
 def noise(shape: torch.Size, rate: float, dtype: torch.dtype) -> Tensor:
     """What dropout multiplies with, on the CPU: 0 with probability `rate`, else 1 / (1 - rate)."""
     count = shape.numel()
-    words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-2 ** 63, None)         # all 64 bits of them
-    bits = words.view(torch.int16)[:count].view(shape)                       # uniform on -LEVELS / 2 ...
+    # all 64 bits of them
+    words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-2 ** 63, None)
+    bits = words.view(torch.int16)[:count].view(shape)                  # uniform on -LEVELS / 2 ...
     kept = torch.ge(bits, round(rate * LEVELS) - LEVELS // 2, out=torch.empty(shape, dtype=dtype))
     return kept.div_(1 - rate)
 
@@ -41,8 +44,8 @@ class FastDropout(nn.Dropout):
 def attend(attention: nn.Module, fused, Q, K, V, mask, causal) -> Tensor:
     """O^h = dropout(softmax(Q^h K^hT / sqrt(d_k))) V^h: [B, H, L, d_k] each -> [B, H, L_q, d_k].
 
-    For a CPU in training, where the fused kernel does not cover dropout; elsewhere it runs. The mask is what the
-    products are added to.
+    For a CPU in training, where the fused kernel does not cover dropout; elsewhere it runs. The
+    mask is what the products are added to.
     """
     rate = attention.dropout.p if attention.training else 0.0
     if not rate or Q.device.type != "cpu":
