@@ -23,7 +23,8 @@ from disagreement import KINDS, model_disagreement
 from routing_em import DENSITIES, GRADIENTS, SCHEDULES
 
 PAD = 0                                                  # the id of padding
-COMPONENTS = ("enc", "cross", "dec")         # encoder self-attention, decoder-encoder, decoder self
+# encoder self-attention, decoder to encoder, decoder self-attention
+COMPONENTS = ("enc", "cross", "dec")
 PARTS = ("vertical", "horizontal")                       # of the capsule routing of the logits
 SIZES = {
     "tiny": dict(layers=4, d_model=128, heads=4, d_ff=256),
@@ -49,26 +50,26 @@ class TransformerConfig:
     d_ff: int = 2048
     dropout: float = 0.1
     norm: str = "pre"                                # "pre": x + f(norm(x)); "post": norm(x + f(x))
-    tie: str = "all"                         # share embeddings: "none", "target" with output, "all"
-    iterations: int = 3                                  # T of every routing
-    capsules: int | None = None                     # N of the aggregation; None: d (Li), heads (Gu)
-    agg: str = "linear"
-    agg_at: tuple[str, ...] | None = None             # None: the default places of that aggregation
-    em_density: str = "product"                          # of em and gu-em: see routing_em.py
+    tie: str = "all"                                 # embeddings shared: "none", "target", "all"
+    iterations: int = 3                              # T of every routing
+    capsules: int | None = None                      # N; None: d (Li), the number of heads (Gu)
+    agg: str = "linear"                              # see AGGREGATIONS
+    agg_at: tuple[str, ...] | None = None            # None: its default places
+    em_density: str = "product"                      # of em and gu-em: see routing_em.py
     em_schedule: str = "hinton"
     em_activations: bool = True
     em_gradient: str = "last"
-    coupling: str = "routed"                             # of every aggregation; "random": a control
-    reg: tuple[str, ...] = ()
-    reg_at: tuple[str, ...] | None = None                # None: every component there is
-    reg_weight: float | dict[str, float] = 1.0    # lambda of the disagreement, or one per component
-    capsule_attention: tuple[str, ...] = ()            # places of the capsule routing of the logits
-    # of the encoder; the decoder has only the horizontal one
-    capsule_parts: tuple[str, ...] = PARTS
-    decoder: bool = True                      # False: an encoder alone (probing, logical inference)
+    coupling: str = "routed"                         # "random": a control
+    reg: tuple[str, ...] = ()                        # see KINDS of disagreement.py
+    reg_at: tuple[str, ...] | None = None            # None: every component there is
+    reg_weight: float | dict[str, float] = 1.0       # lambda, or one per component
+    capsule_attention: tuple[str, ...] = ()          # places of the routing of the logits
+    capsule_parts: tuple[str, ...] = PARTS           # of the encoder; the decoder has no vertical
+    decoder: bool = True                             # False: an encoder alone
 
     def __post_init__(self):
-        for field in fields(self):                   # lists, as JSON gives them back, become tuples
+        # lists, as JSON gives them back, become tuples
+        for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, list):
                 setattr(self, field.name, tuple(value))
