@@ -149,8 +149,9 @@ def learning_rate(step: int, d_model: int, args) -> float:
 
 
 def train_step(objective, optimizer, step: Step, args, where: Machine):
-    """One update of an Objective: [cross-entropy, D times target tokens] summed over this process's micro-batches, and the norm of
-    the gradient, all still on the device. Where the loss or the gradient is not finite the parameters stay as they are.
+    """One update of an Objective: [cross-entropy, D times target tokens] summed over this process's micro-batches, and
+    the norm of the gradient, all still on the device. Where the loss or the gradient is not finite the parameters stay
+    as they are.
 
     The loss of a micro-batch is cross-entropy per target token - lambda D (Li 2018 section 3.1); the micro-batches
     of an update are weighted by their target tokens, so it does not matter how the tokens fall on the processes.
@@ -338,7 +339,8 @@ def report(path, result: dict) -> None:
         f"  {which}, beam {result['beam']}, length penalty {result['lenpen']}\n"
         f"  {result['parameters']:,} parameters; trained on {result['tokens']:,} target tokens, "
         f"{result['tokens_per_second']:,.0f} per second; decoded {result['sentences_per_second']:.1f} sentences per second\n"
-        f"  disagreement exp(D) on the validation set; 1 where the heads cancel, 0.368 where they are alike\n"
+        "  disagreement exp(D) on the validation set: 0.368 where the heads are alike, 1 where they cancel;\n"
+        "  of the positions it is a sum over the sentence, which falls with its length\n"
         f"{score_table(result['disagreement'])}")
 
 
