@@ -140,7 +140,7 @@ def parser() -> Parser:
     p.add_argument("--full", action="store_true", help="the paper's setting: " + ", ".join(
         f"{name} {value}" for name, value in PAPER.items()) + "; without it: " + ", ".join(
         f"{name} {value}" for name, value in SMALL.items()) + ". With the paper's two heads EM routing stays at the plain "
-        "mean of the votes (docs/readings.md, \"Two heads\"); --full --heads 4 gives it something to route")
+        "mean of the votes (docs/experiments.md, \"Two heads\"); --full --heads 4 gives it something to route")
     p.add_argument("--models", nargs="+", choices=(*MODELS, "own"), metavar="MODEL", help="baseline, disagreement "
                    "(--reg output), aggregation (--agg em), combined (both), own (by the flags below); without it the "
                    "baseline, with --full all of Fig. 4, and own where one of --agg, --reg, --capsule is given", **none)
