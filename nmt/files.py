@@ -64,7 +64,7 @@ def check_writable(path, flag: str) -> None:
 
 
 def atomic_write(path, data) -> None:
-    """Writes a file so that at any moment, through a power cut too, its old or new content is there.
+    """Writes a file so that at any moment, even in a power cut, its old or new content is there.
 
     data: bytes, str (written as UTF-8), or a function that writes to the binary file it is given.
     Raises UserError (full disk, size limit, no permission, not a regular file). After any exception

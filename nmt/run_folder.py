@@ -27,14 +27,14 @@ from nmt.flags import UserError
 from nmt.tokenizer import load_tokenizer
 from transformer import Transformer, TransformerConfig
 
-FORMAT = 2                      # of checkpoints and config.json; counts up when their meaning changes
+FORMAT = 2                      # of checkpoints and config.json; counts up when they change
 
 
 # ---- Checkpoints
 
 def save(path, state: dict) -> None:
     """Writes the checkpoint `state` (tensors and plain Python values) with its format number,
-    atomically and durably. Raises UserError where it cannot be written; the old one is then intact."""
+    atomically and durably. Raises UserError where that fails; the old one is then intact."""
     def write(file):
         try:
             torch.save({**state, "format": FORMAT}, file)
@@ -119,7 +119,7 @@ def average(paths) -> dict:
             if not weight.is_floating_point():
                 total[name] = weight
             elif name in total:
-                total[name] += weight.double()
+                total[name] = total[name] + weight.double()
             else:
                 total[name] = weight.double()
     for name, weight in state.items():
@@ -149,8 +149,8 @@ def random_state() -> dict:
 
 
 def set_random_state(state: dict) -> None:
-    """Puts back what `random_state` returned; states of GPUs that this machine lacks are passed over.
-    Raises UserError for a state that these versions of torch, Python and numpy do not take."""
+    """Puts back what `random_state` returned, but for GPUs that this machine lacks. Raises
+    UserError for a state that these versions of torch, Python and numpy do not take."""
     try:
         version, words, gauss = state["python"]
         random.setstate((version, tuple(words), gauss))
@@ -209,10 +209,10 @@ def flat(config: dict, prefix: str = "") -> dict:
     return result
 
 
-def changes(old: dict, new: dict, free, defaults: dict) -> list[str]:
+def changes(old: dict, new: dict, free, defaults: dict | None) -> list[str]:
     """In words, the settings that differ and are not free: `old` from a config.json, `new` of now.
     A setting younger than that config.json had its default then."""
-    younger = flat(as_json({"model": defaults_of(TransformerConfig), **defaults}))
+    younger = flat(as_json({"model": defaults_of(TransformerConfig), **(defaults or {})}))
     old = flat(old)
     new = flat(as_json(new))
     found = []
@@ -224,7 +224,7 @@ def changes(old: dict, new: dict, free, defaults: dict) -> list[str]:
     return found
 
 
-def check_config(folder: Path, config: dict, free=(), defaults: dict = {}) -> None:
+def check_config(folder: Path, config: dict, free=(), defaults: dict | None = None) -> None:
     """Raises UserError unless the folder is new or empty or holds this very configuration; changes
     nothing."""
     if not folder.exists():
@@ -257,9 +257,11 @@ def without_nan(value):
 
 
 def read_metrics(path: Path) -> list[dict]:
-    """The rows of a metrics.jsonl; none where there is no such file. A last line without its end, as
-    a killed run leaves it, is no row. Raises UserError naming a line that is no JSON object or has
-    no whole step."""
+    """The rows of a metrics.jsonl; none where there is no such file.
+
+    A last line without its end, as a killed run leaves it, is no row. Raises UserError naming a
+    line that is no JSON object or has no whole step.
+    """
     with reported("read", path):
         content = path.read_bytes() if path.exists() else b""
     rows = []
@@ -288,7 +290,7 @@ class RunFolder(AbstractContextManager):
     holds another configuration or other files, or cannot be written; nothing in it is then changed.
     """
 
-    def __init__(self, path, config: dict, free=(), defaults: dict = {}):
+    def __init__(self, path, config: dict, free=(), defaults: dict | None = None):
         self.path = Path(path)
         self.last = self.path / "last.pt"
         self.best = self.path / "best.pt"
@@ -311,7 +313,7 @@ class RunFolder(AbstractContextManager):
                 raise
 
     def tidy(self, config: dict) -> None:
-        """Clears away what a killed run left half-written, and writes config.json where it is new."""
+        """Clears away what a killed run left half-written; writes config.json where it is new."""
         for name in os.listdir(self.path):
             if TEMPORARY.fullmatch(name):
                 (self.path / name).unlink()
@@ -320,7 +322,8 @@ class RunFolder(AbstractContextManager):
             atomic_write(path, json.dumps({"format": FORMAT, **config}, indent=1) + "\n")
         if self.metrics.exists():
             content = self.metrics.read_bytes()
-            os.truncate(self.metrics, content.rfind(b"\n") + 1)     # its last line may be cut short
+            if not content.endswith(b"\n"):       # a last line that a killed run did not finish
+                os.truncate(self.metrics, content.rfind(b"\n") + 1)
 
     def __exit__(self, *exception):
         self.close()
