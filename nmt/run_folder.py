@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from nmt.fast_routing import install
@@ -23,11 +24,6 @@ from nmt.files import TEMPORARY, atomic_write, reported, sync_folder
 from nmt.flags import UserError
 from nmt.tokenizer import load_tokenizer
 from transformer import Transformer, TransformerConfig
-
-try:
-    import fcntl
-except ImportError:                               # not a POSIX system: no lock
-    fcntl = None
 
 FORMAT = 2                                        # of checkpoints and config.json; counts up when their meaning changes
 
@@ -237,19 +233,18 @@ class RunFolder(AbstractContextManager):
             check_config(self.path, config, free)
             self.path.mkdir(parents=True, exist_ok=True)
             sync_folder(self.path.parent)
-            self.lock = open(self.path / "lock", "ab")
+            self.lock = FileLock(self.path / "lock")
             try:
                 self._take(config, free)
             except BaseException:
-                self.lock.close()
+                self.lock.release()
                 raise
 
     def _take(self, config: dict, free):
         """Takes the lock, then puts the folder in order."""
         try:
-            if fcntl:
-                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            self.lock.acquire(blocking=False)
+        except Timeout as error:
             raise UserError(f"{self.path}: another run is at work in this folder:"
                             " wait for it to end, or choose another --name") from error
         check_config(self.path, config, free)     # once more: another run may have been here in between
@@ -267,7 +262,7 @@ class RunFolder(AbstractContextManager):
 
     def close(self):
         """Lets go of the folder. (The system does it for a process that dies.)"""
-        self.lock.close()
+        self.lock.release()
 
     def append_metrics(self, row: dict):
         """Adds a line to metrics.jsonl, on the disk when this returns; NaN and infinity, which JSON lacks, become null.

@@ -32,8 +32,6 @@ def assert_by_hand(votes: Tensor, T: int, normalize: bool):
     items = [by_hand.dynamic_routing(item, T, normalize) for item in votes.reshape(-1, M, N, D).tolist()]
     for got, want in zip((result.capsules, result.coupling, result.logits), zip(*items)):
         torch.testing.assert_close(got, votes.new_tensor(want).view(got.shape))
-    short = dynamic_routing(votes, T, normalize, coupling=False)
-    assert torch.equal(short.capsules, result.capsules) and short.coupling is None and short.logits is None
 
 
 # Squashing

@@ -14,6 +14,7 @@ from nmt import run_folder
 
 import train_mt
 from nmt.encoded import EncodedPairs
+from nmt.flags import parse
 from nmt.batches import collate
 from transformer import Transformer, TransformerConfig
 
@@ -48,6 +49,11 @@ def corpus(n=50, seed=0):
     offsets = [np.concatenate(([0], side.cumsum())) for side in lengths]
     ids = [random.integers(3, 30, side.sum()).astype(np.int32) for side in lengths]
     return EncodedPairs(ids[0], offsets[0], ids[1], offsets[1])
+
+
+def settings(argv) -> train_mt.Settings:
+    """The settings of a command line."""
+    return parse(train_mt.Settings, argv, "train_mt.py", "")
 
 
 def flags(**kwargs):
@@ -203,7 +209,7 @@ def test_resuming_is_exact(text, tmp_path, monkeypatch, stop):
 def test_resuming_is_exact_in_the_other_processes_too(tmp_path, monkeypatch):
     """The second of two processes, played alone; a checkpoint has the random state of the first one only."""
     where, config = train_mt.Machine(torch.device("cpu"), 1, 2), TransformerConfig(30, 16, 2, 1, 16, dropout=0.3)
-    args, encoded = train_mt.parser().parse_args("--steps 9 --max-tokens 40 --device cpu".split()), {"train": corpus()}
+    args, encoded = settings("--steps 9 --max-tokens 40 --device cpu".split()), {"train": corpus()}
     train_mt.complete(args, where)
     monkeypatch.setattr(train_mt, "DistributedDataParallel", lambda model, **options: model)
     monkeypatch.setattr(train_mt.dist, "all_reduce", lambda *arguments: None)

@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from nmt import run_folder
 
 import train_mt
-from test_train_mt import SMALL, corpus, flags, metrics, rows, text       # text is a fixture
+from test_train_mt import SMALL, corpus, flags, metrics, rows, text       # text is a fixture, settings
 from transformer import TransformerConfig
 
 VALID_LINES, TEST_LINES = 12, 8                   # of the fixture `text`
@@ -223,7 +223,7 @@ def test_every_process_has_its_own_dropout_at_every_step_and_the_same_parameters
     for rank, seed in ((0, 1), (1, 1), (2, 1), (1, 2)):
         where = train_mt.Machine(torch.device("cpu"), rank, 3)
         argv = f"--steps 90 --max-tokens 40 --device cpu --seed {seed}".split()
-        args = train_mt.parser().parse_args(argv)
+        args = settings(argv)
         train_mt.complete(args, where)
         job = train_mt.Training(args, config, where)
         parameters.append(copied(job.model))
@@ -264,10 +264,10 @@ COMPLETED = {
 @pytest.mark.parametrize("argv, want", COMPLETED.items(), ids=[argv or "toy" for argv in COMPLETED])
 def test_the_settings_of_every_size(argv, want):
     """Vaswani et al. 2017 for base and big: 4,000 steps of warm-up, dropout 0.1 and 0.3."""
-    args = train_mt.parser().parse_args(argv.split())
+    args = settings(argv.split())
     train_mt.complete(args, train_mt.Machine(torch.device("cpu")))
     assert want.items() <= vars(args).items()
-    assert TransformerConfig.from_flags(args, vocab_size=9).dropout == args.dropout
+    assert args.model_config(vocab_size=9).dropout == args.dropout
     common = dict(accumulate=1, label_smoothing=0.1, seed=1, log_every=100, average=0, beam=4, lenpen=0.6,
                   lowercase=False, amp=False, compile=False, workers=0, norm="pre", tie="all", agg="linear",
                   iterations=3, reg_weight=1.0, max_length=256, runs="runs")
@@ -275,9 +275,9 @@ def test_the_settings_of_every_size(argv, want):
 
 
 def test_a_gpu_computes_in_bfloat16_and_compiles():
-    args = train_mt.parser().parse_args([])
+    args = settings([])
     train_mt.complete(args, train_mt.Machine(torch.device("cuda")))
     assert (args.amp, args.compile, args.workers) == (True, True, 2)
-    args = train_mt.parser().parse_args("--no-amp --no-compile --workers 0".split())
+    args = settings("--no-amp --no-compile --workers 0".split())
     train_mt.complete(args, train_mt.Machine(torch.device("cuda")))
     assert (args.amp, args.compile, args.workers) == (False, False, 0)
