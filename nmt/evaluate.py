@@ -76,22 +76,38 @@ def corpus_bleu(hypotheses, references, lowercase: bool = False) -> tuple[float,
     return metric.corpus_score(list(hypotheses), [list(references)]).score, str(metric.get_signature())
 
 
-def paired_bootstrap(systems, references, lowercase: bool = False) -> str:
-    """A table of sacreBLEU's paired bootstrap test (Koehn 2004): systems [(name, lines), ...], the first the baseline.
+def bootstrap(systems, references, lowercase: bool = False) -> tuple[list, str]:
+    """sacreBLEU's paired bootstrap test (Koehn 2004; 1,000 resamples): its result for every system (score, mean, ci,
+    p_value) and the signature. systems: [(name, lines), ...], the first the baseline, whose p is None.
 
-    p is the chance that the baseline would look as different as this by the choice of the test sentences alone.
+    p is the chance that the baseline would look as different as this by the choice of the test sentences alone; 1 for
+    equal scores, to which sacreBLEU gives its smallest.
     """
     from sacrebleu.metrics import BLEU
     from sacrebleu.significance import PairedTest
     metric = BLEU(lowercase=lowercase, force=True)
     signatures, columns = PairedTest(systems, {"BLEU": metric}, [references], test_type="bs")()
+    baseline, *others = columns["BLEU"]
+    for result in others:
+        if result.score == baseline.score:
+            result.p_value = 1.0
+    return [baseline, *others], str(signatures["BLEU"])
+
+
+def paired_bootstrap(systems, references, lowercase: bool = False) -> str:
+    """A table of `bootstrap`: the systems' scores, confidence intervals and p."""
+    results, signature = bootstrap(systems, references, lowercase)
     width = max(len(name) for name, _ in systems)
     rows = [f"{'run':<{width}}   BLEU   mean ± 95% CI           p"]
-    for (name, lines), result in zip(systems, columns["BLEU"]):
-        same = lines == systems[0][1]                                        # sacreBLEU would give them the smallest p
-        p = "baseline" if result.p_value is None else "identical" if same else f"{result.p_value:.4f}"
+    for (name, lines), result in zip(systems, results):
+        if result.p_value is None:
+            p = "baseline"
+        elif lines == systems[0][1]:
+            p = "identical"
+        else:
+            p = f"{result.p_value:.4f}"
         rows.append(f"{name:<{width}}  {result.score:5.2f}  {result.mean:6.2f} ± {result.ci:4.2f}  {p:>10}")
-    return "\n".join(rows + [str(signatures["BLEU"])])
+    return "\n".join([*rows, signature])
 
 
 def sign_test(baseline, other, references, lowercase: bool = False) -> tuple[int, int, float]:

@@ -216,6 +216,22 @@ def without_nan(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def read_metrics(path: Path) -> list[dict]:
+    """The rows of a metrics.jsonl; none where there is no such file. A last line without its end, as a killed run
+    leaves it, is no row. Raises UserError naming a line that is no JSON object or has no whole step."""
+    with reported("read", path):
+        content = path.read_bytes() if path.exists() else b""
+    rows = []
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):
+        try:
+            rows.append(dict(json.loads(line)))
+            if not isinstance(rows[-1].get("step", 0), int):
+                raise TypeError
+        except (RecursionError, TypeError, ValueError) as error:
+            raise UserError(f"{path}: line {number} is no JSON object: take it out") from error
+    return rows
+
+
 class RunFolder(AbstractContextManager):
     """A run's folder, opened by one process at a time. Use as `with RunFolder(path, config) as folder:`.
 
@@ -280,18 +296,8 @@ class RunFolder(AbstractContextManager):
                 raise
 
     def read_metrics(self) -> list[dict]:
-        """The rows of metrics.jsonl. Raises UserError naming a line that is no JSON object or has no whole step."""
-        with reported("read", self.metrics):
-            lines = self.metrics.read_bytes().splitlines() if self.metrics.exists() else []
-        rows = []
-        for number, line in enumerate(lines, 1):
-            try:
-                rows.append(dict(json.loads(line)))
-                if not isinstance(rows[-1].get("step", 0), int):
-                    raise TypeError
-            except (RecursionError, TypeError, ValueError) as error:
-                raise UserError(f"{self.metrics}: line {number} is no JSON object: take it out") from error
-        return rows
+        """The rows of metrics.jsonl; see the function of that name."""
+        return read_metrics(self.metrics)
 
     def truncate_metrics(self, step: int):
         """Drops the rows with a "step" beyond `step`, which a run resumed there writes again."""
