@@ -1,10 +1,13 @@
-"""Trains a translation model, validates and tests it: the project's main job, readable from top to bottom.
+"""Trains a translation model, validates and tests it: the project's main job, readable from top to
+bottom.
 
-    python train_mt.py --agg em --reg output                    # the embedded corpus, minutes on a CPU
+    python train_mt.py --agg em --reg output                    # the embedded corpus, minutes on a
+    CPU
     python train_mt.py --data multi30k                          # real text
     torchrun --nproc-per-node 8 train_mt.py --data wmt14-en-de --arch base      # 8 x 4,096 tokens
 
-A run lives in runs/NAME: config.json, tokenizer.json, metrics.jsonl, checkpoints. The same command again resumes it.
+A run lives in runs/NAME: config.json, tokenizer.json, metrics.jsonl, checkpoints. The same command
+again resumes it.
 """
 import contextlib
 import dataclasses
@@ -33,7 +36,8 @@ from nmt.run_folder import (RunFolder, average, load, load_model_state, random_s
 from nmt.tokenizer import corpus_tokenizer, load_tokenizer, save_tokenizer
 from transformer import PAD, Transformer, TransformerConfig
 
-# What a size takes where no flag says otherwise: the papers' settings for base and big, a small machine's for the rest.
+# What a size takes where no flag says otherwise: the papers' settings for base and big, a small
+# machine's for the rest.
 RECIPES = {
     "toy": dict(steps=1_800, warmup=150, lr=0.4, decay="linear", clip=1.0, max_tokens=512, dropout=0.0, eval_every=450),
     "tiny": dict(steps=4_000, warmup=500, lr=0.8, decay="linear", clip=1.0, max_tokens=2048, dropout=0.1),
@@ -41,7 +45,7 @@ RECIPES = {
     "base": dict(steps=100_000, warmup=4_000, lr=1.0, decay="sqrt", clip=0.0, max_tokens=4096, dropout=0.1),
     "big": dict(steps=300_000, warmup=4_000, lr=1.0, decay="sqrt", clip=0.0, max_tokens=4096, dropout=0.3),
 }
-PATIENCE = 5                    # steps in a row without a finite gradient, after which the run gives up
+PATIENCE = 5                # steps in a row without a finite gradient, after which the run gives up
 TRAINING = "training (Vaswani et al. 2017)"
 SCORES = "validation, checkpoints and test"
 MACHINE = "machine"
@@ -59,33 +63,43 @@ class Settings(ModelFlags, DataFlags):
     """Every setting of a run: a flag, a field of config.json. None: see `complete`."""
     steps: int | None = flag(None, f"updates of the parameters ({recipe('steps')})", TRAINING, 1)
     warmup: int | None = flag(None, f"warm-up steps ({recipe('warmup')})", TRAINING, 1)
-    lr: float | None = flag(None, "factor on the learning rate d^-0.5 min(step^-0.5, step warmup^-1.5) "
-                            f"({recipe('lr')})", TRAINING, above=0, high=1000, metavar="FACTOR")
-    decay: str | None = flag(None, "how the learning rate falls after the warm-up: with step^-0.5, or linearly to 0 "
-                             f"({recipe('decay')})", TRAINING, choices=("sqrt", "linear"))
-    max_tokens: int | None = flag(None, "size of a micro-batch: its sentences times the longest of them, in tokens "
-                                  f"({recipe('max_tokens')})", TRAINING, 1, 10 ** 8)
+    lr: float | None = flag(
+        None, f"factor on the learning rate d^-0.5 min(step^-0.5, step warmup^-1.5) "
+        f"({recipe('lr')})", TRAINING, above=0, high=1000, metavar="FACTOR")
+    decay: str | None = flag(
+        None, f"how the learning rate falls after the warm-up: with step^-0.5, or linearly to 0 "
+        f"({recipe('decay')})", TRAINING, choices=("sqrt", "linear"))
+    max_tokens: int | None = flag(
+        None, f"size of a micro-batch: its sentences times the longest of them, in tokens "
+        f"({recipe('max_tokens')})", TRAINING, 1, 10 ** 8)
     accumulate: int = flag(1, "micro-batches per step, in every process", TRAINING, 1, 10 ** 6)
     label_smoothing: float = flag(0.1, "label smoothing", TRAINING, 0, 0.99)
-    clip: float | None = flag(None, f"largest norm of the gradient; 0 does not clip ({recipe('clip')})", TRAINING, 0)
+    clip: float | None = flag(
+        None, f"largest norm of the gradient; 0 does not clip ({recipe('clip')})", TRAINING, 0)
     seed: int = flag(1, "seed of the parameters, dropout and batches", TRAINING, 0, 2 ** 31)
 
-    eval_every: int | None = flag(None, "steps between validations, each with a checkpoint (a tenth of the steps; toy "
-                                  "450)", SCORES, 1)
+    eval_every: int | None = flag(
+        None, "steps between validations, each with a checkpoint (a tenth of the steps; toy 450)",
+        SCORES, 1)
     log_every: int = flag(100, "steps between log lines", SCORES, 1)
-    average: int = flag(0, "test the average of the last K checkpoints; 0 tests the best one", SCORES, 0, 1000,
-                        metavar="K")
+    average: int = flag(
+        0, "test the average of the last K checkpoints; 0 tests the best one", SCORES, 0, 1000,
+        metavar="K")
     beam: int = flag(4, "beam size of the test", SCORES, 1, 1000)
     lenpen: float = flag(0.6, "length penalty alpha of the test", SCORES, 0, 100)
-    lowercase: bool = flag(False, "score BLEU case-insensitively, as Gu 2019 does for Zh-En", SCORES)
+    lowercase: bool = flag(
+        False, "score BLEU case-insensitively, as Gu 2019 does for Zh-En", SCORES)
 
-    name: str | None = flag(None, "name of the run's folder (made from the other flags)", MACHINE, type=folder_name)
+    name: str | None = flag(
+        None, "name of the run's folder (made from the other flags)", MACHINE, type=folder_name)
     runs: str = flag("runs", "where the runs' folders lie", MACHINE, metavar="DIR")
     device: str = flag("auto", "auto, cpu, cuda or cuda:N", MACHINE)
     amp: bool | None = flag(None, "bfloat16 matrix products (yes on a GPU)", MACHINE)
-    compile: bool | None = flag(None, "routing compiled into a few loops: faster after a start of a minute (yes on a "
-                                "GPU)", MACHINE)
-    workers: int | None = flag(None, "processes that prepare batches (GPU 2, CPU 0)", MACHINE, 0, 256)
+    compile: bool | None = flag(
+        None, "routing compiled into a few loops: faster after a start of a minute (yes on a GPU)",
+        MACHINE)
+    workers: int | None = flag(
+        None, "processes that prepare batches (GPU 2, CPU 0)", MACHINE, 0, 256)
 
 
 def complete(settings: Settings, where: Machine) -> None:
@@ -111,8 +125,9 @@ def complete(settings: Settings, where: Machine) -> None:
 # ---- One update
 
 def learning_rate(step: int, d_model: int, settings: Settings) -> float:
-    """The learning rate of step = 1, 2, ...: with --decay sqrt `d^-0.5 min(step^-0.5, step warmup^-1.5)` (Vaswani et al.
-    2017, section 5.3); with --decay linear the same rise to the same peak, then a straight line to 0 at the last step."""
+    """The learning rate of step = 1, 2, ...: with --decay sqrt
+    `d^-0.5 min(step^-0.5, step warmup^-1.5)` (Vaswani et al. 2017, section 5.3); with --decay
+    linear the same rise to the same peak, then a straight line to 0 at the last step."""
     warmup, last = settings.warmup, settings.steps + 1
     peak = settings.lr * (d_model * warmup) ** -0.5
     if settings.decay == "sqrt":
@@ -130,12 +145,13 @@ def losses(objective, batch, label_smoothing: float, device):
 
 
 def train_step(objective, optimizer, step: Step, settings: Settings, where: Machine):
-    """One update by an `Objective`: [cross-entropy, D times target tokens] summed over this process's micro-batches, and
-    the norm of the gradient, all still on the device. Where the loss or the gradient is not finite the parameters stay
-    as they are.
+    """One update by an `Objective`: [cross-entropy, D times target tokens] summed over this
+    process's micro-batches, and the norm of the gradient, all still on the device. Where the loss
+    or the gradient is not finite the parameters stay as they are.
 
-    The loss of a micro-batch is cross-entropy per target token - lambda D (Li 2018 section 3.1); the micro-batches
-    of an update are weighted by their target tokens, so it does not matter how the tokens fall on the processes.
+    The loss of a micro-batch is cross-entropy per target token - lambda D (Li 2018 section 3.1);
+    the micro-batches of an update are weighted by their target tokens, so it does not matter how
+    the tokens fall on the processes.
     """
     optimizer.zero_grad(set_to_none=True)
     reg_lambda = getattr(objective, "module", objective).model.config.reg_lambda
@@ -148,13 +164,15 @@ def train_step(objective, optimizer, step: Step, settings: Settings, where: Mach
                 cross_entropy, D = losses(objective, batch, settings.label_smoothing, where.device)
             # J = likelihood + lambda D                                        Li 2018 section 3.1
             loss = (cross_entropy - reg_lambda * D * tokens) / step.tokens
-            sound = torch.where(loss.detach().isfinite(), where.world, math.nan)     # NaN reaches every process's norm
-            (loss * sound).backward()                                        # the processes' gradients are averaged
+            # NaN reaches every process's norm
+            sound = torch.where(loss.detach().isfinite(), where.world, math.nan)
+            (loss * sound).backward()                        # the processes' gradients are averaged
         total += torch.stack([cross_entropy.detach(), D.detach() * tokens])
     norm = torch.nn.utils.get_total_norm([p.grad for p in objective.parameters() if p.grad is not None])
     if settings.clip:
         torch.nn.utils.clip_grads_with_norm_(objective.parameters(), settings.clip, norm)
-    optimizer.found_inf = (~torch.isfinite(norm)).float()      # the fused Adam then leaves the step out, as for AMP
+    # the fused Adam then leaves the step out, as for AMP
+    optimizer.found_inf = (~torch.isfinite(norm)).float()
     optimizer.step()
     return total, norm
 
@@ -165,7 +183,8 @@ class Training:
     """A model in training: all that a checkpoint holds."""
     COUNTS = ("step", "place", "best", "seconds", "tokens", "window", "window_tokens", "norms", "bad")
 
-    def __init__(self, settings: Settings, config: TransformerConfig, where: Machine, compiled: bool = False):
+    def __init__(self, settings: Settings, config: TransformerConfig, where: Machine,
+                 compiled: bool = False):
         self.settings = settings
         self.where = where
         seed_all(settings.seed)
@@ -180,11 +199,12 @@ class Training:
         self.best = -1.0                                 # validation BLEU
         self.seconds = 0.0                               # of training, up to the last log line
         self.tokens = 0                                  # target tokens, likewise
-        self.window = torch.zeros(2, device=where.device)        # cross-entropy and D since the last log line
+        # cross-entropy and D since the last log line
+        self.window = torch.zeros(2, device=where.device)
         self.window_tokens = 0
-        self.norms = []                                  # of the gradients since then, each with the place it leads to
+        self.norms = []               # of the gradients since then, each with the place it leads to
         self.bad = 0                                     # steps in a row whose norm is not finite
-        seed_all(settings.seed + 1_000_003 * where.rank)                     # every process has its own dropout
+        seed_all(settings.seed + 1_000_003 * where.rank)         # every process has its own dropout
 
     def save(self, path) -> None:
         """Writes all that resuming exactly takes."""
@@ -193,7 +213,8 @@ class Training:
                     **{name: getattr(self, name) for name in self.COUNTS}})
 
     def resume(self, path) -> None:
-        """Goes on from what `save` wrote. Raises UserError for a checkpoint that is not one of such a run."""
+        """Goes on from what `save` wrote. Raises UserError for a checkpoint that is not one of
+        such a run."""
         state = load(path, self.where.device, ("model", "optimizer", "schedule", "random", *self.COUNTS))
         load_model_state(self.model, state["model"], path)
         try:
@@ -202,7 +223,7 @@ class Training:
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{path}: its optimizer is not that of this run: use a checkpoint that the run wrote itself, "
                             "or train again under another --name") from error
-        set_random_state(state["random"])                # the first process's; for the others see `fit`
+        set_random_state(state["random"])            # the first process's; for the others see `fit`
         for name in self.COUNTS:
             setattr(self, name, state[name])
 
@@ -227,7 +248,7 @@ def fit(job: Training, folder, encoded, corpora, tokenizer, stop: list) -> None:
     for step in steps(encoded["train"], settings, job.place, where.rank, where.world, pinned):
         if job.step >= settings.steps or agreed(stop, job.step, where):
             break
-        if not where.first:                              # a checkpoint has the first process's random state alone
+        if not where.first:                # a checkpoint has the first process's random state alone
             torch.manual_seed(settings.seed + 1_000_003 * where.rank + job.step)
         total, norm = train_step(objective, job.optimizer, step, settings, where)
         job.schedule.step()
@@ -270,7 +291,8 @@ def log(job: Training, folder, seconds: float) -> None:
 
 
 def check_finite(job: Training, norms: list[float]) -> None:
-    """Names every step since the last log line that was left out. Raises UserError after PATIENCE of them in a row."""
+    """Names every step since the last log line that was left out. Raises UserError after PATIENCE
+    of them in a row."""
     first = job.step - len(norms) + 1
     for step, norm, (_, (epoch, batch)) in zip(range(first, job.step + 1), norms, job.norms):
         job.bad = 0 if math.isfinite(norm) else job.bad + 1
@@ -304,7 +326,8 @@ def validate_and_save(job: Training, folder, encoded, pairs, tokenizer) -> None:
 
 
 def test(job: Training, folder, encoded, corpora, tokenizer) -> None:
-    """The last words of a run: test BLEU by beam search with its signature, speed, parameters, disagreement."""
+    """The last words of a run: test BLEU by beam search with its signature, speed, parameters,
+    disagreement."""
     settings = job.settings
     averaged = [folder.numbered(step) for step in folder.steps()] if settings.average else []
     if averaged:
@@ -342,11 +365,11 @@ def train(settings: Settings) -> None:
     """Trains, validates and tests one run; the same command again resumes it where it stopped."""
     where = machine(settings.device)
     complete(settings, where)
-    settings.model_config(vocab_size=1)                  # wrong sizes and places are told before anything is read
+    settings.model_config(vocab_size=1)    # wrong sizes and places are told before anything is read
     path = Path(settings.runs) / settings.name
 
     # data
-    with where.first_alone():                            # it downloads and encodes; the others find it done
+    with where.first_alone():                    # it downloads and encodes; the others find it done
         corpora = load_corpora(settings)
         known = (path / "tokenizer.json").exists()
         tokenizer = load_tokenizer(path / "tokenizer.json") if known else corpus_tokenizer(corpora, settings.vocab_size)
@@ -365,7 +388,8 @@ def train(settings: Settings) -> None:
     model = dataclasses.asdict(config)
     kept = {name: value for name, value in dataclasses.asdict(settings).items()
             if name not in model and name not in ("name", "runs")}
-    kept["data_checksum"] = zlib.crc32(lengths[1], zlib.crc32(lengths[0]))   # a place in other text is no place
+    # a place in other text is no place
+    kept["data_checksum"] = zlib.crc32(lengths[1], zlib.crc32(lengths[0]))
 
     opened = RunFolder(path, {"model": model, **kept}, FREE) if where.first else contextlib.nullcontext()
     with opened as folder:
