@@ -223,7 +223,7 @@ def command_text(name: str, settings: Settings) -> str:
 # ---- Showing
 
 def draw(name: str, jobs: list[Job], settings: Settings) -> None:
-    """Has analyze.py draw a figure from the runs of the first seed, into a folder named after it."""
+    """Has analyze.py draw a figure from the runs of the first seed, in a folder named after it."""
     table = TABLES[name]
     print(f"**{table.source}** ({name}): {table.title}; published on {table.data}", *table.notes,
           sep="\n", flush=True)

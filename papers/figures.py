@@ -1,5 +1,5 @@
-"""Everything that is drawn of trained runs: heads as points, attention, routing, BLEU by length. PNG
-at page width.
+"""Everything that is drawn of trained runs: heads as points, attention, routing, BLEU by length.
+PNG at page width.
 
 In the manner of Li 2021 Fig. 3 (`heads`), Duan 2020 Fig. 5 (`attention`) and Gu 2019 Fig. 3
 (`lengths`); `routing` and `couplings` have no model in the papers. Every function takes numbers as
@@ -73,9 +73,10 @@ def heads(runs: list[str], together, apart, path) -> None:
     number, or None.
     """
     panels = 1 if apart is None else 2
+    width = 0.6 * WIDTH if apart is None else WIDTH
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(1, panels, squeeze=False, layout="constrained",
-                                       figsize=(WIDTH * (0.2 + 0.4 * panels), 4.4))
+                                       figsize=(width, 4.4))
         axes = axes[0]
         for i, name in enumerate(runs):
             look = dict(color=f"C{i}", marker=MARKERS[i % len(MARKERS)], label=plain(name))

@@ -50,7 +50,7 @@ def complete(job: Job, settings) -> bool:
 
 
 def machine_of(path: Path) -> dict | None:
-    """What `note_machine` keeps in a run's folder; None where there is nothing, or nothing whole."""
+    """What `note_machine` keeps in a run's folder; None where there is nothing whole."""
     try:
         note = json.loads((path / "machine.json").read_text())
         return {name: str(note[name]) for name in ("machine", "torch", "date")}

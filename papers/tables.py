@@ -273,8 +273,8 @@ EM_OPTIONS = (
     Row("Gu's EM, no activations", "--agg gu-em --no-em-activations"),
     Row("Gu's EM, sum of the densities", "--agg gu-em --em-density sum"))
 
-SCORE_NOTE = ("The position score falls with the length of the sentences, and so cannot be compared "
-              "between corpora")
+SCORE_NOTE = ("The position score falls with the length of the sentences, and so cannot be "
+              "compared between corpora")
 PLOT = "the paper prints a plot without numbers"
 TRIED = "(Li 2019 §5.2.1 tried them and prints none)"
 BASELINE = Row("baseline", "")
@@ -399,7 +399,8 @@ TABLES = {
         DUAN_MAIN, chinese=SHORT,
         notes=("misquoted: 27.98 is Li 2019's simple routing (Table 2); Effective Aggregation has "
                "28.26",
-               "§4.2 gives 1.6K new parameters for the big model; by the equations they are 1,632")),
+               "§4.2 gives 1.6K new parameters for the big model; by the equations they are "
+               "1,632")),
     "duan-2": Table(
         DUAN + " Table 2", "capsule routing in encoder and decoder", f"{ZH_EN}, base", ("BLEU",),
         DUAN_NETWORKS, chinese=SHORT),
