@@ -25,9 +25,7 @@ from nmt.flags import UserError, flag, run
 from nmt.machine import pick_device
 from nmt.run_folder import load_run, without_nan
 from nmt.search import translate_lines
-from papers.measure import (Run, attention_map, bleu_by_length, dispersion, fitting_bins,
-                            head_vectors, project, routing_statistics, scores, sentence_couplings,
-                            source_length)
+from papers import measure
 from papers.tables import TABLES
 from transformer import COMPONENTS
 
@@ -46,8 +44,8 @@ class Settings:
                                  metavar="RUN", positional=True)
     only: tuple[str, ...] = flag(PARTS, f"these parts alone, of {', '.join(PARTS)}; analysis.json "
                                  "then holds these alone, too (all)", choices=PARTS, metavar="PART")
-    out: str | None = flag(None, "where analysis.json and the figures go (the first run's folder)",
-                           metavar="DIR")
+    out: str | None = flag(None, "where analysis.json and the figures go (the first run's "
+                           "folder)", metavar="DIR")
     checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
     device: str = flag("auto", "auto, cpu, cuda or cuda:N")
     max_tokens: int = flag(4096, "batch size in tokens", "", 1, 10 ** 8, metavar="N")
@@ -57,9 +55,9 @@ class Settings:
                           DRAWN, choices=COMPONENTS)
     layer: int | None = flag(None, "layer of the heat maps, from 1 at the bottom (the top one)",
                              DRAWN, 1, 1000, metavar="N")
-    sentence: str | None = flag(None, "validation pair N, from 1, or a source sentence, which every "
-                                "run then translates itself (the first pair of 8 to 16 tokens a "
-                                "side)", DRAWN, metavar="N|TEXT")
+    sentence: str | None = flag(None, "validation pair N, from 1, or a source sentence, which "
+                                "every run then translates itself (the first pair of 8 to 16 "
+                                "tokens a side)", DRAWN, metavar="N|TEXT")
 
     bins: tuple[int, ...] | None = flag(None, "upper ends of the bins, in source words (up to 7 "
                                         "that fit the text)", LENGTH, 1, metavar="N")
@@ -126,7 +124,7 @@ def read_text(folder: str, config: dict, settings) -> Corpora:
     return Corpora(config["train"], src, tgt, None, read_lists(valid, src, tgt), test_pairs, None)
 
 
-def open_runs(settings: Settings) -> list[Run]:
+def open_runs(settings: Settings) -> list[measure.Run]:
     """The runs with their text. Raises UserError for a folder that is none or is named twice, or
     missing text."""
     device = pick_device(settings.device)
@@ -141,11 +139,12 @@ def open_runs(settings: Settings) -> list[Run]:
         model, tokenizer, config = load_run(folder, settings.checkpoint, device)
         text = read_text(folder, config, settings)
         name = f"{real.name} ({same + 1})" if same else real.name
-        found.append(Run(name, model, tokenizer, config, text, encode_valid(tokenizer, text)))
+        encoded = encode_valid(tokenizer, text)
+        found.append(measure.Run(name, model, tokenizer, config, text, encoded))
     return found
 
 
-def check(runs: list[Run], settings: Settings) -> None:
+def check(runs: list[measure.Run], settings: Settings) -> None:
     """Raises UserError for flags that do not fit the runs, before anything is measured."""
     for one in runs:
         layers = one.model.config.layers
@@ -164,7 +163,7 @@ def check(runs: list[Run], settings: Settings) -> None:
 
 # ---- The sentence that is drawn
 
-def fitting_pair(one: Run) -> int:
+def fitting_pair(one: measure.Run) -> int:
     """The index of the first validation pair of 8 to 16 tokens a side; where there is none, of the
     pair whose longer side is shortest."""
     pairs = list(zip(one.encoded.source_lengths.tolist(), one.encoded.target_lengths.tolist()))
@@ -175,7 +174,7 @@ def fitting_pair(one: Run) -> int:
     return longer.index(min(longer))
 
 
-def own_translation(one: Run, source: str, beam: int | None) -> Run:
+def own_translation(one: measure.Run, source: str, beam: int | None) -> measure.Run:
     """The run with one pair in place of its validation set: the sentence and its translation."""
     target = [""]
     if len(one.tokenizer.encode(source).ids) <= LONGEST:
@@ -185,7 +184,7 @@ def own_translation(one: Run, source: str, beam: int | None) -> Run:
     return one._replace(encoded=encode_pairs(one.tokenizer, Pairs([source], target)))
 
 
-def sentence(one: Run, settings) -> tuple[Run, int]:
+def sentence(one: measure.Run, settings) -> tuple[measure.Run, int]:
     """The run, and the index of the pair to draw: of its validation set, or of a set with the one
     sentence that was given and the run's own translation. Raises UserError for a sentence that is
     empty, too long, or not there."""
@@ -244,7 +243,7 @@ def numbered(word: str, count: int) -> list[str]:
 def disagreement(runs, pairs, settings, folder):
     """exp(D) by run, component and kind, and the position score by layer (Li 2018 Tables 4 and
     5)."""
-    found = {one.name: scores(one, settings.max_tokens) for one in runs}
+    found = {one.name: measure.scores(one, settings.max_tokens) for one in runs}
     depth = max(6, *(one.model.config.layers for one in runs))
     kinds = []
     layers = []
@@ -260,12 +259,12 @@ def disagreement(runs, pairs, settings, folder):
         for row in TABLES[key].rows:
             printed[source][row.label] = [float(cell) for cell in row.published]
             rows.append(padded([f"published: {row.label} (enc)", *row.published], len(rows[0])))
-    text = ("exp(D) on the validation set, D averaged over the layers (Li 2018 Table 4). Subspace\n"
-            "and output: heads that are alike give 0.368, orthogonal ones exp(-1/H) (H = 4: 0.779,\n"
-            "8: 0.882), heads that cancel 1. Published: base, 8 heads, WMT17 Zh-En.\n"
+    text = ("exp(D) on the validation set, D averaged over the layers (Li 2018 Table 4).\n"
+            "Subspace and output: heads that are alike give 0.368, orthogonal ones exp(-1/H)\n"
+            "(4 heads: 0.779, 8: 0.882), heads that cancel 1. Published: base, WMT17 Zh-En.\n"
             f"{table(['', *MEASURED], kinds)}\n\n"
-            "exp(D) of the attended positions by layer (Li 2018 Table 5). It falls with the length\n"
-            "of the sentences, so it can be compared on one text only.\n"
+            "exp(D) of the attended positions by layer (Li 2018 Table 5). It falls with the\n"
+            "length of the sentences, so it can be compared on one text only.\n"
             f"{table(['layer', *numbered('', depth)], layers)}")
     return {"runs": found, "published": printed}, text, []
 
@@ -274,20 +273,21 @@ def heads(runs, pairs, settings, folder):
     """The heads as points (Li 2021 Fig. 3), and how far apart they lie before the projection."""
     from papers import figures
     names = [one.name for one in runs]
-    vectors = [head_vectors(one, settings.component, settings.max_tokens) for one in runs]
+    vectors = [measure.head_vectors(one, settings.component, settings.max_tokens) for one in runs]
     means = [v.mean(0) for v in vectors]                             # [H, d_k]
-    together = [x.tolist() for x in project(torch.cat(means)).split([len(x) for x in means])]
+    points = measure.project(torch.cat(means))
+    together = [x.tolist() for x in points.split([len(x) for x in means])]
     apart = None
     if max(map(len, means)) <= FEW_HEADS:
         every = [v.flatten(0, 1) for v in vectors]                   # [layers H, d_k]
-        points = project(torch.cat(every)).split([len(x) for x in every])
+        points = measure.project(torch.cat(every)).split([len(x) for x in every])
         apart = [x.unflatten(0, v.shape[:2]).tolist() for x, v in zip(points, vectors)]
     figures.heads(names, together, apart, folder / "heads.png")
     found = {}
     rows = []
     for name, v, points in zip(names, vectors, together):
-        mean = dispersion(v.mean(0))
-        layers = [dispersion(x) for x in v]
+        mean = measure.dispersion(v.mean(0))
+        layers = [measure.dispersion(x) for x in v]
         found[name] = {"mean": mean, "layers": layers, "points": points}
         rows.append([f"{name} mean", mean["cosine"], mean["distance"]])
         for i, x in enumerate(layers, 1):
@@ -305,7 +305,7 @@ def attention(runs, pairs, settings, folder):
     from papers import figures
     maps = {}
     for one, index in pairs:
-        maps[one.name] = attention_map(one, settings.component, settings.layer, index)
+        maps[one.name] = measure.attention_map(one, settings.component, settings.layer, index)
     layers = dict.fromkeys(str(one["layer"]) for one in maps.values())
     where = f"{settings.component}, layer {'/'.join(layers)}"
     first_two = dict(list(maps.items())[:2])
@@ -314,7 +314,8 @@ def attention(runs, pairs, settings, folder):
     rows = [[name, *padded(one["entropy"], most)] for name, one in maps.items()]
     keys = dict.fromkeys("  " + " ".join(one["keys"]) for one in maps.values())
     lines = ["Entropy of the attention (nats; uniform over n tokens is log n) in "
-             f"{where}, mean over queries; keys:", *keys, table(["head", *numbered("", most)], rows)]
+             f"{where}, mean over queries; keys:", *keys,
+             table(["head", *numbered("", most)], rows)]
     if len(maps) > 2:
         lines.append("attention.png shows the first two runs")
     return maps, "\n".join(lines), ["attention.png"]
@@ -323,12 +324,12 @@ def attention(runs, pairs, settings, folder):
 def routing(runs, pairs, settings, folder):
     """Entropy, agreement and activations of every routing, and the couplings of the sentence."""
     from papers import figures
-    found = {one.name: routing_statistics(one, settings.max_tokens) for one in runs}
+    found = {one.name: measure.routing_statistics(one, settings.max_tokens) for one in runs}
     active = {name: places for name, places in found.items() if places}
     couplings = {}
     for one, index in pairs:
         if one.name in active:
-            couplings[one.name] = sentence_couplings(one, index)
+            couplings[one.name] = measure.sentence_couplings(one, index)
     result = {"statistics": found, "couplings": couplings}
     if not active:
         return result, "Routing: none of the runs has any.", []
@@ -359,14 +360,15 @@ def routing(runs, pairs, settings, folder):
 def length(runs, pairs, settings, folder):
     """BLEU by source length (Gu 2019 Fig. 3), all runs in the bins of the first."""
     from papers import figures
-    text = runs[0].corpora
-    lines = (text.test or text.valid).source
-    ends = settings.bins or fitting_bins([source_length(line, text.src) for line in lines])
+    first = runs[0].corpora
+    lines = (first.test or first.valid).source
+    lengths = [measure.source_length(line, first.src) for line in lines]
+    ends = settings.bins or measure.fitting_bins(lengths)
     found = {}
     bins = {}                           # their ends -> run -> BLEU and number of sentences
     for one in runs:
         part = "test" if one.corpora.test else "validation"
-        found[one.name] = {**bleu_by_length(one, ends, settings.beam), "set": part}
+        found[one.name] = {**measure.bleu_by_length(one, ends, settings.beam), "set": part}
         for x in found[one.name]["bins"]:
             cell = f"{x['bleu']:.2f} ({x['count']})"
             bins.setdefault((x["low"], x["high"]), {})[one.name] = cell
@@ -383,8 +385,8 @@ def length(runs, pairs, settings, folder):
         how.append(f"{one['set']}, {one['beam']}")
     signatures = "; ".join(dict.fromkeys(one["signature"] for one in found.values()))
     heading = f"BLEU (and number of sentences) by source length (Gu 2019 Fig. 3). {signatures}\n"
-    return found, heading + table(["source length", *found], [*rows, everything, how]), [
-        "length.png"]
+    text = heading + table(["source length", *found], [*rows, everything, how])
+    return found, text, ["length.png"]
 
 
 MEASURES = {"disagreement": disagreement, "heads": heads, "attention": attention,
@@ -429,9 +431,9 @@ def analyze(settings: Settings) -> None:
 
 def main(argv=None) -> int:
     """The command line; returns the exit status."""
-    return run(analyze, Settings, "analyze.py", "The papers' analyses of trained runs: disagreement "
-               "scores, heads as points, attention heat maps, what routing does, BLEU by length. "
-               "Tables go to the screen and to analysis.json, figures are PNG.", argv)
+    return run(analyze, Settings, "analyze.py", "The papers' analyses of trained runs: "
+               "disagreement scores, heads as points, attention heat maps, what routing does, BLEU "
+               "by length. Tables go to the screen and to analysis.json, figures are PNG.", argv)
 
 
 if __name__ == "__main__":
