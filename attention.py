@@ -170,7 +170,7 @@ class MultiHeadAttention(nn.Module):
         logits = Q @ K.transpose(-2, -1) / math.sqrt(self.d_k)               # [B, H, L_q, L_k]
         if self.capsule is not None:
             # E' = E + Omega_vertical + Omega_horizontal, before mask and softmax
-            logits = self.route(logits, mask, cache)                         # [B, H, L_q, L_k]
+            logits = self.routed_logits(logits, mask, cache)                 # [B, H, L_q, L_k]
         if mask is not None:
             logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
         # A_h = softmax(E_h)                                                   Duan Eq. 4
@@ -178,7 +178,7 @@ class MultiHeadAttention(nn.Module):
         dropped = F.dropout(weights, self.dropout, self.training)
         return weights, dropped.to(V.dtype) @ V                              # O^h [B, H, L_q, d_k]
 
-    def route(self, logits: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
+    def routed_logits(self, logits: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
         """The routed logits of the queries at hand. With a cache these are the newest rows: the
         routing runs over all rows t <= l so far, which the cache keeps."""
         if cache is None:

@@ -21,6 +21,8 @@ from nmt.machine import memory, pick_device
 from nmt.run_folder import load_run
 from nmt.search import Translation, translate_nbest
 
+DESCRIPTION = ("Translates text with a trained run: one line in, one line out. Reads the terminal "
+               "line by line where there is no other input.")
 SEARCH = "beam search"
 SCORING = "scoring (on standard error)"
 
@@ -115,7 +117,8 @@ def translation_of(folder: str, settings: Settings, device: torch.device):
         try:
             return search(lines, progress=progress)
         except torch.OutOfMemoryError:
-            raise UserError(f"--max-tokens {settings.max_tokens} is too much for the memory of {device}") from None
+            raise UserError(f"--max-tokens {settings.max_tokens} is too much for the memory of "
+                            f"{device}") from None
     return translate
 
 
@@ -129,7 +132,8 @@ def print_scores(found: dict, references: list[str], settings: Settings) -> None
         systems = [(folder, texts[folder]) for folder in (settings.compare, settings.run)]
         print(paired_bootstrap(systems, references, settings.lowercase), file=sys.stderr)
     if settings.sign_test:
-        better, worse, p = sign_test(texts[settings.compare], texts[settings.run], references, settings.lowercase)
+        better, worse, p = sign_test(texts[settings.compare], texts[settings.run], references,
+                                     settings.lowercase)
         print(f"sign test: {better} sentences better, {worse} worse, p = {p:.4f}", file=sys.stderr)
 
 
@@ -147,8 +151,8 @@ def command(settings: Settings) -> None:
     lines = read_lines(settings.input, largest)
     references = read_lines(settings.reference, largest) if settings.reference else []
     if references and len(references) != len(lines):
-        raise UserError(f"--reference {settings.reference} has {len(references)} lines and the input {len(lines)}; "
-                        "line i of the one must translate line i of the other")
+        raise UserError(f"--reference {settings.reference} has {len(references)} lines and the "
+                        f"input {len(lines)}; line i of the one must translate line i of the other")
     found = {folder: translate(lines, progress=True) for folder, translate in translators.items()}
     text = formatted(found[settings.run], settings)
     if settings.output:
@@ -162,8 +166,7 @@ def command(settings: Settings) -> None:
 
 def main(argv=None) -> int:
     """Runs the command line; returns the exit status."""
-    return run(command, Settings, "translate.py", "Translates text with a trained run: one line in, one line out. Reads "
-               "the terminal line by line where there is no other input.", argv)
+    return run(command, Settings, "translate.py", DESCRIPTION, argv)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from capsule_transformer import horizontal_routing, vertical_routing
 from routing_dynamic import agreement, combine, dynamic_routing
 from routing_em import e_step, em_routing, inverse_temperature, m_step
 
@@ -54,9 +53,9 @@ def can_compile(device="cpu") -> bool:
         torch.compile(torch.exp)(torch.zeros(2, device=device))
         return True
     except Exception as error:                      # each compiler and version fails in its own way
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        print(f"--compile: this machine cannot compile ({reason.strip()[:120]}); the routing runs uncompiled, with "
-              "the same results", file=sys.stderr)
+        reason = " ".join(str(error).split()) or type(error).__name__
+        print(f"--compile: this machine cannot compile ({reason[:120]}); the routing runs "
+              "uncompiled, with the same results", file=sys.stderr)
         return False
 
 
@@ -109,10 +108,11 @@ def recomputed(routing, *arguments, **settings):
 
     EM with the gradient of the last M-step alone keeps little as it is.
     """
-    training = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments)
-    if not training or settings.get("gradient") == "last":
+    learned = any(isinstance(x, Tensor) and x.requires_grad for x in arguments)
+    if not (learned and torch.is_grad_enabled()) or settings.get("gradient") == "last":
         return routing(*arguments, **settings)
-    return checkpoint(routing, *arguments, use_reentrant=False, preserve_rng_state=False, **settings)
+    return checkpoint(routing, *arguments, use_reentrant=False, preserve_rng_state=False,
+                      **settings)
 
 
 @functools.cache

@@ -38,8 +38,8 @@ def flag(default=MISSING, help: str = "", group: str = "", low=None, high=None, 
     where the annotation alone does not say. positional: without dashes. The annotation decides the
     rest: bool gives --name and --no-name, tuple[...] takes several words.
     """
-    metadata = dict(help=help, group=group, low=low, high=high, above=above, choices=choices, metavar=metavar,
-                    alias=alias, type=type, positional=positional)
+    metadata = dict(help=help, group=group, low=low, high=high, above=above, choices=choices,
+                    metavar=metavar, alias=alias, type=type, positional=positional)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -47,10 +47,11 @@ class Parser(argparse.ArgumentParser):
     """`argparse.ArgumentParser` that takes no abbreviations and errs in one line."""
 
     def __init__(self, *args, **kwargs):
-        super().__init__(*args, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+        super().__init__(*args, allow_abbrev=False, **kwargs)
 
     def error(self, message: str):
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} (--help lists the arguments)\n")
+        message = " ".join(message.split())
+        self.exit(2, f"{self.prog}: error: {message} (--help lists the arguments)\n")
 
 
 def parser_of(settings: type, prog: str, description: str) -> Parser:
@@ -79,7 +80,7 @@ def options_of(field, hint) -> dict:
     given = field.metadata
     default = field.default
     text = given["help"].replace("%", "%%")
-    if default is not MISSING and isinstance(default, (int, float, str)) and not isinstance(default, bool):
+    if isinstance(default, (int, float, str)) and not isinstance(default, bool):
         text += f" (default: {default})"
     options = {"help": text}
     kinds = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
@@ -128,7 +129,8 @@ def folder_name(text: str) -> str:
     """An argparse type for the name of a folder; an empty one, "." and ".." would be a folder that
     is there already."""
     if not text.strip(" ./\\"):
-        raise argparse.ArgumentTypeError(f"{text!r} names no folder: give a name of letters and digits")
+        raise argparse.ArgumentTypeError(f"{text!r} names no folder: give a name of letters and "
+                                         "digits")
     return text
 
 
@@ -138,9 +140,13 @@ def parse(settings: type, argv, prog: str, description: str):
     parser = parser_of(settings, prog, description)
     for word in words:
         if "\0" in word:
-            parser.error(f"{word[:80]!r} holds a NUL character, which no name of a file can: take it out")
+            parser.error(f"{word[:80]!r} holds a NUL character, which no name of a file can: take "
+                         "it out")
     found = vars(parser.parse_args(words))
-    filled = settings(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+    for name, value in found.items():
+        if isinstance(value, list):
+            found[name] = tuple(value)
+    filled = settings(**found)
     filled.given = frozenset(found)
     return filled
 
@@ -188,13 +194,15 @@ def run(command, settings: type, prog: str, description: str, argv=None) -> int:
         discard_output()
         return 0
     except OSError as error:   # files that the program opens itself are named closer to the mistake
-        message = f"{error.filename or 'standard output'}: {error.strerror or error}: choose another place"
+        place = error.filename or "standard output"
+        message = f"{place}: {error.strerror or error}: choose another place"
         if not error.filename:
             discard_output()
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        message = "the memory does not suffice: choose a smaller model, or smaller batches (--max-tokens, --batch)"
+        message = ("the memory does not suffice: choose a smaller model, or smaller batches "
+                   "(--max-tokens, --batch)")
     print(f"{prog}: error: {' '.join(str(message).split())}", file=sys.stderr)
     return 2
 
@@ -271,7 +279,8 @@ def sizes_in_words() -> str:
     """What --arch can be, in words."""
     words = []
     for name, size in SIZES.items():
-        words.append(f"{name} {size['layers']} layers, d {size['d_model']}, {size['heads']} heads, FFN {size['d_ff']}")
+        words.append(f"{name} {size['layers']} layers, d {size['d_model']}, {size['heads']} heads, "
+                     f"FFN {size['d_ff']}")
     return "; ".join(words)
 
 
