@@ -10,6 +10,7 @@ one to twelve. The command trains models of Fig. 4 and prints their accuracy by 
 again takes up an interrupted run. Formulas, relations and files: logic_data.py; the model: logic_model.py. Where the
 paper leaves a point open it follows Tran et al. 2018, and so does --full, as their code has it: as many heads as queries,
 two; d_ff = 2d; post-norm; batches of 32 pairs; tested is the epoch with the best validation accuracy over all lengths.
+Of two votes EM routing can only take the mean: `--full --heads 4` shows what it does with more.
 
 Without --full a small part of that training must do, so the small setting makes the task easier to learn, not to solve:
 it learns from every pair of a batch's formulas (`--learn batch`: their relations are known, and reading them is what
@@ -140,7 +141,8 @@ def parser() -> Parser:
     both = lambda name: f"{SMALL[name]}, with --full {PAPER[name]}"
     p.add_argument("--full", action="store_true", help="the paper's setting: " + ", ".join(
         f"{name} {value}" for name, value in PAPER.items()) + "; without it: " + ", ".join(
-        f"{name} {value}" for name, value in SMALL.items()))
+        f"{name} {value}" for name, value in SMALL.items()) + ". With the paper's two heads EM routing stays at the plain "
+        "mean of the votes (docs/experiments.md, \"Two heads\"); --full --heads 4 gives it something to route")
     p.add_argument("--models", nargs="+", choices=(*MODELS, "own"), metavar="MODEL", help="baseline, disagreement "
                    "(--reg output), aggregation (--agg em), combined (both), own (by the flags below); without it the "
                    "baseline, with --full all of Fig. 4, and own where one of --agg, --reg, --capsule is given", **none)

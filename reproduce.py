@@ -8,7 +8,7 @@ what is published.
 The tables are data (papers/tables.py); all other flags are train_mt.py's and set the scale, alike
 for every row. Each row and seed is a run of train_mt.py in a process of its own, in a folder named
 after its scale and its mechanisms, so that tables share what they have in common and an interrupted
-table resumes. Checkpoint averaging is off, as in the papers.
+table resumes. Checkpoint averaging is off, as in Li 2021 (the other papers do not say).
 """
 import datetime
 import json

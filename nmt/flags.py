@@ -7,6 +7,7 @@ line on stderr and returns 2. Anything else is a bug and keeps its traceback.
 import argparse
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import re
@@ -54,6 +55,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (--help lists the arguments)\n")
 
 
+@functools.cache
 def parser_of(settings: type, prog: str, description: str) -> Parser:
     """The parser of a dataclass of `flag` fields; what it parses holds only what was given."""
     parser = Parser(prog=prog, description=description, argument_default=argparse.SUPPRESS)
@@ -304,7 +306,7 @@ class ModelFlags:
 
     agg: str = flag(
         "linear", "linear: concatenation and W^O; dynamic, em: Li's routing-by-agreement; "
-        "gu-dynamic, gu-em: Gu's capsule layer", AGGREGATION, choices=AGGREGATIONS)
+        "gu-dynamic, gu-em: Gu's capsule layer", AGGREGATION, choices=tuple(AGGREGATIONS))
     agg_at: tuple[str, ...] | None = flag(
         None, "where: enc, cross, dec with layers, as in enc:1-2 cross:6 dec:4,6 (dynamic, em: the "
         "lowest two encoder layers; gu-*: the last of cross and dec)", AGGREGATION, metavar="PLACE")
