@@ -1,8 +1,10 @@
-"""The data of linguistic probing: the ten tasks, the SentEval files, and three of the tasks from plain text.
+"""The data of linguistic probing: the ten tasks, the SentEval files, and three of the tasks from
+plain text.
 
-The tasks are those of Conneau et al. 2018, "What you can cram into a single vector". Their files (ten, in the public
-repository facebookresearch/SentEval under data/probing/) hold one example per line, `tr|va|te TAB label TAB tokens`,
-the tokens with spaces between them. probe_toy.py makes the same tasks from the embedded grammar.
+The tasks are those of Conneau et al. 2018, "What you can cram into a single vector". Their files
+(ten, in the public repository facebookresearch/SentEval under data/probing/) hold one example per
+line, `tr|va|te TAB label TAB tokens`, the tokens with spaces between them. probe_toy.py makes the
+same tasks from the embedded grammar.
 """
 import hashlib
 import http.client
@@ -61,16 +63,18 @@ def is_word(token: str) -> bool:
 
 
 def plain(tokens: Iterable[str]) -> str:
-    """Tokens as ordinary text, for a tokenizer that learnt from it: no space before a mark, a capital at the start."""
+    """Tokens as ordinary text, for a tokenizer that learnt from it: no space before a mark, a
+    capital at the start."""
     text = re.sub(r" (?=[.,;:!?%)\]]|n't\b|'(?:s|re|ve|ll|d|m)\b)|(?<=[(\[]) ", "", " ".join(tokens))
     return text[:1].upper() + text[1:]
 
 
 def fill(items: Iterator[Item], cells: list[tuple[str, Any]], counts: dict[str, int], seed: int) -> Parts:
-    """Parts of the given counts in which all cells (label, control) are equally frequent, no sentence twice.
+    """Parts of the given counts in which all cells (label, control) are equally frequent, no
+    sentence twice.
 
-    Takes from `items` what a cell still lacks; a count is rounded down to a multiple of the cells. Raises UserError
-    where the items run out (endless ones do not).
+    Takes from `items` what a cell still lacks; a count is rounded down to a multiple of the cells.
+    Raises UserError where the items run out (endless ones do not).
     """
     each = {part: count // len(cells) for part, count in counts.items()}
     found: dict[tuple, list[Item]] = {cell: [] for cell in cells}
@@ -98,7 +102,8 @@ def fill(items: Iterator[Item], cells: list[tuple[str, Any]], counts: dict[str, 
 
 
 def content(path: Path) -> bytes:
-    """What a file holds, without a byte-order mark. Raises UserError where it cannot be read or has more than 1 GiB."""
+    """What a file holds, without a byte-order mark. Raises UserError where it cannot be read or has
+    more than 1 GiB."""
     with reported("read", path):
         if path.stat().st_size > 2 ** 30:
             raise UserError(f"{path}: is too large, it may have 1 GiB: take its beginning, e.g. with head -n 1000000")
@@ -108,10 +113,12 @@ def content(path: Path) -> bytes:
 # ---- The SentEval files
 
 def read_task(path: Path, limit: int | None = None) -> Parts:
-    """The parts of one SentEval file; of the training part the first `limit` lines. The tree of an item is None.
+    """The parts of one SentEval file; of the training part the first `limit` lines. The tree of an
+    item is None.
 
-    Raises UserError naming the file and, for a line that is not `tr|va|te TAB label TAB tokens`, its number. More
-    columns than three are allowed, as the files' description has it: the last one is the sentence.
+    Raises UserError naming the file and, for a line that is not `tr|va|te TAB label TAB tokens`,
+    its number. More columns than three are allowed, as the files' description has it: the last one
+    is the sentence.
     """
     parts: Parts = {part: [] for part in SPLITS.values()}
     with reported("read", path):
@@ -135,7 +142,8 @@ def read_task(path: Path, limit: int | None = None) -> Parts:
 
 
 def check_parts(path: Path, parts: Parts) -> None:
-    """Raises UserError where a part is empty or a class of validation or test never occurs in training."""
+    """Raises UserError where a part is empty or a class of validation or test never occurs in
+    training."""
     for part, items in parts.items():
         if not items:
             short = next(short for short, name in SPLITS.items() if name == part)
@@ -147,10 +155,12 @@ def check_parts(path: Path, parts: Parts) -> None:
 
 
 def download_task(task: str, folder: Path) -> Path:
-    """The path of a SentEval file in `folder`, downloaded if it is not there; it is there only when as published.
+    """The path of a SentEval file in `folder`, downloaded if it is not there; it is there only when
+    as published.
 
-    Published is the id that git gives a content, the SHA-1 of "blob SIZE\\0" and the content. Raises UserError where
-    the source cannot be reached or sends something else; it says which file to put where.
+    Published is the id that git gives a content, the SHA-1 of "blob SIZE\\0" and the content.
+    Raises UserError where the source cannot be reached or sends something else; it says which file
+    to put where.
     """
     name, published = FILES[task]
     path = folder / name
@@ -182,7 +192,8 @@ def download_task(task: str, folder: Path) -> Path:
 # ---- Plain text
 
 def read_text(path: Path) -> list[tuple[str, ...]]:
-    """The distinct sentences of a UTF-8 text, one on a line, as tokens (words and single marks); of 5 to 28 words.
+    """The distinct sentences of a UTF-8 text, one on a line, as tokens (words and single marks); of
+    5 to 28 words.
 
     Raises UserError for a file that is missing, not UTF-8, or without such a sentence.
     """
@@ -202,11 +213,13 @@ def read_text(path: Path) -> list[tuple[str, ...]]:
 
 
 def text_task(task: str, sentences: list[tuple[str, ...]], counts: dict[str, int], seed: int) -> Parts:
-    """SeLen, WC or BShif from sentences of plain text, in balanced classes; the sentences are drawn in random order.
+    """SeLen, WC or BShif from sentences of plain text, in balanced classes; the sentences are drawn
+    in random order.
 
-    SeLen: up to six ranges of words that hold about equally many sentences. WC: of the words of at least four letters,
-    those of middle frequency, just frequent enough for the counts; a sentence has one of them, once. BShif: two
-    neighbouring words, not the first, changed places in half of the sentences. Raises UserError for too little text.
+    SeLen: up to six ranges of words that hold about equally many sentences. WC: of the words of at
+    least four letters, those of middle frequency, just frequent enough for the counts; a sentence
+    has one of them, once. BShif: two neighbouring words, not the first, changed places in half of
+    the sentences. Raises UserError for too little text.
     """
     rng = random.Random(seed)
     sentences = sorted(sentences, key=lambda tokens: rng.random())
@@ -243,10 +256,12 @@ def word_content(sentences: list[tuple[str, ...]], total: int) -> tuple[list[str
 
 
 def shifted(item: Item, rng: random.Random, allowed=lambda before, after: True) -> Item | None:
-    """The item as it is (class O) or with two neighbours exchanged (class I), either with probability 1/2.
+    """The item as it is (class O) or with two neighbours exchanged (class I), either with
+    probability 1/2.
 
-    The neighbours are different words, neither the first of the sentence, and `allowed(place, place + 1)`; where there
-    are none the item is None in either case, so that the classes hold the same kinds of sentences.
+    The neighbours are different words, neither the first of the sentence, and
+    `allowed(place, place + 1)`; where there are none the item is None in either case, so that the
+    classes hold the same kinds of sentences.
     """
     tokens = item.tokens
     places = [i for i in range(1, len(tokens) - 1) if is_word(tokens[i]) and is_word(tokens[i + 1])

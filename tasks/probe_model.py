@@ -1,7 +1,9 @@
-"""The probing model: an encoder, the mean of its top layer, a classifier; and what it is compared with.
+"""The probing model: an encoder, the mean of its top layer, a classifier; and what it is compared
+with.
 
-Li 2019 section 5.1 and Li 2021 section 4.2 train all of it on the task. The other protocol, that of Conneau et al.
-2018, takes the encoder of a finished translation model as it is and trains the classifier alone.
+Li 2019 section 5.1 and Li 2021 section 4.2 train all of it on the task. The other protocol, that of
+Conneau et al. 2018, takes the encoder of a finished translation model as it is and trains the
+classifier alone.
 """
 import sys
 from collections import Counter
@@ -24,7 +26,8 @@ LONGEST = 512                   # tokens that a translation model reads of a sen
 
 
 def mean_pool(states: Tensor, mask: Tensor) -> Tensor:
-    """The mean of the states [B, L, d] over the valid positions, mask [B, L]: [B, d] (Li 2019 section 5.1.1)."""
+    """The mean of the states [B, L, d] over the valid positions, mask [B, L]: [B, d] (Li 2019
+    section 5.1.1)."""
     mask = mask.unsqueeze(-1)                                                # [B, L, 1]
     return torch.where(mask, states, 0).sum(1) / mask.sum(1).clamp(min=1)
 
@@ -35,7 +38,8 @@ def classifier(width: int, classes: int, dropout: float = 0.0) -> nn.Sequential:
 
 
 class ProbeModel(nn.Module):
-    """Sentences -> classes: an encoder on word embeddings, the mean of its top layer, an MLP (Li 2021 §4.2.2)."""
+    """Sentences -> classes: an encoder on word embeddings, the mean of its top layer, an MLP (Li
+    2021 §4.2.2)."""
 
     def __init__(self, config: TransformerConfig, classes: int):
         super().__init__()
@@ -45,7 +49,8 @@ class ProbeModel(nn.Module):
         self.classifier = classifier(config.d_model, classes, config.dropout)
 
     def forward(self, ids: Tensor) -> tuple[Tensor, dict, Tensor]:
-        """ids [B, L] -> logits [B, classes], the encoder's heads {"enc": [Heads, ...]}, mask [B, L]."""
+        """ids [B, L] -> logits [B, classes], the encoder's heads {"enc": [Heads, ...]}, mask [B,
+        L]."""
         mask = ids != PAD
         states, heads = self.encoder(self.embedding(ids), mask)              # [B, L, d]
         return self.classifier(mean_pool(states, mask)), {"enc": heads}, mask
@@ -82,7 +87,8 @@ class Examples(NamedTuple):
     labels: Tensor              # [n] index of the class
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The sentences `index` [B]: inputs [B, L'], cut to the longest of them, or [B, d]; labels [B]."""
+        """The sentences `index` [B]: inputs [B, L'], cut to the longest of them, or [B, d]; labels
+        [B]."""
         width = int(self.lengths[index].max())
         index = index.to(self.labels.device, non_blocking=True)
         inputs = self.inputs[index]
@@ -112,11 +118,13 @@ def encode(parts: Parts, words: dict[str, int], device="cpu") -> dict[str, Examp
 
 @torch.no_grad()
 def freeze(parts: Parts, model, tokenizer, device="cpu", size: int = 128) -> dict[str, Examples]:
-    """Every part as `Examples` of vectors: the mean of the top encoder layer of a trained Transformer.
+    """Every part as `Examples` of vectors: the mean of the top encoder layer of a trained
+    Transformer.
 
-    Sentences are put as plain text through the model's own tokenizer, with the end-of-sentence token that it was
-    trained with, which counts in the mean. Every dimension is brought to mean 0 and deviation 1 over the training
-    sentences, a linear map that lets one learning rate serve every encoder.
+    Sentences are put as plain text through the model's own tokenizer, with the end-of-sentence
+    token that it was trained with, which counts in the mean. Every dimension is brought to mean 0
+    and deviation 1 over the training sentences, a linear map that lets one learning rate serve
+    every encoder.
     """
     vectors = {}
     for part, items in parts.items():
@@ -137,14 +145,16 @@ def freeze(parts: Parts, model, tokenizer, device="cpu", size: int = 128) -> dic
 # ---- What a model must beat
 
 def majority(parts: Parts) -> float:
-    """The accuracy on the test part of the class most frequent in training (the first in order among equals)."""
+    """The accuracy on the test part of the class most frequent in training (the first in order
+    among equals)."""
     counts = Counter(item.label for item in parts["train"])
     label = min(counts, key=lambda label: (-counts[label], label))
     return sum(item.label == label for item in parts["test"]) / len(parts["test"])
 
 
 def logistic_regression(features, parts: Parts) -> float:
-    """Test accuracy of scikit-learn's multinomial logistic regression; features: {part: matrix [n, f]}."""
+    """Test accuracy of scikit-learn's multinomial logistic regression; features: {part: matrix [n,
+    f]}."""
     from sklearn.linear_model import LogisticRegression
     found = LogisticRegression(max_iter=300).fit(features["train"], [item.label for item in parts["train"]])
     return float(found.score(features["test"], [item.label for item in parts["test"]]))
@@ -159,6 +169,7 @@ def word_counts(items: list[Item], words: dict[str, int]):
 
 
 def bag_of_words(parts: Parts) -> float:
-    """Test accuracy of a logistic regression on the counts of the words: what can be told without their order."""
+    """Test accuracy of a logistic regression on the counts of the words: what can be told without
+    their order."""
     words = vocabulary(parts)
     return logistic_regression({part: word_counts(parts[part], words) for part in ("train", "test")}, parts)

@@ -1,20 +1,27 @@
-"""The ten probing tasks from the derivations of the embedded grammar, with exact labels and without easy ways round.
+"""The ten probing tasks from the derivations of the embedded grammar, with exact labels and without
+easy ways round.
 
-The tasks are those of Conneau et al. 2018, the labels SentEval's. All classes are equally frequent in every part, and
-no two sentences of a task have the same words in any order. These cues are taken away:
+The tasks are those of Conneau et al. 2018, the labels SentEval's. All classes are equally frequent
+in every part, and no two sentences of a task have the same words in any order. These cues are taken
+away:
 
-- BShif, CoIn, ToCo, TrDep: the class is drawn after the words. The same words could have become an example of every
-  class, so words and length say nothing. ToCo and TrDep are without punctuation, and ToCo's labels too.
-- TrDep: four noun phrases, one with a relative clause, stand in two clauses, one within the other; the depth follows
-  from where the relative clause is and whether the subordinate clause stands in front.
+- BShif, CoIn, ToCo, TrDep: the class is drawn after the words. The same words could have become an
+  example of every class, so words and length say nothing. ToCo and TrDep are without punctuation,
+  and ToCo's labels too.
+- TrDep: four noun phrases, one with a relative clause, stand in two clauses, one within the other;
+  the depth follows from where the relative clause is and whether the subordinate clause stands in
+  front.
 - ToCo: the same clause as it is, as a question, or with its time, place or reason in front.
-- BShif: as in SentEval, neither the first word nor punctuation moves; nor does "sometimes", which may stand anywhere.
-- CoIn: as in SentEval, the first clause is the longer, the shorter, or of equal length equally often in both classes.
-- SOMO: two sentences exchange a noun or a verb of the same form, so that neither verb can have the subject or object
-  that it then has; the unchanged sentences are pairs that could have exchanged one. So single words say nothing.
+- BShif: as in SentEval, neither the first word nor punctuation moves; nor does "sometimes", which
+  may stand anywhere.
+- CoIn: as in SentEval, the first clause is the longer, the shorter, or of equal length equally
+  often in both classes.
+- SOMO: two sentences exchange a noun or a verb of the same form, so that neither verb can have the
+  subject or object that it then has; the unchanged sentences are pairs that could have exchanged
+  one. So single words say nothing.
 - Tense: half of either class has a finite verb of the other tense in another clause.
-- SubNm, ObjNm: half of either class has another noun of the other number.
-SeLen and WC ask for the length and the words themselves: nothing is taken away there.
+- SubNm, ObjNm: half of either class has another noun of the other number. SeLen and WC ask for the
+  length and the words themselves: nothing is taken away there.
 """
 import random
 import zlib
@@ -50,7 +57,8 @@ def pick(rng: random.Random, values):
 
 
 def item(label: str, sentence: Sentence, control=None, marks: bool = True) -> Item:
-    """The sentence as it stands with that label; without marks, punctuation is left out of its tokens."""
+    """The sentence as it stands with that label; without marks, punctuation is left out of its
+    tokens."""
     tree = sentence.tree()
     return Item(label, tuple(token for token in words(tree) if marks or is_word(token)), tree, control)
 
@@ -103,7 +111,8 @@ def bigram_shift(rng: random.Random) -> Iterator[Item]:
 
 
 def tense(rng: random.Random) -> Iterator[Item]:
-    """Tense: PRES or PAST, of the main clause (the first of two); control: a finite verb of the other tense."""
+    """Tense: PRES or PAST, of the main clause (the first of two); control: a finite verb of the
+    other tense."""
     for sentence in sampled(rng):
         tenses = [clause.group.tense for clause in parts_of(sentence, Clause)]
         main = sentence.clause.group.tense
@@ -111,7 +120,8 @@ def tense(rng: random.Random) -> Iterator[Item]:
 
 
 def number(rng: random.Random, role: str) -> Iterator[Item]:
-    """SubNm, ObjNm: NN or NNS, of the main clause's subject or direct object; control: a noun of the other number."""
+    """SubNm, ObjNm: NN or NNS, of the main clause's subject or direct object; control: a noun of
+    the other number."""
     for sentence in sampled(rng):
         phrase = getattr(sentence.clause, role)
         if isinstance(phrase, NounPhrase) and not (role == "object" and sentence.clause.verb.particle):
@@ -120,7 +130,8 @@ def number(rng: random.Random, role: str) -> Iterator[Item]:
 
 
 def coordination_inversion(rng: random.Random) -> Iterator[Item]:
-    """CoIn: I where the two clauses changed places, else O; control: which of the two, as they stand, is longer."""
+    """CoIn: I where the two clauses changed places, else O; control: which of the two, as they
+    stand, is longer."""
     while True:
         sentence = grammar.coordination(pick(rng, grammar.TENSES)).sample(rng.random)
         first, second = sentence.clause, sentence.second
@@ -141,7 +152,8 @@ def is_pronoun(phrase: Any) -> bool:
 # ---- The same words in several orders
 
 def top_constituents(rng: random.Random) -> Iterator[Item]:
-    """ToCo: the labels directly below S, joined by "_". The clause has a finite auxiliary, time, place and reason."""
+    """ToCo: the labels directly below S, joined by "_". The clause has a finite auxiliary, time,
+    place and reason."""
     tops = {"NP_VP": lambda clause: Sentence(clause),
             "AUX_NP_VP": lambda clause: Sentence(clause, question=True),
             "ADVP_NP_VP": lambda clause: Sentence(clause._replace(time=None), clause.time),
@@ -162,8 +174,9 @@ def top_constituents(rng: random.Random) -> Iterator[Item]:
 def tree_depth(rng: random.Random) -> Iterator[Item]:
     """TrDep: the number of labels from the root to the deepest word, 7 to 11.
 
-    The relative clause at each of four places and the subordinate clause in front or behind (PLACES, the shallowest
-    and the deepest first) make eight sentences; a derivation that has not all depths among them is left out.
+    The relative clause at each of four places and the subordinate clause in front or behind
+    (PLACES, the shallowest and the deepest first) make eight sentences; a derivation that has not
+    all depths among them is left out.
     """
     verbs = [verb for verb in VERBS["object"] if "H" in verb.subjects and "H" in verb.objects]
     phrases = {plural: grammar.noun_phrase("H", "unquantified", 0, "p" if plural else "s") for plural in NUMBERS}
@@ -193,7 +206,8 @@ def tree_depth(rng: random.Random) -> Iterator[Item]:
 # ---- Words exchanged between two sentences
 
 def odd_man_out(rng: random.Random) -> Iterator[Item]:
-    """SOMO: C where a noun or verb was exchanged with another sentence's, else O; the tree is the unchanged one's."""
+    """SOMO: C where a noun or verb was exchanged with another sentence's, else O; the tree is the
+    unchanged one's."""
     waiting: dict[tuple, list] = {}
     for sentence in sampled(rng):
         clause = sentence.clause
@@ -219,14 +233,17 @@ def odd_man_out(rng: random.Random) -> Iterator[Item]:
 
 
 def movable(phrase: Any, verb) -> bool:
-    """Whether the noun of a subject or object may be exchanged: a noun phrase that nothing follows, of a full verb."""
+    """Whether the noun of a subject or object may be exchanged: a noun phrase that nothing follows,
+    of a full verb."""
     return isinstance(phrase, NounPhrase) and phrase.modifier is None and verb is not BE
 
 
 def clash(one: tuple, other: tuple) -> bool:
-    """Whether the noun of `other` (sentence, role) is none that the verb of `one` takes in its role.
+    """Whether the noun of `other` (sentence, role) is none that the verb of `one` takes in its
+    role.
 
-    A place after a preposition ("laugh at the lake") would be no object but where it happens: such ones do not count.
+    A place after a preposition ("laugh at the lake") would be no object but where it happens: such
+    ones do not count.
     """
     clause, phrase = one[0].clause, getattr(other[0].clause, other[1])
     allowed = clause.verb.subjects if one[1] == "subject" else clause.verb.objects
@@ -257,7 +274,8 @@ MAKERS = {"SeLen": sentence_length, "WC": word_content, "TrDep": tree_depth, "To
 
 
 def toy_task(task: str, counts: dict[str, int], seed: int) -> Parts:
-    """A task of those counts (rounded down to equal classes), {"train": [Item, ...], "valid": ..., "test": ...}.
+    """A task of those counts (rounded down to equal classes), {"train": [Item, ...], "valid": ...,
+    "test": ...}.
 
     The same seed gives the same items on every machine and Python.
     """
