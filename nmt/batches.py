@@ -3,6 +3,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from nmt.encoded import EncodedPairs
 from nmt.tokenizer import BOS, EOS
@@ -70,6 +71,49 @@ def collate(encoded: EncodedPairs, indices, pad_to_multiple: int = 1) -> Batch:
 
     return Batch(padded(encoded.source_ids, encoded.source_offsets, []),
                  padded(encoded.target_ids, encoded.target_offsets, [BOS]))
+
+
+class Step(NamedTuple):
+    """The micro-batches of one update that fall to this process."""
+    batches: list
+    tokens: int                 # target tokens of the update, over all processes
+    place: tuple[int, int]      # (epoch, micro-batch) of the update after this one
+
+
+def steps(encoded: EncodedPairs, settings, place: tuple[int, int], rank: int = 0, world: int = 1,
+          pin_memory: bool = False):
+    """The updates from `place` on, without end: every `accumulate x world` micro-batches of the shuffled stream make
+    one, dealt out to the processes in turn. An epoch's last few wait for the next epoch.
+
+    settings: its max_tokens, seed, workers and accumulate.
+    """
+    size = settings.accumulate * world
+    stream = micro_batches(encoded, settings, place, rank, world, pin_memory)
+    while True:
+        group = [next(stream) for _ in range(size)]
+        mine = [batch for batch, _, _ in group[rank::world]]
+        tokens = sum(tokens for _, tokens, _ in group)
+        yield Step(mine, tokens, group[-1][2])
+
+
+def micro_batches(encoded: EncodedPairs, settings, place: tuple[int, int], rank: int, world: int, pin_memory: bool):
+    """The stream of micro-batches from `place` = (epoch, micro-batch) on, without end, each with its target tokens and
+    the place after it: (Batch, or None where another process computes it; tokens; place)."""
+    epoch, start = place
+    seen = 0                                             # micro-batches so far: every world-th is this process's
+    while True:
+        found = batches(encoded.source_lengths, encoded.target_lengths, settings.max_tokens, settings.seed, epoch)
+        found = found[start:]
+        own = [indices for i, indices in enumerate(found, seen) if i % world == rank]
+        loader = iter(DataLoader(BatchDataset(encoded, own), batch_size=None, num_workers=settings.workers,
+                                 pin_memory=pin_memory, generator=torch.Generator()))
+        for i, indices in enumerate(found):
+            batch = next(loader) if (seen + i) % world == rank else None
+            tokens = int(encoded.target_lengths[indices].sum()) + len(indices)           # EOS counts
+            yield batch, tokens, (epoch, start + i + 1)
+        seen += len(found)
+        epoch += 1
+        start = 0
 
 
 class BatchDataset(torch.utils.data.Dataset):

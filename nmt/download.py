@@ -11,7 +11,7 @@ import re
 import sys
 import urllib.request
 import zipfile
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from fnmatch import fnmatch
 from itertools import zip_longest
 from pathlib import Path
@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from checkpoint import TEMPORARY, atomic_write, fcntl, reported
+from filelock import FileLock
+from nmt.files import TEMPORARY, atomic_write, reported
 from nmt.flags import UserError
 
 
@@ -119,24 +120,9 @@ def corpus_files(name: str, data_dir: Path) -> list[Path]:
     if missing():
         with reported("make the folder", folder):
             folder.mkdir(parents=True, exist_ok=True)
-        with alone_in(folder):                    # whoever had to wait finds the texts there
+        with FileLock(folder / ".lock"):          # one program at a time; whoever had to wait finds the texts there
             make_texts(folder, languages, missing())
     return [folder / prefix for prefix in texts]
-
-
-@contextmanager
-def alone_in(folder: Path):
-    """A block that one program at a time enters for a folder; the others wait. On Windows nobody waits."""
-    if not fcntl:
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):                   # a file system that knows no locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def make_texts(folder: Path, languages, texts: dict[str, list[Part]]) -> None:

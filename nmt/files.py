@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import secrets
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator
@@ -117,10 +118,36 @@ class Lines:
         """The lines in order, without their ends."""
         with open(self.path, "rb") as file:
             for number, line in enumerate(file, start=1):
-                if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
-                try:
-                    yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
-                except UnicodeDecodeError as error:
-                    raise UserError(f"{self.path}, line {number}: not UTF-8 (byte {error.start + 1} of the line); "
-                                    "convert the file, e.g. with iconv -t UTF-8") from None
+                yield decoded(line.removesuffix(b"\n"), number, self.path)
+
+
+def read_lines(path: str | None, largest: int | None = None) -> list[str]:
+    """The lines of a UTF-8 file (None: of standard input), which end with \\n or \\r\\n; a byte-order mark is skipped.
+
+    Raises UserError for a file that is missing, unreadable, empty, larger than `largest` bytes, or not UTF-8 (naming
+    the line).
+    """
+    name = path or "standard input"
+    with reported("read", name):
+        if path and largest and os.path.getsize(path) > largest:
+            raise UserError(f"{path} is too large to be translated in one go: split it, e.g. with split -l 1000000")
+        content = sys.stdin.buffer.read() if path is None else Path(path).read_bytes()
+    if path and not content:
+        raise UserError(f"{path} is empty; it should hold one sentence per line")
+    if not content:
+        return []
+    lines = []
+    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
+        lines.append(decoded(line, number, name))
+    return lines
+
+
+def decoded(line: bytes, number: int, name) -> str:
+    """A line of a UTF-8 file without its \\r, the first without a byte-order mark. Raises UserError naming the line."""
+    if number == 1:
+        line = line.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return line.removesuffix(b"\r").decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}, line {number}: not UTF-8 (byte {error.start + 1} of the line); convert it, e.g. with "
+                        "iconv -t UTF-8") from None

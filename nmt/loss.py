@@ -5,8 +5,10 @@ reads it many times. Here some hundred tokens go through at a time, their gradie
 what has the shape of the arguments is kept.
 """
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from transformer import PAD, Transformer
 
 TOKENS = {"cpu": 256, "cuda": 4096}      # at a time: the logits stay in a CPU's cache, and fill a GPU
 
@@ -80,3 +82,20 @@ def _add_product(total: Tensor, x: Tensor, y: Tensor) -> None:
         total.addmm_(x, y)
     else:
         total += x @ y
+
+
+class Objective(nn.Module):
+    """A model with the two parts of its loss: what DistributedDataParallel wraps, for it follows `forward` alone."""
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: Tensor, target: Tensor, tokens: int, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        """source [B, L_s], target [B, L_t + 1] with `tokens` tokens after BOS -> smoothed cross-entropy, summed over
+        these tokens, and the disagreement D."""
+        target_in, target_out = target[:, :-1], target[:, 1:]                # [B, L_t]
+        hidden, heads = self.model.hidden(source, target_in)                 # [B, L_t, d]
+        # where the next token is padding nothing is predicted: such positions count in neither sum
+        cross_entropy = of_tokens(hidden, self.model.output.weight, target_out, PAD, tokens, label_smoothing)
+        return cross_entropy, self.model.disagreement(heads, source != PAD, target_out != PAD)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from nmt.fast_routing import install
@@ -23,11 +24,6 @@ from nmt.files import TEMPORARY, atomic_write, reported, sync_folder
 from nmt.flags import UserError
 from nmt.tokenizer import load_tokenizer
 from transformer import Transformer, TransformerConfig
-
-try:
-    import fcntl
-except ImportError:                               # not a POSIX system: no lock
-    fcntl = None
 
 FORMAT = 2                                        # of checkpoints and config.json; counts up when their meaning changes
 
@@ -135,7 +131,7 @@ def average(paths) -> dict:
     return result
 
 
-def seed(number: int):
+def seed_all(number: int) -> None:
     """Seeds torch's generators (CPU, every GPU), Python's and numpy's."""
     torch.manual_seed(number)
     random.seed(number)
@@ -237,19 +233,18 @@ class RunFolder(AbstractContextManager):
             check_config(self.path, config, free)
             self.path.mkdir(parents=True, exist_ok=True)
             sync_folder(self.path.parent)
-            self.lock = open(self.path / "lock", "ab")
+            self.lock = FileLock(self.path / "lock")
             try:
                 self._take(config, free)
             except BaseException:
-                self.lock.close()
+                self.lock.release()
                 raise
 
     def _take(self, config: dict, free):
         """Takes the lock, then puts the folder in order."""
         try:
-            if fcntl:
-                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            self.lock.acquire(blocking=False)
+        except Timeout as error:
             raise UserError(f"{self.path}: another run is at work in this folder:"
                             " wait for it to end, or choose another --name") from error
         check_config(self.path, config, free)     # once more: another run may have been here in between
@@ -267,12 +262,12 @@ class RunFolder(AbstractContextManager):
 
     def close(self):
         """Lets go of the folder. (The system does it for a process that dies.)"""
-        self.lock.close()
+        self.lock.release()
 
     def append_metrics(self, row: dict):
         """Adds a line to metrics.jsonl, on the disk when this returns; NaN and infinity, which JSON lacks, become null.
 
-        Write the rows of a step before its checkpoint. Raises UserError where it cannot be written.
+        Write the rows of a step before its  Raises UserError where it cannot be written.
         """
         with reported("write", self.metrics), open(self.metrics, "ab", buffering=0) as file:
             line, start = (json.dumps(without_nan(row), allow_nan=False) + "\n").encode(), file.tell()
@@ -327,13 +322,13 @@ def load_run(folder, name: str = "best", device="cpu"):
     Raises UserError for a folder or file that is missing, damaged, or of another version or run.
     """
     folder = Path(folder)
-    settings = checkpoint.read_config(folder)
+    settings = read_config(folder)
     path = folder / f"{name}.pt"
     there = sorted(file.stem for file in folder.glob("*.pt"))
     if name not in there:
         raise UserError(f"{path} does not exist; --checkpoint can be {', '.join(there) or 'given once there is one'}")
     tokenizer = load_tokenizer(folder / "tokenizer.json")
-    state = checkpoint.load(path, needs=("model",))["model"]
+    state = load(path, needs=("model",))["model"]
     try:
         config = TransformerConfig(**settings["model"])
         with torch.device("meta"):                # it takes memory only where it fits the weights
@@ -341,7 +336,7 @@ def load_run(folder, name: str = "best", device="cpu"):
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{folder}/config.json describes no model that can be built here ({error}): take the one that "
                         "the run wrote") from error
-    checkpoint.check_weights(state, shapes, path, "the model of config.json")
+    check_weights(state, shapes, path, "the model of config.json")
     model = install(Transformer(config).to(device))
     if tokenizer.get_vocab_size() > config.vocab_size:
         raise UserError(f"{folder}/tokenizer.json has {tokenizer.get_vocab_size()} tokens and the model of config.json "

@@ -12,7 +12,7 @@ from matplotlib import pyplot  # noqa: E402
 from matplotlib.colors import PowerNorm, TwoSlopeNorm  # noqa: E402
 from matplotlib.ticker import MaxNLocator  # noqa: E402
 
-from checkpoint import atomic_write  # noqa: E402
+from nmt.files import atomic_write
 
 WIDTH = 8.0                     # inches: a page
 DPI = 150

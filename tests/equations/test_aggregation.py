@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import by_hand
+import em_by_hand
 from aggregation import LinearAggregation, RoutingAggregation
 from capsule_aggregation import CapsuleAggregation
 
@@ -38,29 +39,12 @@ def positions(outputs):
     return [(b, l, [outputs[b, h, l].tolist() for h in range(H)]) for b in range(B) for l in range(L)]
 
 
-def literal_em(votes, beta_a, beta_mu, iterations, scale, eps=1e-9):
-    """Li 2019 Algorithm 2, Eq. 9-12 (the dimensions' densities multiplied); votes[m][n] is a list of D numbers.
-
-    None where a capsule has lost its votes beyond the range of these numbers: there Σ C V / Σ C is 0 / 0.
-    """
-    M, N, D = len(votes), len(votes[0]), len(votes[0][0])
-    C = [[1 / N] * N for _ in range(M)]
-    for t in range(iterations):
-        S = [sum(C[m][n] for m in range(M)) for n in range(N)]
-        if min(S) < 1e-290:
-            return None
-        mu = [[sum(C[m][n] * votes[m][n][i] for m in range(M)) / S[n] for i in range(D)] for n in range(N)]
-        variance = [[sum(C[m][n] * (votes[m][n][i] - mu[n][i]) ** 2 for m in range(M)) / S[n] + eps
-                     for i in range(D)] for n in range(N)]
-        chi = [sum(math.log(math.sqrt(variance[n][i])) + (1 + math.log(2 * math.pi)) / 2 for i in range(D)) * S[n]
-               for n in range(N)]
-        rate = 1 + (min(iterations, 3) - 1) * t / max(1, iterations - 1)
-        A = [1 / (1 + math.exp(-rate * (beta_a[n] - beta_mu[n] * S[n] - chi[n]))) for n in range(N)]
-        log_P = [[sum(-(votes[m][n][i] - mu[n][i]) ** 2 / (2 * variance[n][i])
-                      - math.log(2 * math.pi * variance[n][i]) / 2 for i in range(D)) for n in range(N)]
-                 for m in range(M)]
-        C = [by_hand.softmax([math.log(A[n]) + log_P[m][n] for n in range(N)]) for m in range(M)]
-    return [[(A[n] if scale else 1.0) * v for v in mu[n]] for n in range(N)]
+def literal_em(votes, beta_a, beta_mu, iterations, scale):
+    """The capsules of Li 2019 Algorithm 2, lists of numbers; votes[m][n] is a list of D numbers."""
+    votes, beta_a, beta_mu = (torch.tensor(x, dtype=torch.float64) for x in (votes, beta_a, beta_mu))
+    mu, A, _ = em_by_hand.em_routing(votes, beta_a, beta_mu, iterations)
+    assert mu.isfinite().all()
+    return (A.unsqueeze(-1) * mu if scale else mu).tolist()
 
 
 def joined(capsules):
@@ -157,7 +141,7 @@ def test_li2019_alg2_with_two_heads_keeps_the_mean_vote(N, T):
     are the next shares. Of the routing only the activation is left, here 1 (Li) or unused (Gu). Three heads do move."""
     for H, stays in ((2, True), (3, T == 1)):
         module, outputs = randomize(RoutingAggregation(12, H, N, "em", T)), torch.randn(2, H, 3, 12 // H).double()
-        module.beta_a.fill_(1e4)
+        module.beta_a.fill_(1e8)
         assert close(module(outputs), module.cast_votes(outputs).mean(-3).flatten(-2), 1e-9) == stays
         gu = randomize(CapsuleAggregation(12, H, N, "em", T))
         v = gu.cast_votes(outputs).mean(-3).flatten(-2)

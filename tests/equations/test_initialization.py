@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from aggregation import pose_columns
+from capsule_aggregation import pose_columns
 from test_transformer import flags
 from transformer import Transformer, TransformerConfig
 
@@ -64,7 +64,7 @@ def check(name, weight, law):
 @pytest.mark.parametrize("agg", ["linear", "dynamic", "em", "gu-dynamic", "gu-em"])
 def test_every_weight_starts_as_it_should(agg, tie):
     places = None if agg == "linear" else EVERYWHERE
-    config = TransformerConfig(V, D, H, 2, D_FF, tie=tie, agg=agg, agg_at=places, capsule=("enc", "dec"))
+    config = TransformerConfig(V, D, H, 2, D_FF, tie=tie, agg=agg, agg_at=places, capsule_attention=("enc", "dec"))
     model, table = Transformer(config), by_name(config)
     if tie == "none":
         check("output.weight", model.output.weight, ("normal", D ** -0.5))
@@ -99,7 +99,7 @@ def test_the_same_seed_draws_the_same_model():
 
 
 DEFAULTS = dict(d_model=512, heads=8, layers=6, d_ff=2048, dropout=0.1, norm="pre", tie="all", iterations=3,
-                agg="linear", capsules=None, agg_at=None, reg=(), reg_at=None, reg_weight=1.0, capsule=(),
+                agg="linear", capsules=None, agg_at=None, reg=(), reg_at=None, reg_weight=1.0, capsule_attention=(),
                 capsule_parts=("vertical", "horizontal"))
 SIZES = ("d_model", "heads", "layers", "d_ff")                   # by --arch: in test_transformer.py
 

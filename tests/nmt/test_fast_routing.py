@@ -126,7 +126,7 @@ def test_memory_does_not_grow_with_the_iterations(name):
 @pytest.mark.parametrize("coupling", ["routed", "random"])
 def test_install_changes_no_number_of_a_model(agg, coupling):
     config = TransformerConfig(20, d_model=8, heads=2, layers=2, d_ff=8, agg=agg, coupling=coupling,
-                               capsule=("enc", "dec"))
+                               capsule_attention=("enc", "dec"))
     model = Transformer(config).double().eval()
     ids = torch.randint(4, 20, (3, 7))
     torch.manual_seed(1)                                 # of the random coupling

@@ -14,6 +14,7 @@ from nmt import run_folder
 
 import train_mt
 from nmt.encoded import EncodedPairs
+from nmt.flags import parse
 from nmt.batches import collate
 from transformer import Transformer, TransformerConfig
 
@@ -48,6 +49,11 @@ def corpus(n=50, seed=0):
     offsets = [np.concatenate(([0], side.cumsum())) for side in lengths]
     ids = [random.integers(3, 30, side.sum()).astype(np.int32) for side in lengths]
     return EncodedPairs(ids[0], offsets[0], ids[1], offsets[1])
+
+
+def settings(argv) -> train_mt.Settings:
+    """The settings of a command line."""
+    return parse(train_mt.Settings, argv, "train_mt.py", "")
 
 
 def flags(**kwargs):
@@ -111,7 +117,11 @@ def test_the_stream_goes_on_from_its_place():
 
 
 def test_li2018_objective():
-    """Micro-batches weigh by their target tokens: the gradient of an update is that of (sum of cross-entropies - lambda sum of D tokens) / all tokens."""
+    """Micro-batches weigh by their target tokens.
+
+    The gradient of an update is that of (sum of cross-entropies - lambda sum of D tokens) / all tokens;
+    both sums and the gradient's norm come back for the log.
+    """
     torch.manual_seed(0)
     config = TransformerConfig(30, 16, 2, 1, 16, dropout=0.0, reg=("output", "position"), reg_weight=0.7)
     model, encoded = Transformer(config).double(), corpus()
@@ -119,10 +129,11 @@ def test_li2018_objective():
     tokens = [int((b.target[:, 1:] != 0).sum()) for b in micro]
     step = train_mt.Step(micro, sum(tokens), (0, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
-    train_mt.train_step(train_mt.Objective(model), optimizer, step, flags(label_smoothing=0.3), train_mt.Machine(torch.device("cpu")))
+    sums, norm = train_mt.train_step(train_mt.Objective(model), optimizer, step, flags(label_smoothing=0.3),
+                                     train_mt.Machine(torch.device("cpu")))
     found = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
-    total = 0
+    total, want = 0, torch.zeros(2)
     for batch, n in zip(micro, tokens):
         logits, heads = model(batch.source, batch.target[:, :-1])
         D = model.disagreement(heads, batch.source != 0, batch.target[:, 1:] != 0)
@@ -134,7 +145,11 @@ def test_li2018_objective():
                 if out[b, l] != 0:
                     cross_entropy -= 0.7 * log_p[b, l, out[b, l]] + 0.3 * log_p[b, l].mean()
         total = total + (cross_entropy / n - 0.7 * D) * n / sum(tokens)
+        want += torch.stack([cross_entropy, D * n]).detach()
     total.backward()
+    torch.testing.assert_close(sums, want)
+    squares = [p.grad.square().sum() for p in model.parameters()]
+    assert norm.item() == pytest.approx(sum(squares).sqrt().item())
     for p, grad in zip(model.parameters(), found):
         torch.testing.assert_close(grad, p.grad, rtol=1e-9, atol=1e-12)
 
@@ -194,7 +209,7 @@ def test_resuming_is_exact(text, tmp_path, monkeypatch, stop):
 def test_resuming_is_exact_in_the_other_processes_too(tmp_path, monkeypatch):
     """The second of two processes, played alone; a checkpoint has the random state of the first one only."""
     where, config = train_mt.Machine(torch.device("cpu"), 1, 2), TransformerConfig(30, 16, 2, 1, 16, dropout=0.3)
-    args, encoded = train_mt.parser().parse_args("--steps 9 --max-tokens 40 --device cpu".split()), {"train": corpus()}
+    args, encoded = settings("--steps 9 --max-tokens 40 --device cpu".split()), {"train": corpus()}
     train_mt.complete(args, where)
     monkeypatch.setattr(train_mt, "DistributedDataParallel", lambda model, **options: model)
     monkeypatch.setattr(train_mt.dist, "all_reduce", lambda *arguments: None)

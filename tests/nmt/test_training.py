@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from nmt import run_folder
 
 import train_mt
-from test_train_mt import SMALL, corpus, flags, metrics, rows, text       # text is a fixture
+from test_train_mt import SMALL, corpus, flags, metrics, rows, text       # text is a fixture, settings
 from transformer import TransformerConfig
 
 VALID_LINES, TEST_LINES = 12, 8                   # of the fixture `text`
@@ -105,7 +105,7 @@ def test_every_step_trains_as_told_and_the_log_sums_them(amp, smoothing, text, t
         return total, norm
     monkeypatch.setattr(train_mt, "losses", loss_spy)
     monkeypatch.setattr(train_mt, "train_step", step_spy)
-    argv = [*text, *SMALL, "--steps", "8", "--eval-every", "4", "--log-every", "3", "--accumulate", "2",
+    argv = [*text, *SMALL, "--steps", "8", "--eval-every", "5", "--log-every", "3", "--accumulate", "2",
             "--reg", "output", "--reg-at", "enc", "--name", "a"] + ["--amp"] * amp
     if smoothing:
         argv += ["--label-smoothing", str(smoothing)]
@@ -113,8 +113,9 @@ def test_every_step_trains_as_told_and_the_log_sums_them(amp, smoothing, text, t
     assert seen == [(True, smoothing or 0.1, amp)] * 16
     folder = tmp_path / "runs" / "a"
     logged = [row for row in metrics(folder) if "loss" in row]
-    assert [row["step"] for row in logged] == [3, 4, 6, 8]
-    for row, (start, stop) in zip(logged, ((0, 3), (3, 4), (4, 6), (6, 8))):
+    assert [row["step"] for row in logged] == [3, 5, 6, 8]
+    assert [row["step"] for row in metrics(folder) if "valid_bleu" in row] == [5, 8]         # the last one too
+    for row, (start, stop) in zip(logged, ((0, 3), (3, 5), (5, 6), (6, 8))):
         window = totals[start:stop]
         tokens = sum(tokens for _, tokens, *_ in window)
         assert row["loss"] == pytest.approx(sum(total[0] for total, *_ in window) / tokens)
@@ -222,7 +223,7 @@ def test_every_process_has_its_own_dropout_at_every_step_and_the_same_parameters
     for rank, seed in ((0, 1), (1, 1), (2, 1), (1, 2)):
         where = train_mt.Machine(torch.device("cpu"), rank, 3)
         argv = f"--steps 90 --max-tokens 40 --device cpu --seed {seed}".split()
-        args = train_mt.parser().parse_args(argv)
+        args = settings(argv)
         train_mt.complete(args, where)
         job = train_mt.Training(args, config, where)
         parameters.append(copied(job.model))
@@ -263,10 +264,10 @@ COMPLETED = {
 @pytest.mark.parametrize("argv, want", COMPLETED.items(), ids=[argv or "toy" for argv in COMPLETED])
 def test_the_settings_of_every_size(argv, want):
     """Vaswani et al. 2017 for base and big: 4,000 steps of warm-up, dropout 0.1 and 0.3."""
-    args = train_mt.parser().parse_args(argv.split())
+    args = settings(argv.split())
     train_mt.complete(args, train_mt.Machine(torch.device("cpu")))
     assert want.items() <= vars(args).items()
-    assert TransformerConfig.from_flags(args, vocab_size=9).dropout == args.dropout
+    assert args.model_config(vocab_size=9).dropout == args.dropout
     common = dict(accumulate=1, label_smoothing=0.1, seed=1, log_every=100, average=0, beam=4, lenpen=0.6,
                   lowercase=False, amp=False, compile=False, workers=0, norm="pre", tie="all", agg="linear",
                   iterations=3, reg_weight=1.0, max_length=256, runs="runs")
@@ -274,9 +275,9 @@ def test_the_settings_of_every_size(argv, want):
 
 
 def test_a_gpu_computes_in_bfloat16_and_compiles():
-    args = train_mt.parser().parse_args([])
+    args = settings([])
     train_mt.complete(args, train_mt.Machine(torch.device("cuda")))
     assert (args.amp, args.compile, args.workers) == (True, True, 2)
-    args = train_mt.parser().parse_args("--no-amp --no-compile --workers 0".split())
+    args = settings("--no-amp --no-compile --workers 0".split())
     train_mt.complete(args, train_mt.Machine(torch.device("cuda")))
     assert (args.amp, args.compile, args.workers) == (False, False, 0)

@@ -117,7 +117,7 @@ def test_beam_search_against_exhaustive_enumeration(lenpen):
 @pytest.mark.parametrize("beam, nbest, lenpen", [(1, 1, 0.6), (2, 1, 0.6), (3, 3, 0.0), (4, 2, 3.0)])
 def test_beam_search_against_its_slow_twin(agg, beam, nbest, lenpen):
     """With EM routing everywhere and capsule attention two sentences must do: its passes are slow."""
-    routed = dict(agg="em", agg_at=("enc", "cross", "dec"), capsule=("enc", "dec"))
+    routed = dict(agg="em", agg_at=("enc", "cross", "dec"), capsule_attention=("enc", "dec"))
     model = tiny(**(routed if agg == "em" else {}))
     source = sentences(count=2 if agg == "em" else 5)
     results = beam_search(model, source, beam, lenpen, max_length=8, nbest=nbest)
