@@ -1,10 +1,9 @@
-"""Logical inference: which of seven relations holds between two propositional formulas?
-(Li 2021 §4.3, Fig. 4)
+"""Logical inference: which of seven relations holds between two formulas? (Li 2021 §4.3, Fig. 4)
 
-    python logic.py                                     # the baseline in a small setting, minutes on a CPU
+    python logic.py                             # the baseline in a small setting, minutes on a CPU
     python logic.py --models baseline disagreement aggregation combined
-    python logic.py --full --data DIR                   # all four in the paper's setting, on Bowman's files
-    python logic.py --agg em --capsule-attention enc    # a model of one's own, by the flags of train_mt.py
+    python logic.py --full --data DIR           # all four in the paper's setting, on Bowman's files
+    python logic.py --agg em --capsule-attention enc    # one's own, by the flags of train_mt.py
 
 A model that composes what the brackets nest can answer; trained on formulas of at most six
 operators, it is tested on one to twelve. The command trains models of Fig. 4 and prints their
@@ -37,11 +36,21 @@ from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
 from nmt.machine import keep_freed_memory, pick_device
 from nmt.run_folder import RunFolder
 from tasks.classifier import accuracy, fit, log
-from tasks.logic_data import (BINS, IDS, RAW_PAIRS, RELATIONS, encode, generate, read_files,
-                              relation, split, write_files)
+from tasks.logic_data import (
+    BINS,
+    IDS,
+    RAW_PAIRS,
+    RELATIONS,
+    encode,
+    generate,
+    read_files,
+    relation,
+    split,
+    write_files,
+)
 from tasks.logic_model import QUERIES, LogicModel
-from tasks.models import OWN, choose, encoder_config, own_name
-from transformer import SIZES
+from tasks.models import OWN, choose, encoder_config, in_words, other_settings, own_name, sized
+from transformer import SIZES, TransformerConfig
 
 __all__ = ["Settings", "relation", "main"]
 
@@ -88,11 +97,6 @@ PAPER = {
 
 # ---- The command line
 
-def in_words(setting: dict) -> str:
-    """A setting for --help."""
-    return ", ".join(f"{name} {value}" for name, value in setting.items())
-
-
 def both(name: str) -> str:
     """What the two settings say of a flag, for --help."""
     return f"({SMALL[name]}, with --full {PAPER[name]})"
@@ -106,67 +110,73 @@ MACHINE = "machine"
 @dataclass
 class Settings(ModelFlags):
     """The flags of the command; None leaves the choice to the setting, SMALL or PAPER."""
-    full: bool = flag(False, f"the paper's setting: {in_words(PAPER)}; without it: {in_words(SMALL)}")
+    full: bool = flag(
+        False, f"the paper's setting: {in_words(PAPER)}; without it: {in_words(SMALL)}")
     models: tuple[str, ...] | None = flag(
-        None, "baseline, disagreement (--reg output), aggregation (--agg em), combined (both), own (by the flags below); "
-        "without it the baseline, with --full all of Fig. 4, and own where a mechanism is given",
-        choices=(*MODELS, OWN), metavar="MODEL")
+        None, "baseline, disagreement (--reg output), aggregation (--agg em), combined (both), own "
+        "(by the flags below); without it the baseline, with --full all of Fig. 4, and own where a "
+        "mechanism is given", choices=(*MODELS, OWN), metavar="MODEL")
     seeds: tuple[int, ...] = flag(
-        (1,), "train each model once per seed; the table has mean and standard deviation (1)", low=0, high=10 ** 6,
-        metavar="SEED")
+        (1,), "train each model once per seed; the table has mean and standard deviation (1)",
+        low=0, high=10 ** 6, metavar="SEED")
 
     data: str | None = flag(
-        None, "folder with train1..12 and test1..12 (and valid1..12) in Bowman's format, lines `relation TAB left TAB "
-        "right`; generated without it", DATA, metavar="DIR")
-    pairs: int | None = flag(None, f"pairs to draw, duplicates included {both('pairs')}", DATA, 1, 10 ** 8)
+        None, "folder with train1..12 and test1..12 (and valid1..12) in Bowman's format, lines "
+        "`relation TAB left TAB right`; generated without it", DATA, metavar="DIR")
+    pairs: int | None = flag(
+        None, f"pairs to draw, duplicates included {both('pairs')}", DATA, 1, 10 ** 8)
     notation: str | None = flag(
-        None, "as in Bowman's files, or shorter and saying the same: `( a and b )`, letters named in order of "
-        f"appearance {both('notation')}", DATA, choices=("brackets", "compact"))
+        None, "as in Bowman's files, or shorter and saying the same: `( a and b )`, letters named "
+        f"in order of appearance {both('notation')}", DATA, choices=("brackets", "compact"))
     data_seed: int = flag(0, "seed of the drawing", DATA, 0)
-    write: str | None = flag(None, "write the generated data to a new folder and stop", DATA, metavar="DIR")
+    write: str | None = flag(
+        None, "write the generated data to a new folder and stop", DATA, metavar="DIR")
 
-    arch: str | None = flag(None, f"size, over the setting's: {', '.join(SIZES)}", MODEL, choices=tuple(SIZES),
-                            metavar="SIZE")
-    norm: str | None = flag(None, f"layer normalization before or after a block {both('norm')}", MODEL,
-                            choices=("pre", "post"))
+    arch: str | None = flag(
+        None, f"size, over the setting's: {', '.join(SIZES)}", MODEL, choices=tuple(SIZES),
+        metavar="SIZE")
+    norm: str | None = flag(
+        None, f"layer normalization before or after a block {both('norm')}", MODEL,
+        choices=("pre", "post"))
 
-    epochs: int | None = flag(None, f"passes over the training pairs {both('epochs')}", TRAINING, 1)
-    lr: float | None = flag(None, f"learning rate of Adam {both('lr')}", TRAINING, high=1e3, above=0)
+    epochs: int | None = flag(
+        None, f"passes over the training pairs {both('epochs')}", TRAINING, 1)
+    lr: float | None = flag(
+        None, f"learning rate of Adam {both('lr')}", TRAINING, above=0, high=1000)
     decay: str | None = flag(
-        None, "of the learning rate: linear falls from --lr towards 0, scaled up from 0 over the first twentieth of the "
-        f"steps {both('decay')}", TRAINING, choices=("none", "linear"))
+        None, "of the learning rate: linear falls from --lr towards 0, scaled up from 0 over the "
+        f"first twentieth of the steps {both('decay')}", TRAINING, choices=("none", "linear"))
     spread: int | None = flag(
-        None, "spread the positions of a formula over N, for longer formulas than in training; 0 counts its tokens "
-        f"{both('spread')}", TRAINING, 0, 10 ** 5, metavar="N")
+        None, "spread the positions of a formula over N, for longer formulas than in training; 0 "
+        f"counts its tokens {both('spread')}", TRAINING, 0, 10 ** 5, metavar="N")
     batch: int | None = flag(None, f"pairs per step {both('batch')}", TRAINING, 1, 10 ** 6)
     learn: str | None = flag(
-        None, "from the labels of a batch's pairs, or from the relations of all its formulas to each other, by their "
-        f"truth tables; memory then grows with the square of --batch {both('learn')}", TRAINING,
-        choices=("pairs", "batch"))
+        None, "from the labels of a batch's pairs, or from the relations of all its formulas to "
+        "each other, by their truth tables; memory then grows with the square of --batch "
+        f"{both('learn')}", TRAINING, choices=("pairs", "batch"))
 
-    name: str | None = flag(None, "name of the run's folder (logic, with --full logic-full, and what a model of one's own "
-                            "has)", MACHINE, type=folder_name, metavar="NAME")
+    name: str | None = flag(
+        None, "name of the run's folder (logic, with --full logic-full, and what a model of one's "
+        "own has)", MACHINE, type=folder_name, metavar="NAME")
     runs: str = flag("runs", "where the runs' folders lie", MACHINE, metavar="DIR")
     device: str = flag("auto", "auto, cpu, cuda or cuda:N", MACHINE)
-    compile: bool | None = flag(None, "routing compiled into a few loops: faster after a start of a minute (yes on a GPU)",
-                                MACHINE)
+    compile: bool | None = flag(
+        None, "routing compiled into a few loops: faster after a start of a minute (yes on a GPU)",
+        MACHINE)
 
 
-# fields that may differ between two runs in one folder: what they change is told by its models and its data's checksum
-FREE = ("full", "models", "seeds", "data", "pairs", "data_seed", "write", "name", "runs", "device", "compile")
+# Settings that may differ between two runs in one folder. What the data is says its checksum.
+FREE = ("full", "models", "seeds", "data", "pairs", "data_seed", "write", "name", "runs", "device",
+        "compile")
 
 
 def completed(settings: Settings) -> Settings:
     """The settings with what the flags left open. Raises UserError for flags that contradict each
     other."""
     usual = tuple(MODELS) if settings.full else ("baseline",)
-    values = {"models": choose(settings, MODELS, usual), "seeds": tuple(dict.fromkeys(settings.seeds))}
-    for name, value in (PAPER if settings.full else SMALL).items():
-        of_arch = settings.arch is not None and name in SIZES[settings.arch]         # --arch brings its own
-        if getattr(settings, name) is None and not of_arch:
-            values[name] = value
-    if settings.arch is None:
-        values["arch"] = "tiny"                          # its sizes are all overridden
+    values = sized(settings, PAPER if settings.full else SMALL)
+    values["models"] = choose(settings, MODELS, usual)
+    values["seeds"] = tuple(dict.fromkeys(settings.seeds))
     if settings.name is None:
         parts = ["logic"]
         if settings.full:
@@ -177,7 +187,7 @@ def completed(settings: Settings) -> Settings:
     return dataclasses.replace(settings, **values)
 
 
-def configuration(settings: Settings, model: str):
+def configuration(settings: Settings, model: str) -> TransformerConfig:
     """The encoder of a model of Fig. 4, or of the flags for "own"; --agg-at, --reg-at and their
     like apply to both."""
     return encoder_config(settings, MODELS.get(model), len(IDS) + 1)
@@ -219,7 +229,8 @@ def summarize(data: dict, rows: list[dict]) -> dict:
     for model in dict.fromkeys(row["model"] for row in rows):
         models[model] = {}
         for group, names in groups.items():
-            shares = [share_of(row["accuracy"], names, pairs) for row in rows if row["model"] == model]
+            shares = [share_of(row["accuracy"], names, pairs) for row in rows
+                      if row["model"] == model]
             cell = {"mean": None, "seeds": len(shares), "spread": None}
             if None not in shares:
                 cell["mean"] = statistics.fmean(shares)
@@ -271,7 +282,8 @@ def draw(summary: dict, path: Path) -> None:
         axes.errorbar(BINS, means, yerr=spreads, marker=marker, label=name, capsize=3)
     majority = heights(summary["majority"][size] for size in sizes)
     axes.plot(BINS, majority, "--", color="gray", label="majority class")
-    axes.axvline(TRAINED[-1] + 0.5, color="lightgray", linewidth=1)      # to the right: longer than in training
+    longer_than_trained = TRAINED[-1] + 0.5
+    axes.axvline(longer_than_trained, color="lightgray", linewidth=1)
     axes.set_xlabel("operators of the longer formula")
     axes.set_ylabel("accuracy (%)")
     axes.set_xticks(BINS, [*map(str, BINS[:-1]), f"{BINS[-1]}+"])
@@ -281,11 +293,11 @@ def draw(summary: dict, path: Path) -> None:
     pyplot.close(figure)
 
 
-def report(path: Path, data: dict, rows: list[dict], config: dict) -> None:
+def report(path: Path, data: dict, rows: list[dict], identity: dict) -> None:
     """Prints the table; writes results.json (summary, every seed's row, settings) and accuracy.png.
     """
     summary = summarize(data, rows)
-    results = {**summary, "runs": rows, "settings": config}
+    results = {**summary, "runs": rows, "settings": identity}
     atomic_write(path / "results.json", json.dumps(results, indent=1) + "\n")
     log("\naccuracy (%) by number of operators; trained on up to 6\n" + table(summary))
     try:
@@ -325,7 +337,8 @@ def encoded(parts: dict, settings: Settings, device) -> dict:
     train = [pair for size in TRAINED for pair in parts["train"][size]]
     valid = [pair for size in BINS for pair in parts["valid"][size]]
     if not train:
-        raise UserError("no training pairs of 1 to 6 operators: raise --pairs, or name another --data folder")
+        raise UserError("no training pairs of 1 to 6 operators: raise --pairs, or name another"
+                        " --data folder")
     test = {size: encode(parts["test"][size], device, settings.notation) for size in BINS}
     return {"train": encode(train, device, settings.notation, tables=settings.learn == "batch"),
             "valid": encode(valid, device, settings.notation),
@@ -345,7 +358,8 @@ def infer(settings: Settings) -> None:
     keep_freed_memory()
     compiled = device.type == "cuda" if settings.compile is None else settings.compile
     compiled = compiled and can_compile(device)
-    configs = {model: configuration(settings, model) for model in dict.fromkeys((*MODELS, *settings.models))}
+    models = dict.fromkeys((*MODELS, *settings.models))
+    configs = {model: configuration(settings, model) for model in models}
 
     # on what data
     if settings.data:
@@ -355,19 +369,15 @@ def infer(settings: Settings) -> None:
     data = encoded(parts, settings, device)
 
     # what identifies the run: models by their configuration, data by its checksum, the rest by name
-    of_models = {field.name for field in dataclasses.fields(ModelFlags)}
-    config = {"models": {model: dataclasses.asdict(config) for model, config in configs.items()},
-              "data_checksum": checksum(parts)}
-    for name, value in dataclasses.asdict(settings).items():
-        if name not in FREE and name not in of_models:
-            config[name] = value
+    identity = {"models": {model: dataclasses.asdict(configs[model]) for model in models},
+                "data_checksum": checksum(parts), **other_settings(settings, FREE)}
 
     path = Path(settings.runs) / settings.name
-    with RunFolder(path, config) as folder:
+    with RunFolder(path, identity) as folder:
         tested = sum(len(examples.labels) for examples in data["test"].values())
-        log(f"{path}: {len(data['train'].labels):,} pairs to train on, {len(data['valid'].labels):,} to validate, "
-            f"{tested:,} to test; {device}")
-        finished = {(row["model"], row["seed"]): row for row in folder.read_metrics() if "accuracy" in row}
+        log(f"{path}: {len(data['train'].labels):,} pairs to train on, "
+            f"{len(data['valid'].labels):,} to validate, {tested:,} to test; {device}")
+        finished = {(row["model"], row["seed"]): row for row in folder.read_metrics()}
         wanted = [(model, seed) for seed in settings.seeds for model in settings.models]
         for model, seed in wanted:
             if (model, seed) in finished:
@@ -381,10 +391,11 @@ def infer(settings: Settings) -> None:
             folder.append_metrics(row)
             state.unlink()
             finished[model, seed] = row
-        report(path, data, [finished[key] for key in wanted], config)
+        report(path, data, [finished[key] for key in wanted], identity)
 
 
-def train_and_test(config, data: dict, settings: Settings, compiled: bool, model: str, seed: int, state: Path) -> dict:
+def train_and_test(config: TransformerConfig, data: dict, settings: Settings, compiled: bool,
+                   model: str, seed: int, state: Path) -> dict:
     """The row of a model and seed: {"model", "seed", "accuracy": {bin: share, None for an empty
     bin}, ...}, see `fit`.
 
@@ -396,7 +407,8 @@ def train_and_test(config, data: dict, settings: Settings, compiled: bool, model
     def log_epoch(text: str):
         log(f"{model}, seed {seed}: {text}")
 
-    trained, history = fit(build, data, settings, seed, state, log_epoch, settings.decay == "linear")
+    decay = settings.decay == "linear"
+    trained, history = fit(build, data, settings, seed, state, log_epoch, decay)
     shares = {}
     for size, examples in data["test"].items():
         right, pairs = accuracy(trained, examples)
@@ -406,8 +418,9 @@ def train_and_test(config, data: dict, settings: Settings, compiled: bool, model
 
 def main(argv=None) -> int:
     """The command line; returns the exit status."""
-    return run(infer, Settings, "logic.py", "Logical inference (Li 2021 section 4.3): trains the models of Fig. 4 on "
-               "formulas of at most six operators and prints their accuracy on one to twelve.", argv)
+    return run(infer, Settings, "logic.py",
+               "Logical inference (Li 2021 section 4.3): trains the models of Fig. 4 on formulas\n"
+               "of at most six operators and prints their accuracy on one to twelve.", argv)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from nmt.flags import UserError
 LARGEST = 2 ** 30               # bytes of a file; the largest published one has 9 MB
 
 
-def read_lines(path, missing: str) -> list[str]:
+def small_text(path, missing: str) -> list[str]:
     """The lines of a UTF-8 file as `nmt.files.Lines` reads them, none of an empty file.
 
     Raises UserError for a file that is not there (which then says `missing`), unreadable, not UTF-8

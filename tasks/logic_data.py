@@ -19,7 +19,7 @@ from torch import Tensor
 
 from nmt.files import atomic_write, reported
 from nmt.flags import UserError
-from tasks.lines import read_lines
+from tasks.lines import small_text
 
 LETTERS = "abcdef"
 BINARY = ("and", "or")
@@ -270,7 +270,7 @@ def read_files(folder) -> dict[str, dict[int, list[Pair]]]:
 def read_pairs(path: Path) -> list[Pair]:
     """The pairs of one file of lines `relation TAB left TAB right`. Raises UserError that names the
     file and line."""
-    lines = read_lines(path, f"{path}: no such file; the folder must hold {FILES}")
+    lines = small_text(path, f"{path}: no such file; the folder must hold {FILES}")
     pairs = []
     for number, line in enumerate(lines, 1):
         columns = [column.strip() for column in line.split("\t")]

@@ -9,7 +9,7 @@ import dataclasses
 import re
 
 from nmt.flags import ModelFlags, UserError, command_line
-from transformer import TransformerConfig
+from transformer import SIZES, TransformerConfig
 
 OWN = "own"
 # what all models of a table share
@@ -20,21 +20,33 @@ REG_OPTIONS = ("reg_at", "reg_weight")
 OPTIONS = (*AGG_OPTIONS, *EM_OPTIONS, *REG_OPTIONS, "capsule_parts")
 
 
-def mechanism_fields(settings) -> list:
-    """The fields of a command's settings that describe a model, but for its frame."""
-    names = set()
-    for kind in (ModelFlags, TransformerConfig):
-        names.update(field.name for field in dataclasses.fields(kind))
-    names.difference_update(FRAME)
+def in_words(setting: dict) -> str:
+    """A setting, {field: value}, for --help."""
+    return ", ".join(f"{name} {value}" for name, value in setting.items())
+
+
+def model_fields(settings) -> list:
+    """The fields of a command's settings that describe a model."""
+    names = {field.name for field in dataclasses.fields(ModelFlags)}
+    names.update(field.name for field in dataclasses.fields(TransformerConfig))
     return [field for field in dataclasses.fields(settings) if field.name in names]
 
 
+def other_settings(settings, free: tuple[str, ...]) -> dict:
+    """{field: value} of what is neither a model's nor free to differ between two runs in one
+    folder."""
+    left_out = {*free, *(field.name for field in model_fields(settings))}
+    values = dataclasses.asdict(settings)
+    return {name: value for name, value in values.items() if name not in left_out}
+
+
 def departures(settings) -> dict:
-    """{field: value} of the fields of `mechanism_fields` that differ from their defaults."""
+    """{field: value} of the fields of a model, but for its frame, that differ from their defaults.
+    """
     different = {}
-    for field in mechanism_fields(settings):
+    for field in model_fields(settings):
         value = getattr(settings, field.name)
-        if value != field.default:
+        if value != field.default and field.name not in FRAME:
             different[field.name] = value
     return different
 
@@ -49,6 +61,19 @@ def options_of(mechanisms: dict) -> tuple[str, ...]:
     if "reg" in mechanisms:
         options += REG_OPTIONS
     return options
+
+
+def sized(settings, setting: dict) -> dict:
+    """The fields that a setting, {field: value}, fills: what no flag gave; --arch brings
+    sizes of its own."""
+    values = {}
+    for name, value in setting.items():
+        of_arch = settings.arch is not None and name in SIZES[settings.arch]
+        if getattr(settings, name) is None and not of_arch:
+            values[name] = value
+    if settings.arch is None:
+        values["arch"] = "tiny"                          # its sizes are all overridden
+    return values
 
 
 def choose(settings, known: dict[str, dict], usual: tuple[str, ...]) -> tuple[str, ...]:
@@ -71,8 +96,8 @@ def choose(settings, known: dict[str, dict], usual: tuple[str, ...]) -> tuple[st
     for name, value in departures(settings).items():
         if name not in used:
             words = command_line(type(settings), {name: value})
-            raise UserError(f"{' '.join(words)} is not used by {', '.join(models)}: leave it out, or"
-                            " choose --models that use it")
+            raise UserError(f"{' '.join(words)} is not used by {', '.join(models)}: leave it out,"
+                            " or choose --models that use it")
     return tuple(dict.fromkeys(models))
 
 
@@ -85,9 +110,9 @@ def encoder_config(settings, mechanisms: dict | None, vocab_size: int) -> Transf
     """
     if mechanisms is None:
         return settings.model_config(vocab_size, decoder=False)
-    options = options_of(mechanisms)
-    values = {field.name: field.default for field in mechanism_fields(settings)
-              if field.name not in options}
+    kept = (*FRAME, *options_of(mechanisms))
+    values = {field.name: field.default for field in model_fields(settings)
+              if field.name not in kept}
     values.update(mechanisms)
     papers = dataclasses.replace(settings, **values)
     return papers.model_config(vocab_size, decoder=False)
