@@ -38,20 +38,27 @@ class Corpora(NamedTuple):
 @dataclass
 class DataFlags:
     """The flags that choose the text, its vocabulary and its longest sentences."""
-    data: str = flag("toy", "a known corpus: toy (embedded), multi30k, wmt14-en-de, wmt17-zh-en; looked for in "
-                     "DATA_DIR/NAME, else downloaded there", DATA, choices=tuple(NAMES), metavar="NAME")
+    data: str = flag(
+        "toy", "a known corpus: toy (embedded), multi30k, wmt14-en-de, wmt17-zh-en; looked for in "
+        "DATA_DIR/NAME, else downloaded there", DATA, choices=tuple(NAMES), metavar="NAME")
     data_dir: str = flag("data", "where named corpora lie or go to", DATA, metavar="DATA_DIR")
-    train: str | None = flag(None, "own training text instead: PREFIX.SRC and PREFIX.TGT", DATA, metavar="PREFIX")
-    valid: str | None = flag(None, "own validation text, needed with --train", DATA, metavar="PREFIX")
+    train: str | None = flag(
+        None, "own training text instead: PREFIX.SRC and PREFIX.TGT", DATA, metavar="PREFIX")
+    valid: str | None = flag(
+        None, "own validation text, needed with --train", DATA, metavar="PREFIX")
     test: str | None = flag(None, "own test text; may be left out", DATA, metavar="PREFIX")
-    src: str | None = flag(None, "source language, the ending of the source files (own text: needed; named corpora: "
-                           "their own order)", DATA, metavar="SRC")
-    tgt: str | None = flag(None, "target language, the ending of the target files", DATA, metavar="TGT")
+    src: str | None = flag(
+        None, "source language, the ending of the source files (own text: needed; named corpora: "
+        "their own order)", DATA, metavar="SRC")
+    tgt: str | None = flag(
+        None, "target language, the ending of the target files", DATA, metavar="TGT")
     vocab_size: int | None = flag(
-        None, "size of the joint BPE vocabulary (toy 2000, multi30k 10000, wmt 32000; own text 10000, from a million "
-        "lines on 32000; these defaults shrink where the text is too small)", DATA, 259, 1_000_000, metavar="N")
-    max_length: int = flag(256, "training pairs with more tokens on a side are dropped; valid and test are kept whole",
-                           DATA, 1, 1_000_000, metavar="N")
+        None, "size of the joint BPE vocabulary (toy 2000, multi30k 10000, wmt 32000; own text "
+        "10000, from a million lines on 32000; these defaults shrink where the text is too small)",
+        DATA, 259, 1_000_000, metavar="N")
+    max_length: int = flag(
+        256, "training pairs with more tokens on a side are dropped; valid and test are kept whole",
+        DATA, 1, 1_000_000, metavar="N")
 
 
 def load_corpora(args) -> Corpora:

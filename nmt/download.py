@@ -17,9 +17,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+from filelock import FileLock
 from tqdm import tqdm
 
-from filelock import FileLock
 from nmt.files import TEMPORARY, atomic_write, reported
 from nmt.flags import UserError
 

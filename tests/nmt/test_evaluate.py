@@ -100,13 +100,13 @@ def test_li2018_section5_5_validation_is_that_of_single_sentences():
 def test_validation_runs_in_eval_mode_and_leaves_no_trace(training, amp, monkeypatch):
     model, encoded = model_with_dropout().float().train(training), corpus()
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    seen, forward = [], model.forward
+    seen, hidden = [], model.hidden
 
     def spy(source, *args, **options):
         autocast, gradient = torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()
         seen.append((model.training, autocast, gradient, len(source)))
-        return forward(source, *args, **options)
-    monkeypatch.setattr(model, "forward", spy)
+        return hidden(source, *args, **options)
+    monkeypatch.setattr(model, "hidden", spy)
     nll, D = validate(model, encoded, CROWDED, amp)
     groups = batches(encoded.source_lengths, encoded.target_lengths, CROWDED, shuffle=False)
     assert seen == [(False, amp, False, len(group)) for group in groups]

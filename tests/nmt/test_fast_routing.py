@@ -133,7 +133,7 @@ def test_install_changes_no_number_of_a_model(agg, coupling):
     want = model(ids, ids)[0]
     assert install(model) is model
     routing = [module for module in model.modules() if hasattr(module, "route")]
-    assert routing and all(module.route.__module__ == "fast_routing" for module in routing)
+    assert routing and all(module.route.__module__ == "nmt.fast_routing" for module in routing)
     torch.manual_seed(1)
     torch.testing.assert_close(model(ids, ids)[0], want)
 
@@ -178,7 +178,8 @@ def test_compiled_equals_eager(compiling):
 
 
 def test_without_a_compiler_one_line_and_the_eager_routing(tmp_path):
-    code = ("import torch, fast_routing as f, routing_dynamic as r\n"
+    code = ("import torch, routing_dynamic as r\n"
+            "from nmt import fast_routing as f\n"
             "compiled = f.can_compile()\n"
             "assert not compiled\n"
             "x = torch.randn(5, 3, 4, 2)\n"

@@ -254,7 +254,7 @@ def test_a_few_steps_without_a_finite_gradient_end_the_run(text, tmp_path, capsy
     (["--device", "cuda:77"], "--device cuda:77"),
     (["--device", "moon"], "--device moon"),
     (["--train", "nowhere/train"], "nowhere/train.en"),
-    (["--capsule", "cross"], "--capsule cross"),
+    (["--capsule", "cross"], "--capsule-attention cross"),
     (["--agg-at", "enc"], "--agg-at"),
 ])
 def test_errors_are_one_line_and_leave_nothing(text, tmp_path, capsys, extra, words):

@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from nmt import run_folder
 
 import train_mt
-from test_train_mt import SMALL, corpus, flags, metrics, rows, text       # text is a fixture, settings
+from test_train_mt import SMALL, corpus, flags, metrics, rows, settings, text       # text is a fixture
 from transformer import TransformerConfig
 
 VALID_LINES, TEST_LINES = 12, 8                   # of the fixture `text`
@@ -268,9 +268,10 @@ def test_the_settings_of_every_size(argv, want):
     train_mt.complete(args, train_mt.Machine(torch.device("cpu")))
     assert want.items() <= vars(args).items()
     assert args.model_config(vocab_size=9).dropout == args.dropout
+    assert args.model_config(vocab_size=9).reg_weight == 1.0
     common = dict(accumulate=1, label_smoothing=0.1, seed=1, log_every=100, average=0, beam=4, lenpen=0.6,
                   lowercase=False, amp=False, compile=False, workers=0, norm="pre", tie="all", agg="linear",
-                  iterations=3, reg_weight=1.0, max_length=256, runs="runs")
+                  iterations=3, reg_weight=None, max_length=256, runs="runs")
     assert common.items() <= vars(args).items()
 
 
