@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from nmt import run_folder
+from nmt.flags import parse
 
-from tasks import classifier as classify
+from tasks import classifier
 import logic
 from tasks import logic_data
 from tasks import logic_model
@@ -39,7 +40,7 @@ def pairs(count, seed=0):
 @pytest.mark.parametrize("agg, capsule, reach", [("linear", (), 0), ("em", (), 0), ("dynamic", (), 0),
                                                  ("linear", ("enc",), 0), ("linear", (), 80)])
 def test_pooling_ignores_padding(agg, capsule, reach):
-    model = build(agg, capsule=capsule, reach=reach)
+    model = build(agg, capsule_attention=capsule, reach=reach)
     ids, _ = pairs(24)
     logits = model(ids)[0]
     torch.testing.assert_close(model(F.pad(ids, (0, 9)))[0], logits)
@@ -50,7 +51,8 @@ def test_pooling_ignores_padding(agg, capsule, reach):
 
 
 def test_pooling_is_two_queries_by_multi_head_attention_and_four_vectors_are_classified():
-    """Written out for one pair: softmax(Q K^T / sqrt(d_k)) V by head, concatenated, W^O; then 4d -> d -> d -> 7."""
+    """Written out for one pair: softmax(Q K^T / sqrt(d_k)) V by head, concatenated, W^O; then 4d ->
+    d -> d -> 7."""
     model, (ids, _) = build(), pairs(24)
     width, d, found = [(ids[3, side] != 0).sum() for side in (0, 1)], 8, []
     for side in (0, 1):
@@ -88,7 +90,8 @@ def test_a_formula_of_several_pairs_is_read_once():
 
 
 def test_spread_positions():
-    """In training some of the first `reach` places in ascending order; in a test even ones; by formula, not by batch."""
+    """In training some of the first `reach` places in ascending order; in a test even ones; by
+    formula, not by batch."""
     d, reach, table = 8, 12, positions(12, 8, dtype=torch.float64)
     embedding = logic_model.SpreadEmbedding(len(IDS) + 1, d, 0.0, reach).double()
     ids = torch.tensor([[3, 6, 0, 0, 0], [1, 6, 4, 7, 2], [6, 0, 0, 0, 0], [3, 7, 6, 0, 0]])
@@ -119,7 +122,8 @@ def test_spread_positions():
 
 @pytest.mark.parametrize("once", [True, False])
 def test_loss_over_every_pair_of_a_batch(once):
-    """The mean over all ordered pairs of the formulas that were read, a formula with itself left out, by a loop."""
+    """The mean over all ordered pairs of the formulas that were read, a formula with itself left
+    out, by a loop."""
     model = build(dropout=0.0)
     bins = generate(raw=400, seed=3)
     data = encode([pair for size in (1, 2, 5) for pair in bins[size][:6]], tables=True)
@@ -154,10 +158,14 @@ def test_loss_is_cross_entropy_minus_lambda_disagreement(agg):
     torch.testing.assert_close(plain.loss(ids, labels), F.cross_entropy(logits, labels))
 
 
+def filled(*flags):
+    """The settings that a command line gives."""
+    return logic.completed(parse(logic.Settings, flags, "logic.py", ""))
+
+
 def test_the_four_models_of_fig_4():
-    args = logic.parser().parse_args(["--full"])
-    logic.complete(args)
-    assert args.models == ["baseline", "disagreement", "aggregation", "combined"]
+    args = filled("--full")
+    assert args.models == ("baseline", "disagreement", "aggregation", "combined")
     configs = {name: logic.configuration(args, name) for name in args.models}
     assert {name: (c.agg, c.reg) for name, c in configs.items()} == {
         "baseline": ("linear", ()), "disagreement": ("linear", ("output",)), "aggregation": ("em", ()),
@@ -169,10 +177,10 @@ def test_the_four_models_of_fig_4():
 
 
 def test_flags_of_the_model_choose_a_model_of_ones_own():
-    args = logic.parser().parse_args("--agg dynamic --reg subspace --capsule enc:1 --d-model 32 --agg-at enc:2".split())
-    logic.complete(args)
+    args = filled(*"--agg dynamic --reg subspace --capsule enc:1 --d-model 32 --agg-at enc:2".split())
     config = logic.configuration(args, "own")
-    assert args.models == ["own"] and (config.agg, config.reg, config.capsule) == ("dynamic", ("subspace",), ("enc:1",))
+    assert args.models == ("own",) and (config.agg, config.reg) == ("dynamic", ("subspace",))
+    assert config.capsule_attention == ("enc:1",)
     assert config.d_model == 32 and config.places("agg") == {"enc": {1}}
     assert logic.configuration(args, "aggregation").places("agg") == {"enc": {1}}
     assert logic.configuration(args, "baseline").agg_at is None
@@ -188,7 +196,8 @@ def command(tmp_path, *flags, pairs=400):
 
 @pytest.mark.parametrize("flags, dimensions", [([], 2), (["--learn", "pairs", "--decay", "none"], 1)])
 def test_learn_and_decay_reach_the_training(tmp_path, monkeypatch, flags, dimensions):
-    """Labels [2B, 2B] of every pair of a batch or [B] of the drawn ones; a learning rate that falls or stays."""
+    """Labels [2B, 2B] of every pair of a batch or [B] of the drawn ones; a learning rate that falls
+    or stays."""
     seen, rates, loss, step = set(), [], logic.LogicModel.loss, torch.optim.Adam.step
     monkeypatch.setattr(logic.LogicModel, "loss", lambda self, formulas, labels: (
         seen.add(labels.dim()), loss(self, formulas, labels))[1])
@@ -216,10 +225,11 @@ def test_a_run_keeps_finished_models_and_goes_on(tmp_path, capsys):
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere os.kill ends the tests themselves")
 def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch, capsys, ctrl_c):
-    """SIGTERM, then SIGINT, both in the second epoch; in between a damaged checkpoint is refused."""
+    """SIGTERM, then SIGINT, both in the second epoch; in between a damaged checkpoint is refused.
+    """
     flags = "--models", "combined", "--dropout", "0.3"
     assert command(tmp_path / "whole", *flags) == 0
-    train_epoch, calls = classify.train_epoch, []
+    train_epoch, calls = classifier.train_epoch, []
 
     def interrupted(*arguments):
         calls.append(1)
@@ -234,7 +244,7 @@ def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch, c
     path = tmp_path / "broken" / "logic" / "combined-seed1.pt"
     saved = run_folder.load(path)
     for name, value, word in (("model", {}, "weight"), ("best", {}, "weight"), ("optimizer", {}, "optimizer"),
-                              ("epoch", "2", "counts"), ("scheduler", 3, "optimizer")):
+                              ("scheduler", 3, "optimizer")):
         run_folder.save(path, {**saved, name: value})
         assert command(tmp_path / "broken", *flags) == 2
         error = capsys.readouterr().err
@@ -253,22 +263,22 @@ def test_training_learns():
     """Pairs of one letter and its like: `=` of a letter with itself, `^` with its negation."""
     found = [Pair(name, left, right) for letter in LETTERS for name, left, right in (
         ("=", letter, letter), ("^", letter, f"( not {letter} )"), ("^", f"( not {letter} )", letter))]
-    data, args = encode(found), logic.parser().parse_args(["--lr", "0.003"])
+    data, args = encode(found), filled("--lr", "0.003")
     torch.manual_seed(0)
     model = logic.LogicModel(TransformerConfig(len(IDS) + 1, d_model=32, heads=2, layers=1, d_ff=32, dropout=0.0,
                                                decoder=False))
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
-    losses = [classify.train_epoch(model, optimizer, data, 6, seed) for seed in range(60)]
-    assert losses[-1] < 0.05 < 1 < losses[0] and classify.accuracy(model, data) == (18, 18)
+    losses = [classifier.train_epoch(model, optimizer, data, 6, seed) for seed in range(60)]
+    assert losses[-1] < 0.05 < 1 < losses[0] and classifier.accuracy(model, data) == (18, 18)
 
 
 @pytest.mark.parametrize("decay", [False, True])
 def test_the_learning_rate_stays_or_rises_and_falls_to_0(tmp_path, monkeypatch, decay):
     data = encode([Pair("=", "a", "a"), Pair("#", "a", "b"), Pair("^", "a", "( not a )")])
-    args = logic.parser().parse_args(["--lr", "0.5", "--epochs", "20", "--batch", "1"])
+    args = filled("--lr", "0.5", "--epochs", "20", "--batch", "1")
     rates, step = [], torch.optim.Adam.step
     monkeypatch.setattr(torch.optim.Adam, "step", lambda self: rates.append(self.param_groups[0]["lr"]) or step(self))
-    classify.fit(build, {"train": data, "valid": data}, args, 1, tmp_path / "state.pt", lambda text: None, decay)
+    classifier.fit(build, {"train": data, "valid": data}, args, 1, tmp_path / "state.pt", lambda text: None, decay)
     rise = {0: 1 / 3, 1: 2 / 3}                                               # a twentieth of 60 steps
     assert rates == pytest.approx([0.5 * rise.get(i, 1) * (1 - i / 60) if decay else 0.5 for i in range(60)])
 
@@ -295,8 +305,8 @@ def test_summary_weights_bins_by_their_pairs_and_leaves_empty_ones_out():
 
 @pytest.fixture
 def two_models():
-    """The summary of two models whose accuracy in every bin is another: in bin b of 10 b pairs, of which b + 3 are of the
-    most frequent relation, 5 b and 2 b in a hundred."""
+    """The summary of two models whose accuracy in every bin is another: in bin b of 10 b pairs, of
+    which b + 3 are of the most frequent relation, 5 b and 2 b in a hundred."""
     relations = "=<>^|v#"
     data = {"test": {b: labelled("#" * (b + 3) + (relations[:6] * 99)[:9 * b - 3]) for b in BINS}}
     rows = [{"model": model, "seed": seed, "accuracy": {str(b): share * b / 100 for b in BINS}}
@@ -305,7 +315,8 @@ def two_models():
 
 
 def test_the_table_has_every_number_in_its_place(two_models):
-    """Bins 1 to 12, then all up to 6 operators, as trained on, and all of more; pairs, majority, a column per model."""
+    """Bins 1 to 12, then all up to 6 operators, as trained on, and all of more; pairs, majority, a
+    column per model."""
     lines = [line.split() for line in logic.table(two_models).splitlines()]
     assert lines[0] == ["operators", "pairs", "majority", "baseline", "em"]
     groups = {**{str(b): [b] for b in BINS}, "<=6": range(1, 7), ">=7": range(7, 13)}
@@ -349,7 +360,8 @@ class Equal(torch.nn.Module):
 
 
 def test_trained_on_up_to_6_operators_and_tested_on_the_test_part(tmp_path, monkeypatch):
-    """Every part and bin has formulas of its own, told by their number of negations, and a share of `=` of its own."""
+    """Every part and bin has formulas of its own, told by their number of negations, and a share of
+    `=` of its own."""
     parts, codes = {}, {}
     for part, equal in (("train", lambda b: 5), ("valid", lambda b: 13 - b), ("test", lambda b: b)):
         for b in BINS:
@@ -360,7 +372,7 @@ def test_trained_on_up_to_6_operators_and_tested_on_the_test_part(tmp_path, monk
     logic_data.write_files(tmp_path / "files", parts)
     seen = []
 
-    def fit(build, data, args, seed, path, say, decay):
+    def fit(build, data, args, seed, path, log, decay):
         seen.append((data, args, seed, decay))
         path.touch()
         return Equal(), {"valid": 0.125, "parameters": 1, "seconds": 0.0, "history": []}
@@ -397,7 +409,8 @@ def test_seeds_of_the_data_and_of_the_model(tmp_path):
 
 
 def test_initialization():
-    """The classifier's is He's, biases 0; the queries are standard normal: what is learned at first depends on it."""
+    """The classifier's is He's, biases 0; the queries are standard normal: what is learned at first
+    depends on it."""
     torch.manual_seed(0)
     model = logic.LogicModel(TransformerConfig(len(IDS) + 1, d_model=128, heads=2, layers=1, d_ff=8, decoder=False))
     for linear, inputs in zip(model.classifier[::2], (512, 128, 128)):

@@ -1,5 +1,5 @@
-"""logic_data.py: relations against an independent evaluation and against Bowman et al.'s labels, the generator's
-shares, files, pairs as tensors."""
+"""logic_data.py: relations against an independent evaluation and against Bowman et al.'s labels,
+the generator's shares, files, pairs as tensors."""
 import math
 import random
 import zlib
@@ -156,7 +156,8 @@ def test_same_seed_same_data_everywhere():
 
 
 def test_shares_of_the_formulas_are_bowmans_probabilities():
-    """A letter 5/9 x 2/3, a negated letter 5/9 x 1/3; negation 1/3 at the root; `and` and `or` alike; depth <= 3."""
+    """A letter 5/9 x 2/3, a negated letter 5/9 x 1/3; negation 1/3 at the root; `and` and `or`
+    alike; depth <= 3."""
     n, rng = 20_000, random.Random(0)
     drawn = [random_formula(rng, LETTERS) for _ in range(n)]
     texts = [text for text, _, _ in drawn]
@@ -172,7 +173,8 @@ def test_shares_of_the_formulas_are_bowmans_probabilities():
 
 @needs_files
 def test_generator_matches_bowmans_files(bowman):
-    """Bin sizes and relations by bin: a chi-square test of both samples being one population, 4 standard deviations."""
+    """Bin sizes and relations by bin: a chi-square test of both samples being one population, 4
+    standard deviations."""
     theirs = Counter(line[:2] for line in bowman if line[0])
     mine = Counter((size, pair.relation) for size, pairs in generate(seed=0).items() for pair in pairs if size)
     totals = theirs.total(), mine.total()
@@ -315,7 +317,8 @@ def test_with_truth_tables_a_batch_has_the_relations_of_all_its_formulas(notatio
 
 
 def test_relations_of_tensors_are_those_of_the_definition():
-    """All 15 patterns of joint values that can occur, also with bit 63, which is a tensor's sign."""
+    """All 15 patterns of joint values that can occur, also with bit 63, which is a tensor's sign.
+    """
     tables = [truth_table(text) for text in ("a", "b", "( not a )", "( a ( and b ) )", "( a ( or f ) )", "f",
                                              "( not f )", "( a ( or ( not a ) ) )", "( a ( and ( not a ) ) )")]
     signed = torch.tensor([table - (table >> 63 << 64) for table in tables])

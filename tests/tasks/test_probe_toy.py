@@ -1,5 +1,5 @@
-"""probe_toy.py: every label recomputed from the printed tree by code of its own, balance, disjoint parts, and what a
-logistic regression makes of the words and of the length alone."""
+"""probe_toy.py: every label recomputed from the printed tree by code of its own, balance, disjoint
+parts, and what a logistic regression makes of the words and of the length alone."""
 import itertools
 import random
 import re
@@ -138,7 +138,8 @@ def replant(node, words) -> list:
 
 
 def relabel_odd(item, node):
-    """By the meaning of the sentence as it stands: O where the verb takes nouns of the subject's and object's class."""
+    """By the meaning of the sentence as it stands: O where the verb takes nouns of the subject's
+    and object's class."""
     clause = replant(node, iter(item.tokens))
     phrase = innermost(clause) if child(clause, "VP") else clause
     verb = next(word for label, word in leaves(phrase) if label[:2] == "VB")
@@ -204,7 +205,8 @@ def test_unchanged_sentences_of_a_changed_task_differ_too(tasks):
 
 @pytest.mark.parametrize("task", HIDDEN)
 def test_neither_words_nor_length_tell_the_class(tasks, task):
-    """A logistic regression on the words, and one on the length alone, stay within 4 standard deviations of chance."""
+    """A logistic regression on the words, and one on the length alone, stay within 4 standard
+    deviations of chance."""
     parts = tasks[task]
     chance, n = 1 / len(LABELS[task]), len(parts["test"])
     limit = chance + 4 * (chance * (1 - chance) / n) ** 0.5
@@ -217,7 +219,8 @@ def test_neither_words_nor_length_tell_the_class(tasks, task):
 
 @pytest.mark.parametrize("task", ["ToCo", "TrDep"])
 def test_the_same_words_could_have_every_depth_and_top(task, monkeypatch):
-    """With the same draws but for the class, the words of a sentence in other orders are all its other classes."""
+    """With the same draws but for the class, the words of a sentence in other orders are all its
+    other classes."""
     pick, orders = probe_toy.pick, []
     for label in LABELS[task]:
         chosen = {probe_toy.TOPS: label, probe_toy.DEPTHS: int(label) if label.isdecimal() else None}
@@ -229,7 +232,8 @@ def test_the_same_words_could_have_every_depth_and_top(task, monkeypatch):
 
 
 def forced(pick, chosen: dict):
-    """`pick`, that draws as always but for the values in `chosen`, where it gives what stands there."""
+    """`pick`, that draws as always but for the values in `chosen`, where it gives what stands
+    there."""
     def found(rng, values):
         drawn = pick(rng, values)
         return chosen.get(values, drawn) if isinstance(values, (tuple, range)) else drawn
@@ -237,7 +241,8 @@ def forced(pick, chosen: dict):
 
 
 def test_other_tense_and_other_number_are_there(tasks):
-    """The control says whether the tree has a finite verb of the other tense, or a noun of the other number."""
+    """The control says whether the tree has a finite verb of the other tense, or a noun of the
+    other number."""
     for task in ("SubNm", "ObjNm"):
         for item in tasks[task]["train"]:
             nouns = {label for label, _ in leaves(parse(str(item.tree)))
@@ -250,7 +255,8 @@ def test_other_tense_and_other_number_are_there(tasks):
 
 
 def test_same_seed_same_items_everywhere(tasks):
-    """The checksums are those of Python 3.11; `random.random` gives every Python the same numbers."""
+    """The checksums are those of Python 3.11; `random.random` gives every Python the same numbers.
+    """
     text = {task: "\n".join(f"{part} {item.label} {' '.join(item.tokens)} {item.tree}" for part, items in parts.items()
                             for item in items) for task, parts in tasks.items()}
     assert {task: zlib.crc32(lines.encode()) for task, lines in text.items()} == CHECKSUMS
