@@ -10,8 +10,14 @@ import torch.nn as nn
 from tasks import classifier
 from tasks.classifier import like_length_batches
 
-# validation accuracy after epoch 1, 2, ...: it peaks in the middle, at two epochs alike, and ends at its worst
-CURVE = [(1, 3), (1, 2, 3), (2, 3, 4), (2,), ()]        # validation examples that are right after each epoch
+# validation accuracy after epoch 1, 2, ...: it peaks in the middle, twice, and ends at its worst
+CURVE = [
+    (1, 3),
+    (1, 2, 3),
+    (2, 3, 4),
+    (2,),
+    (),
+]  # validation examples that are right after each epoch
 
 
 class Examples(NamedTuple):
@@ -60,7 +66,9 @@ def settings(epochs, **other):
 def test_fit_gives_back_the_first_epoch_of_the_best_validation_accuracy(tmp_path):
     """Not the last, not the last of equals, and not the best on the training examples."""
     data = {"train": curve([(), (1, 2, 3, 4), (), (), (1, 2, 3, 4)]), "valid": curve(CURVE)}
-    model, found = classifier.fit(Stepping, data, settings(5), 1, tmp_path / "state.pt", lambda text: None)
+    model, found = classifier.fit(
+        Stepping, data, settings(5), 1, tmp_path / "state.pt", lambda text: None
+    )
     assert [row["valid"] for row in found["history"]] == [0.5, 0.75, 0.75, 0.25, 0.0]
     assert [row["epoch"] for row in found["history"]] == [1, 2, 3, 4, 5]
     assert found["valid"] == 0.75 and model.weight.item() == pytest.approx(2, abs=0.01)
@@ -69,9 +77,19 @@ def test_fit_gives_back_the_first_epoch_of_the_best_validation_accuracy(tmp_path
 
 def test_a_run_taken_up_again_gives_back_the_best_epoch_of_both_sittings(tmp_path):
     for epochs, best in ((4, 2), (5, 2)):
-        model, found = classifier.fit(Stepping, {"train": curve(CURVE), "valid": curve(CURVE)}, settings(epochs), 1,
-                                    tmp_path / "state.pt", lambda text: None)
-        assert round(model.weight.item()) == best and found["valid"] == 0.75 and len(found["history"]) == epochs
+        model, found = classifier.fit(
+            Stepping,
+            {"train": curve(CURVE), "valid": curve(CURVE)},
+            settings(epochs),
+            1,
+            tmp_path / "state.pt",
+            lambda text: None,
+        )
+        assert (
+            round(model.weight.item()) == best
+            and found["valid"] == 0.75
+            and len(found["history"]) == epochs
+        )
 
 
 class Noisy(nn.Module):
@@ -122,10 +140,16 @@ def test_every_epoch_of_every_seed_is_drawn_anew(tmp_path, monkeypatch):
         seeds.append(seed)
         first.append(model.weight.item())
         return 0.0
-    monkeypatch.setattr(classify, "train_epoch", epoch)
+    monkeypatch.setattr(classifier, "train_epoch", epoch)
     for i, seed in enumerate((1, 2, 1)):
-        classifier.fit(Stepping, {"train": curve(CURVE), "valid": curve(CURVE)}, settings(3), seed, tmp_path / f"{i}.pt",
-                     lambda text: None)
+        classifier.fit(
+            Stepping,
+            {"train": curve(CURVE), "valid": curve(CURVE)},
+            settings(3),
+            seed,
+            tmp_path / f"{i}.pt",
+            lambda text: None,
+        )
     assert len(set(seeds[:6])) == 6 and seeds[6:] == seeds[:3]
     assert first[0] == first[6] != first[3]
 
@@ -134,8 +158,12 @@ def test_batches_hold_every_example_once_and_examples_of_like_length():
     lengths = torch.randint(1, 60, (5000,))
     found = like_length_batches(lengths, 32, seed=1)
     assert sorted(torch.cat(found).tolist()) == list(range(5000)) and max(map(len, found)) == 32
-    assert [b.tolist() for b in like_length_batches(lengths, 32, seed=1)] == [b.tolist() for b in found]
-    assert [b.tolist() for b in like_length_batches(lengths, 32, seed=2)] != [b.tolist() for b in found]
+    assert [b.tolist() for b in like_length_batches(lengths, 32, seed=1)] == [
+        b.tolist() for b in found
+    ]
+    assert [b.tolist() for b in like_length_batches(lengths, 32, seed=2)] != [
+        b.tolist() for b in found
+    ]
     assert sum(lengths[b].max().item() * len(b) for b in found) < 1.1 * lengths.sum()
     firsts = [lengths[b].max().item() for b in found]
     assert firsts != sorted(firsts)
