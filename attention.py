@@ -94,7 +94,7 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"heads={heads} does not divide d_model={d_model}")
         self.heads = heads
         self.d_k = d_model // heads
-        self.dropout = dropout
+        self.dropout = nn.Dropout(dropout)
         self.in_proj = nn.Linear(d_model, 3 * d_model)       # W^Q, W^K, W^V of all heads
         self.aggregation = LinearAggregation(d_model) if aggregation is None else aggregation
         self.capsule = capsule
@@ -157,7 +157,7 @@ class MultiHeadAttention(nn.Module):
         if causal and not kernel_is_causal and queries > 1:
             mask = both(mask, causal_mask(queries, keys, Q.device))
         return F.scaled_dot_product_attention(Q, K, V, attn_mask=mask, is_causal=kernel_is_causal,
-                                              dropout_p=self.dropout if self.training else 0.0)
+                                              dropout_p=self.dropout.p if self.training else 0.0)
 
     def attend_explicitly(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, causal: bool,
                           cache: Cache | None) -> tuple[Tensor, Tensor]:
@@ -175,8 +175,8 @@ class MultiHeadAttention(nn.Module):
             logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
         # A_h = softmax(E_h)                                                   Duan Eq. 4
         weights = logits.softmax(-1)                                         # [B, H, L_q, L_k]
-        dropped = F.dropout(weights, self.dropout, self.training)
-        return weights, dropped.to(V.dtype) @ V                              # O^h [B, H, L_q, d_k]
+        O = self.dropout(weights).to(V.dtype) @ V                            # [B, H, L_q, d_k]
+        return weights, O
 
     def routed_logits(self, logits: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
         """The routed logits of the queries at hand. With a cache these are the newest rows: the

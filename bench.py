@@ -35,6 +35,7 @@ from nmt.encoded import EncodedPairs
 from nmt.batches import Batch, batches, collate
 from nmt.tokenizer import EOS, SPECIAL_TOKENS
 from transformer import PAD
+from nmt import fast_dropout
 from nmt.fast_routing import can_compile, install
 from nmt.machine import Machine, keep_freed_memory, pick_device, processor
 from papers.torch_transformer import LogitsObjective, TorchTransformer
@@ -115,7 +116,8 @@ def build(name: str, args, device) -> nn.Module:
         config = TransformerConfig(args.vocab_size, **size, **(row.settings or {}))
         if row.settings is None:
             return TorchTransformer(config)
-        return install(Transformer(config), compiled=bool(args.compile))
+        model = install(Transformer(config), compiled=bool(args.compile))
+        return fast_dropout.install(model)
 
 
 def make_corpus(args) -> EncodedPairs:

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
+from nmt import fast_dropout
 from nmt.batches import Step, batches, padding_share, steps
 from nmt.corpus import DataFlags, load_corpora
 from nmt.encoded import encode_train, encode_valid
@@ -208,6 +209,7 @@ class Training:
         self.where = where
         seed_all(settings.seed)
         self.model = install(Transformer(config).to(where.device), compiled)
+        fast_dropout.install(self.model)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98),
                                           eps=1e-9, fused=True)
 

@@ -7,12 +7,12 @@ the disagreement between them (disagreement.py) and the routing of the attention
 """
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 from torch import Tensor
 
 from aggregation import LinearAggregation, RoutingAggregation
@@ -23,8 +23,8 @@ from disagreement import KINDS, model_disagreement
 from routing_em import DENSITIES, GRADIENTS, SCHEDULES
 
 PAD = 0                                                  # the id of padding
-COMPONENTS = ("enc", "cross", "dec")         # encoder self-attention, decoder-encoder, decoder self
-AGGREGATIONS = ("linear", "dynamic", "em", "gu-dynamic", "gu-em")
+# encoder self-attention, decoder to encoder, decoder self-attention
+COMPONENTS = ("enc", "cross", "dec")
 PARTS = ("vertical", "horizontal")                       # of the capsule routing of the logits
 SIZES = {
     "tiny": dict(layers=4, d_model=128, heads=4, d_ff=256),
@@ -50,33 +50,35 @@ class TransformerConfig:
     d_ff: int = 2048
     dropout: float = 0.1
     norm: str = "pre"                                # "pre": x + f(norm(x)); "post": norm(x + f(x))
-    tie: str = "all"                         # share embeddings: "none", "target" with output, "all"
-    iterations: int = 3                                  # T of every routing
-    capsules: int | None = None                     # N of the aggregation; None: d (Li), heads (Gu)
-    agg: str = "linear"
-    agg_at: tuple[str, ...] | None = None             # None: the default places of that aggregation
-    em_density: str = "product"                          # of em and gu-em: see routing_em.py
+    tie: str = "all"                                 # embeddings shared: "none", "target", "all"
+    iterations: int = 3                              # T of every routing
+    capsules: int | None = None                      # N; None: d (Li), the number of heads (Gu)
+    agg: str = "linear"                              # see AGGREGATIONS
+    agg_at: tuple[str, ...] | None = None            # None: its default places
+    em_density: str = "product"                      # of em and gu-em: see routing_em.py
     em_schedule: str = "hinton"
     em_activations: bool = True
     em_gradient: str = "last"
-    coupling: str = "routed"                             # of every aggregation; "random": a control
-    reg: tuple[str, ...] = ()
-    reg_at: tuple[str, ...] | None = None                # None: every component there is
-    reg_weight: float | dict[str, float] = 1.0    # lambda of the disagreement, or one per component
-    capsule_attention: tuple[str, ...] = ()            # places of the capsule routing of the logits
-    # of the encoder; the decoder has only the horizontal one
-    capsule_parts: tuple[str, ...] = PARTS
-    decoder: bool = True                      # False: an encoder alone (probing, logical inference)
+    coupling: str = "routed"                         # "random": a control
+    reg: tuple[str, ...] = ()                        # see KINDS of disagreement.py
+    reg_at: tuple[str, ...] | None = None            # None: every component there is
+    reg_weight: float | dict[str, float] = 1.0       # lambda, or one per component
+    capsule_attention: tuple[str, ...] = ()          # places of the routing of the logits
+    capsule_parts: tuple[str, ...] = PARTS           # of the encoder; the decoder has no vertical
+    decoder: bool = True                             # False: an encoder alone
 
     def __post_init__(self):
-        for field in fields(self):                   # lists, as JSON gives them back, become tuples
+        # lists, as JSON gives them back, become tuples
+        for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, list):
                 setattr(self, field.name, tuple(value))
         self.check_names()
         self.check_sizes()
         self.check_unused()
-        agg_at = self.default_places() if self.agg_at is None else self.agg_at
+        agg_at = self.agg_at
+        if agg_at is None:
+            agg_at = AGGREGATIONS[self.agg].default_places(self)
         reg_at = self.components() if self.reg_at is None else self.reg_at
         self._places = {
             "agg": self.parse("agg_at", agg_at, COMPONENTS),
@@ -89,7 +91,7 @@ class TransformerConfig:
     def check_names(self):
         """Raises ValueError for a name that is not among the choices of its field."""
         choices = {
-            "norm": ("pre", "post"), "tie": ("none", "target", "all"), "agg": AGGREGATIONS,
+            "norm": ("pre", "post"), "tie": ("none", "target", "all"), "agg": tuple(AGGREGATIONS),
             "em_density": DENSITIES, "em_schedule": SCHEDULES, "em_gradient": GRADIENTS,
             "coupling": ("routed", "random"), "reg": tuple(KINDS), "capsule_parts": PARTS,
         }
@@ -137,16 +139,6 @@ class TransformerConfig:
     def components(self) -> tuple[str, ...]:
         """The kinds of attention that the model has."""
         return COMPONENTS if self.decoder else ("enc",)
-
-    def default_places(self) -> tuple[str, ...]:
-        """Where the aggregation acts if nothing else is said, fitted to the model."""
-        if self.agg == "linear":
-            return ()
-        if self.agg in ("dynamic", "em"):                # Li 2019 Table 3: "Effective Aggregation"
-            return (f"enc:1-{min(2, self.layers)}",)
-        if not self.decoder:
-            return (f"enc:{self.layers}",)
-        return f"cross:{self.layers}", f"dec:{self.layers}"      # Gu 2019 Table 3
 
     def places(self, mechanism: str) -> dict[str, set[int]]:
         """Component -> layers (from 0) where "agg", "reg" or "capsule_attention" acts, defaults
@@ -202,6 +194,59 @@ class TransformerConfig:
         return 1.0 if isinstance(self.reg_weight, dict) else self.reg_weight
 
 
+# ---- The aggregations of the heads: what builds them, and where they act if nothing else is said
+
+def build_linear(c: TransformerConfig) -> nn.Module:
+    """Li 2019 Eq. 3-4."""
+    return LinearAggregation(c.d_model)
+
+
+def build_routing(c: TransformerConfig) -> nn.Module:
+    """Li 2019 Eq. 5-6 with Algorithm 1 or 2, Gu 2019 Eq. 3-7 with Eq. 8-11 or 12-15."""
+    settings = {"iterations": c.iterations, "coupling": c.coupling}
+    routing = c.agg.removeprefix("gu-")
+    if routing == "em":
+        settings.update(activations=c.em_activations, density=c.em_density,
+                        schedule=c.em_schedule, gradient=c.em_gradient)
+    kind = CapsuleAggregation if c.agg.startswith("gu-") else RoutingAggregation
+    return kind(c.d_model, c.heads, c.capsules, routing, **settings)
+
+
+def nowhere(c: TransformerConfig) -> tuple[str, ...]:
+    """Every attention has the linear map anyway."""
+    return ()
+
+
+def lowest_encoder_layers(c: TransformerConfig) -> tuple[str, ...]:
+    """Li 2019 Table 3, "Effective Aggregation"."""
+    return (f"enc:1-{min(2, c.layers)}",)
+
+
+def last_decoder_layer(c: TransformerConfig) -> tuple[str, ...]:
+    """Gu 2019 Table 3, the best row; in a model without decoder the last encoder layer."""
+    if c.decoder:
+        return f"cross:{c.layers}", f"dec:{c.layers}"
+    return (f"enc:{c.layers}",)
+
+
+class Aggregation(NamedTuple):
+    """An entry of AGGREGATIONS: configuration -> module [B, H, L, d_k] -> [B, L, d], and ->
+    places."""
+    build: Callable[[TransformerConfig], nn.Module]
+    default_places: Callable[[TransformerConfig], tuple[str, ...]]
+
+
+AGGREGATIONS = {
+    "linear": Aggregation(build_linear, nowhere),
+    "dynamic": Aggregation(build_routing, lowest_encoder_layers),
+    "em": Aggregation(build_routing, lowest_encoder_layers),
+    "gu-dynamic": Aggregation(build_routing, last_decoder_layer),
+    "gu-em": Aggregation(build_routing, last_decoder_layer),
+}
+
+
+# ---- The model
+
 class Memory(NamedTuple):
     """What the decoder reads of the source."""
     states: Tensor              # [B, L_s, d]
@@ -229,36 +274,23 @@ class Embedding(nn.Embedding):
 
     def __init__(self, vocab_size: int, d_model: int, dropout: float):
         super().__init__(vocab_size, d_model)
-        self.dropout = dropout
+        self.dropout = nn.Dropout(dropout)
         nn.init.normal_(self.weight, std=d_model ** -0.5)
 
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
         x = super().forward(ids) * math.sqrt(self.embedding_dim)             # [B, L, d]
-        return F.dropout(x + self.positions(ids, start), self.dropout, self.training)
+        return self.dropout(x + self.positions(ids, start))
 
     def positions(self, ids: Tensor, start: int) -> Tensor:
         """What is added to the words: ids [B, L] -> [L, d], from position `start` on."""
         return positions(ids.shape[1], self.embedding_dim, start, ids.device, self.weight.dtype)
 
 
-def build_aggregation(config: TransformerConfig) -> nn.Module:
-    """The aggregation of the heads that the configuration names: [B, H, L, d_k] -> [B, L, d]."""
-    if config.agg == "linear":
-        return LinearAggregation(config.d_model)
-    settings = {"iterations": config.iterations, "coupling": config.coupling}
-    routing = config.agg.removeprefix("gu-")
-    if routing == "em":
-        settings.update(activations=config.em_activations, density=config.em_density,
-                        schedule=config.em_schedule, gradient=config.em_gradient)
-    kind = CapsuleAggregation if config.agg.startswith("gu-") else RoutingAggregation
-    return kind(config.d_model, config.heads, config.capsules, routing, **settings)
-
-
 def build_attention(config: TransformerConfig, component: str, layer: int) -> MultiHeadAttention:
     """The attention of one place, with the aggregation and the capsule routing that the
     configuration puts there."""
     if layer in config.places("agg").get(component, ()):
-        aggregation = build_aggregation(config)
+        aggregation = AGGREGATIONS[config.agg].build(config)
     else:
         aggregation = LinearAggregation(config.d_model)
     capsule = None
@@ -285,7 +317,7 @@ class Layer(nn.Module):
     def __init__(self, config: TransformerConfig, layer: int, decoder: bool):
         super().__init__()
         self.pre = config.norm == "pre"
-        self.dropout = config.dropout
+        self.dropout = nn.Dropout(config.dropout)
         self.component = "dec" if decoder else "enc"
         # D_position reads A^h, which only the explicit path has
         reads_weights = any(KINDS[kind].reads == "weights" for kind in config.reg)
@@ -307,7 +339,7 @@ class Layer(nn.Module):
 
     def after(self, x: Tensor, y: Tensor, norm: nn.Module) -> Tensor:
         """The residual around a block that gave y: x + y, or norm(x + y)."""
-        x = x + F.dropout(y, self.dropout, self.training)
+        x = x + self.dropout(y)
         return x if self.pre else norm(x)
 
     def forward(self, x: Tensor, mask: Tensor | None, memory: Memory | None = None,

@@ -304,7 +304,7 @@ class ModelFlags:
 
     agg: str = flag(
         "linear", "linear: concatenation and W^O; dynamic, em: Li's routing-by-agreement; "
-        "gu-dynamic, gu-em: Gu's capsule layer", AGGREGATION, choices=AGGREGATIONS)
+        "gu-dynamic, gu-em: Gu's capsule layer", AGGREGATION, choices=tuple(AGGREGATIONS))
     agg_at: tuple[str, ...] | None = flag(
         None, "where: enc, cross, dec with layers, as in enc:1-2 cross:6 dec:4,6 (dynamic, em: the "
         "lowest two encoder layers; gu-*: the last of cross and dec)", AGGREGATION, metavar="PLACE")
