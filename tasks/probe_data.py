@@ -177,9 +177,9 @@ def download_task(task: str, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     by_hand = (f"fetch it by other means and put it at {path}, or use --data toy, which needs no"
                " download")
-    print(f"downloading {URL}{name}", file=sys.stderr, flush=True)
     try:
         with urllib.request.urlopen(URL + name, timeout=60) as response:
+            print(f"downloading {URL}{name}", file=sys.stderr, flush=True)
             content = response.read(LARGEST)
     except (OSError, http.client.HTTPException) as error:
         raise UserError(f"cannot download {URL}{name} ({error}): {by_hand}") from error
