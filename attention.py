@@ -63,8 +63,8 @@ class Cache:
         for attention, E in self.logits.items():
             self.logits[attention] = E.index_select(0, index)
         for pairs in (self.growing,) if same_sources else (self.growing, self.fixed):
-            for attention, (K, V) in pairs.items():
-                pairs[attention] = (K.index_select(0, index), V.index_select(0, index))
+            for attention, tensors in pairs.items():
+                pairs[attention] = tuple(x.index_select(0, index) for x in tensors)
 
 
 def causal_mask(queries: int, keys: int, device=None) -> Tensor:

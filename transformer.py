@@ -326,12 +326,13 @@ class Layer(nn.Module):
             if reads_weights and layer in layers:
                 self.weights_at.add(component)
         self.attention = build_attention(config, self.component, layer)
-        self.norm1 = nn.LayerNorm(config.d_model)
         if decoder:
             self.cross = build_attention(config, "cross", layer)
-            self.norm2 = nn.LayerNorm(config.d_model)
         self.ffn = build_ffn(config)
-        self.norm3 = nn.LayerNorm(config.d_model)
+        self.norm1 = nn.LayerNorm(config.d_model)
+        self.norm2 = nn.LayerNorm(config.d_model)
+        if decoder:
+            self.norm3 = nn.LayerNorm(config.d_model)
 
     def before(self, x: Tensor, norm: nn.Module) -> Tensor:
         """What a block reads: norm(x) in a pre-norm layer, x in a post-norm one."""
@@ -362,8 +363,9 @@ class Layer(nn.Module):
             y, cross = self.cross(h, memory.states, source_mask, cache, need)
             x = self.after(x, y, self.norm2)
 
-        h = self.before(x, self.norm3)
-        x = self.after(x, self.ffn(h), self.norm3)
+        norm = self.norm3 if decoder else self.norm2
+        h = self.before(x, norm)
+        x = self.after(x, self.ffn(h), norm)
         return x, own, cross
 
 

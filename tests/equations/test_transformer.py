@@ -76,8 +76,6 @@ def torch_transformer(model):
         for our, their in ((".attention.", ".self_attn."), (".cross.", ".multihead_attn."), ("in_proj.", "in_proj_"),
                            ("aggregation.output.", "out_proj."), ("ffn.0.", "linear1."), ("ffn.3.", "linear2.")):
             name = name.replace(our, their)
-        if name.startswith("encoder.layers"):
-            name = name.replace("norm3", "norm2")                # torch counts the norms, here the FFN has the third
         renamed[name] = parameter
     theirs.load_state_dict({name: p for name, p in renamed.items() if name.startswith(("encoder.", "decoder."))})
     return theirs.train()                                        # train mode without dropout: no inference fast path

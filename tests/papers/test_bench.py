@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import bench
+from nmt.flags import parse
 from attention import Cache
 from nmt.machine import Machine
 from transformer import PAD, SIZES, Transformer, TransformerConfig
@@ -23,8 +24,8 @@ def minute(monkeypatch):
 
 def arguments(*flags):
     """Parsed flags as `command` completes them, of a run of a few tokens."""
-    args = bench.parser().parse_args(["--vocab-size", str(V), "--max-tokens", "128", "--batches", "2", "--sentences",
-                                      "5", "--median-length", "6", "--lengths", "4", "8", "--repeats", "2", *flags])
+    args = parse(bench.Settings, ["--vocab-size", str(V), "--max-tokens", "128", "--batches", "2", "--sentences",
+                                      "5", "--median-length", "6", "--lengths", "4", "8", "--repeats", "2", *flags], "bench.py", "")
     args.amp, args.compile = bool(args.amp), bool(args.compile)
     return args
 
@@ -238,7 +239,7 @@ def test_speeds_are_work_over_time(monkeypatch):
     monkeypatch.setattr(bench, "timed", timed)
     monkeypatch.setattr(bench, "train_step", lambda model, optimizer, step, settings, where: steps.append(
         (step, settings.label_smoothing, model.training)))
-    monkeypatch.setattr(bench.translate, "beam_search", lambda model, source, beam, lenpen, max_length: searched.append(
+    monkeypatch.setattr(bench.search, "beam_search", lambda model, source, beam, lenpen, max_length: searched.append(
         (len(source), beam, lenpen, max_length, model.training)))
     training, decoding = work(args)
     model = bench.build("linear", args, "cpu")
