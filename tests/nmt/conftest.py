@@ -1,6 +1,7 @@
 """What several tests of nmt/ share: a small part of the embedded corpus, its tokenizer and token
 ids."""
 import pytest
+from small_run import TEXT, small
 
 import toy
 from nmt.corpus import Pairs
@@ -25,3 +26,15 @@ def toy_tokenizer(english):
 def toy_encoded(toy_tokenizer, english):
     """Their token ids."""
     return encode_pairs(toy_tokenizer, english)
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """A tokenizer that spells most words."""
+    return train_tokenizer(TEXT, 290)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    """A small random model for text."""
+    return small(tokenizer)

@@ -20,14 +20,14 @@ def write_corpus(folder, count=300, seed=0, name="train"):
     """A corpus on disk with one empty side and one long pair; returns its Pairs of Lines."""
     rng = random.Random(seed)
     words = ["tree", "house", "Straße", "naïve", "犬", "a", "of", "running", "läuft", "🙂"]
-    sides = [
-        [" ".join(rng.choices(words, k=rng.randint(1, 12))) for _ in range(count)] for _ in range(2)
-    ]
+
+    def sentences():
+        return [" ".join(rng.choices(words, k=rng.randint(1, 12))) for _ in range(count)]
+    sides = [sentences(), sentences()]
     sides[0][7], sides[1][11] = "  ", "word " * 200
     for language, lines in zip(("en", "de"), sides):
-        (folder / f"{name}.{language}").write_text(
-            "".join(line + "\n" for line in lines), encoding="utf-8"
-        )
+        text = "".join(line + "\n" for line in lines)
+        (folder / f"{name}.{language}").write_text(text, encoding="utf-8")
     return read_pairs(folder / name, "en", "de")
 
 

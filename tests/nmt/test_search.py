@@ -6,25 +6,20 @@ import random
 import numpy as np
 import pytest
 import torch
-
-from nmt import batches
-from nmt import corpus
-from nmt import tokenizer
+from small_run import TEXT, small
 
 from nmt import search
-
+from nmt.batches import collate
+from nmt.corpus import Pairs
 from nmt.encoded import encode_pairs
-from nmt.tokenizer import BOS, EOS
-from transformer import PAD
-from transformer import Transformer, TransformerConfig
 from nmt.search import beam_search, expand, translate_lines, translate_nbest
-
-TEXT = ["a man sees the dog.", "the dog sees a man.", "ein Mann sieht den Hund.", "der Hund sieht einen Mann."] * 3
+from nmt.tokenizer import BOS, EOS
+from transformer import PAD, Transformer, TransformerConfig
 
 
 class Planned(Transformer):
-    """A model whose translations end where the plan says, whatever its weights: plan(words so far [L], words of the
-    source [B, 1]) -> whether the next token is EOS [B, L]."""
+    """A model whose translations end where the plan says, whatever its weights: plan(words so far
+    [L], words of the source [B, 1]) -> whether the next token is EOS [B, L]."""
     plan = None
 
     def decode(self, target, memory, cache=None):
@@ -52,9 +47,14 @@ def at_once_or_never(words, source_words):
 
 
 def tiny(vocab_size=7, seed=0, plan=None, **flags):
-    """A random model in float64, its weights made larger so that its choices differ from step to step."""
+    """A random model in float64, its weights made larger so that its choices differ from step to
+    step."""
     torch.manual_seed(seed)
-    model = Planned(TransformerConfig(vocab_size, 16, 2, 2, 32, dropout=0.1, tie="none", **flags)).double().eval()
+    model = (
+        Planned(TransformerConfig(vocab_size, 16, 2, 2, 32, dropout=0.1, tie="none", **flags))
+        .double()
+        .eval()
+    )
     model.plan = plan
     for name, weight in model.named_parameters():
         if "norm" not in name:
@@ -82,7 +82,8 @@ def lp(length, lenpen):
 
 
 def slow_beam_search(model, sentence, beam, lenpen, limit, nbest):
-    """(results, steps) of the same search for one sentence: plain lists, full passes, no cache, no early stop."""
+    """(results, steps) of the same search for one sentence: plain lists, full passes, no cache, no
+    early stop."""
     memory, live, ended = model.encode(sentence[sentence != PAD].unsqueeze(0)), [(0.0, [])], []
     for t in range(1, limit + 1):
         candidates = []
@@ -92,7 +93,9 @@ def slow_beam_search(model, sentence, beam, lenpen, limit, nbest):
                 if token not in (PAD, BOS) and (token == EOS or t < limit):
                     candidates.append((total + p, [*words, token]))
         candidates.sort(reverse=True)
-        ended += [(p / lp(t, lenpen), words[:-1]) for p, words in candidates[:beam] if words[-1] == EOS]
+        ended += [
+            (p / lp(t, lenpen), words[:-1]) for p, words in candidates[:beam] if words[-1] == EOS
+        ]
         live = [x for x in candidates if x[1][-1] != EOS][:beam]
         if len(ended) >= beam:
             break
@@ -104,19 +107,29 @@ def slow_beam_search(model, sentence, beam, lenpen, limit, nbest):
 @pytest.mark.parametrize("lenpen", [0.0, 0.6, 2.0])
 def test_beam_search_against_exhaustive_enumeration(lenpen):
     model, source = tiny(6), sentences(words=(3, 4, 5), count=4)
-    for sentence, found in zip(source, beam_search(model, source, beam=64, lenpen=lenpen, max_length=4, nbest=40)):
+    for sentence, found in zip(
+        source, beam_search(model, source, beam=64, lenpen=lenpen, max_length=4, nbest=40)
+    ):
         every = [list(words) for n in range(4) for words in itertools.product((3, 4, 5), repeat=n)]
-        best = sorted(((log_p(model, sentence, words) / lp(len(words) + 1, lenpen), words) for words in every),
-                      reverse=True)
+        best = sorted(
+            (
+                (log_p(model, sentence, words) / lp(len(words) + 1, lenpen), words)
+                for words in every
+            ),
+            reverse=True,
+        )
         assert [h.tokens for h in found] == [words for _, words in best]
         assert [h.score for h in found] == pytest.approx([score for score, _ in best], abs=1e-9)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("agg", ["linear", "em"])
-@pytest.mark.parametrize("beam, nbest, lenpen", [(1, 1, 0.6), (2, 1, 0.6), (3, 3, 0.0), (4, 2, 3.0)])
+@pytest.mark.parametrize(
+    "beam, nbest, lenpen", [(1, 1, 0.6), (2, 1, 0.6), (3, 3, 0.0), (4, 2, 3.0)]
+)
 def test_beam_search_against_its_slow_twin(agg, beam, nbest, lenpen):
-    """With EM routing everywhere and capsule attention two sentences must do: its passes are slow."""
+    """With EM routing everywhere and capsule attention two sentences must do: its passes are
+    slow."""
     routed = dict(agg="em", agg_at=("enc", "cross", "dec"), capsule_attention=("enc", "dec"))
     model = tiny(**(routed if agg == "em" else {}))
     source = sentences(count=2 if agg == "em" else 5)
@@ -142,7 +155,8 @@ def test_the_search_stops_only_where_nothing_better_can_come(lenpen, monkeypatch
 
 
 def test_the_search_stops_as_soon_as_nothing_better_can_come(monkeypatch):
-    """The empty translation has almost all of P, and no other one will ever end: one step settles it."""
+    """The empty translation has almost all of P, and no other one will ever end: one step settles
+    it."""
     model, steps = tiny(plan=at_once_or_never), []
     decode = model.decode
     monkeypatch.setattr(model, "decode", lambda *args: steps.append(1) or decode(*args))
@@ -180,7 +194,9 @@ def test_a_translation_does_not_depend_on_its_batch_and_dropping_changes_nothing
         assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
         assert [h.score for h in alone] == pytest.approx([h.score for h in together[i]], abs=1e-9)
     backwards = beam_search(model, source.flip(0), beam, nbest=beam)[::-1]
-    assert [[h.tokens for h in found] for found in backwards] == [[h.tokens for h in found] for found in together]
+    assert [[h.tokens for h in found] for found in backwards] == [
+        [h.tokens for h in found] for found in together
+    ]
 
 
 def test_the_nbest_are_sorted_distinct_and_scored_as_the_full_pass_scores_them():
@@ -189,18 +205,32 @@ def test_the_nbest_are_sorted_distinct_and_scored_as_the_full_pass_scores_them()
         assert len(found) == 5 and len({tuple(h.tokens) for h in found}) == 5
         assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
         for h in found:
-            assert h.score == pytest.approx(log_p(model, sentence, h.tokens) / lp(len(h.tokens) + 1, 0.6), abs=1e-9)
+            assert h.score == pytest.approx(
+                log_p(model, sentence, h.tokens) / lp(len(h.tokens) + 1, 0.6), abs=1e-9
+            )
 
 
 def test_length_limits():
-    """1.5 times the source's tokens, EOS among them, plus 20, or max_length; the translation's EOS counts."""
-    source = torch.tensor([[EOS] + [PAD] * 9, [3, EOS] + [PAD] * 8, [3, 4, EOS] + [PAD] * 7, [3] * 9 + [EOS]])
+    """1.5 times the source's tokens, EOS among them, plus 20, or max_length; the translation's EOS
+    counts."""
+    source = torch.tensor(
+        [[EOS] + [PAD] * 9, [3, EOS] + [PAD] * 8, [3, 4, EOS] + [PAD] * 7, [3] * 9 + [EOS]]
+    )
     assert search.length_limit(source).tolist() == [21, 23, 24, 35]
     model = tiny(plan=never)
     for beam in (1, 2):
-        assert [len(found[0].tokens) for found in beam_search(model, source, beam)] == [20, 22, 23, 34]
-        assert [len(found[0].tokens) for found in beam_search(model, source, beam, max_length=5)] == [4] * 4
-        assert all(found[0].tokens == [] for found in beam_search(model, source, beam, max_length=1))
+        assert [len(found[0].tokens) for found in beam_search(model, source, beam)] == [
+            20,
+            22,
+            23,
+            34,
+        ]
+        assert [
+            len(found[0].tokens) for found in beam_search(model, source, beam, max_length=5)
+        ] == [4] * 4
+        assert all(
+            found[0].tokens == [] for found in beam_search(model, source, beam, max_length=1)
+        )
     with pytest.raises(ValueError, match="nbest=3"):
         beam_search(model, source, beam=2, nbest=3)
 
@@ -222,24 +252,9 @@ def test_scores_are_float32_under_bfloat16():
 
 # Lines of text
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return tokenizer.train_tokenizer(TEXT, 290)
-
-
-@pytest.fixture(scope="module")
-def model(tokenizer):
-    return small(tokenizer)
-
-
-def small(tokenizer, seed=0):
-    """A random model for text, in float32."""
-    torch.manual_seed(seed)
-    return Transformer(TransformerConfig(tokenizer.get_vocab_size(), 16, 2, 1, 32, tie="none")).eval()
-
-
 def by_slow_search(model, tokenizer, line, beam, nbest=1, lenpen=0.6):
-    """[(text, score), ...] of a line by the slow twin, its source as in training: the tokens, then EOS."""
+    """[(text, score), ...] of a line by the slow twin, its source as in training: the tokens, then
+    EOS."""
     source = torch.tensor([*tokenizer.encode(line).ids, EOS])
     found, _ = slow_beam_search(model, source, beam, lenpen, len(source) * 3 // 2 + 20, nbest)
     return [(search.one_line(tokenizer.decode(words)), score) for score, words in found]
@@ -253,28 +268,38 @@ def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizer):
         want = by_slow_search(model, tokenizer, line, 2, 2, 1.5) if line.strip() else [("", 0.0)]
         assert [x.text for x in found] == [text for text, _ in want]
         assert [x.score for x in found] == pytest.approx([score for _, score in want], rel=1e-4)
-    assert translate_lines(model, tokenizer, lines, beam=2, lenpen=1.5) == [found[0].text for found in together]
+    assert translate_lines(model, tokenizer, lines, beam=2, lenpen=1.5) == [
+        found[0].text for found in together
+    ]
     assert translate_lines(model, tokenizer, []) == []
-    (plain,), (long,) = (translate_nbest(model, tokenizer, lines[:1], beam=2, lenpen=x)[0] for x in (0, 5))
+    (plain,), (long,) = (
+        translate_nbest(model, tokenizer, lines[:1], beam=2, lenpen=x)[0] for x in (0, 5)
+    )
     assert plain.score < long.score < 0           # the penalty divides
 
 
-def test_every_line_is_searched_as_in_training_and_gets_its_own_translation(model, tokenizer, monkeypatch):
-    """A search that copies its source: lines of all lengths come back as they went in, n-best in order."""
+def test_every_line_is_searched_as_in_training_and_gets_its_own_translation(
+    model, tokenizer, monkeypatch
+):
+    """A search that copies its source: lines of all lengths come back as they went in, n-best in
+    order."""
     calls = []
 
     def copying(model, source, beam=None, lenpen=None, max_length=None, nbest=None):
         calls.append((source, beam, lenpen, max_length, nbest))
         words = [[token for token in row if token not in (PAD, EOS)] for row in source.tolist()]
         return [[search.Hypothesis(row, -n) for n in range(nbest)] for row in words]
-    monkeypatch.setattr(translate, "beam_search", copying)
-    lines = [" ".join(["a man", "der Hund", "x", "sieht"][i % 4:] * (1 + i * 7 % 5)) for i in range(20)]
+    monkeypatch.setattr(search, "beam_search", copying)
+    lines = [
+        " ".join(["a man", "der Hund", "x", "sieht"][i % 4 :] * (1 + i * 7 % 5)) for i in range(20)
+    ]
     found = translate_nbest(model, tokenizer, lines, beam=3, lenpen=1.5, max_tokens=100, nbest=2)
     assert found == [[(line, 0), (line, -1)] for line in lines]
     assert all(options == [3, 1.5, None, 2] for _, *options in calls)
-    assert all(len(source) == 1 or source.numel() * 3 <= 100 for source, *_ in calls) and len(calls) < 20
-    encoded = encode_pairs(tokenizer, corpus.Pairs(lines, lines))
-    trained = [row.tolist() for i in range(20) for row in batches.collate(encoded, np.array([i])).source]
+    assert all(len(source) == 1 or source.numel() * 3 <= 100 for source, *_ in calls)
+    assert len(calls) < 20
+    encoded = encode_pairs(tokenizer, Pairs(lines, lines))
+    trained = [row.tolist() for i in range(20) for row in collate(encoded, np.array([i])).source]
     searched = [row[row != PAD].tolist() for source, *_ in calls for row in source]
     assert sorted(searched) == sorted(trained)
     calls.clear()
@@ -286,7 +311,8 @@ def test_translating_leaves_the_training_mode(model, tokenizer):
     model.train()
     first = translate_lines(model, tokenizer, TEXT[:2], beam=1)
     assert model.training
-    assert first == translate_lines(model.eval(), tokenizer, TEXT[:2], beam=1)      # no dropout was at work
+    # no dropout was at work
+    assert first == translate_lines(model.eval(), tokenizer, TEXT[:2], beam=1)
     assert not model.training
 
 
@@ -299,15 +325,22 @@ def test_batches_hold_all_lines_within_max_tokens():
 
 
 def test_pieces_of_long_lines(tokenizer):
-    cut = lambda line, limit=20: search.pieces(line, tokenizer, limit)
-    for line in ("The dog sees. A man sees! " * 9, "word " * 50, "x" * 900, "猫が見る。犬が見る。" * 8, "😀 " * 30):
-        assert "".join(text for text, _ in cut(line)).replace(" ", "") == line.replace(" ", "")      # nothing is lost
-        assert all(0 < len(ids) <= 20 and ids == tokenizer.encode(text).ids for text, ids in cut(line))
-    assert [text for text, _ in cut("The dog sees it. A man sees! " * 2)] == ["The dog sees it.", "A man sees!"] * 2
-    assert [text for text, _ in cut("the dog sees a man")] == ["the dog sees a man"]
-    long = "A" * 1001
-    assert [(text, ids is None) for text, ids in cut(f"a dog {long} a man")] == \
-        [("a dog", False), (long, True), ("a man", False)]
+    def cut(line):
+        return search.pieces(line, tokenizer, 20)
+
+    def texts(line):
+        return [text for text, _ in cut(line)]
+
+    for line in ("The dog sees. A man sees! " * 9, "word " * 50, "x" * 900, "猫が見る。犬が見る。" * 8,
+                 "😀 " * 30, "a dog " + "A" * 99 + " a man"):
+        assert "".join(texts(line)).replace(" ", "") == line.replace(" ", "")  # nothing is lost
+        for text, ids in cut(line):
+            assert 0 < len(ids) <= 20 and ids == tokenizer.encode(text).ids
+    assert texts("The dog sees it. A man sees! " * 2) == ["The dog sees it.", "A man sees!"] * 2
+    assert texts("the dog sees a man") == ["the dog sees a man"]
+    parts = ["AAAAA"] * 19 + ["AAAA"]
+    assert texts("a dog " + "A" * 99 + " a man") == ["a dog", *parts, "a man"]
+    assert texts(" \t\u3000") == []
 
 
 def test_long_lines_are_translated_in_pieces_and_joined(model, tokenizer):
@@ -319,22 +352,40 @@ def test_long_lines_are_translated_in_pieces_and_joined(model, tokenizer):
     assert [x.score for x in whole] == pytest.approx([4 * x.score for x in parts], rel=1e-5)
 
 
-def test_a_line_of_a_million_characters(model, tokenizer):
-    assert translate_lines(model, tokenizer, ["x" * 10 ** 6, "a"], beam=1)[0] == "x" * 10 ** 6
-    line = "x" * 500 + " " + "a man sees the dog " * 10_000
-    found = search.pieces(line, tokenizer, 512)
-    assert len(found) > 10 and all(len(ids) <= 512 for _, ids in found)
+def test_a_long_line_and_a_long_word(tokenizer):
+    """Cut within bounds, in time that grows with the line."""
+    for line in ("x" * 10_000, "x" * 500 + " " + "a man sees the dog " * 10_000):
+        found = search.pieces(line, tokenizer, 512)
+        assert len(found) > 10 and all(len(ids) <= 512 for _, ids in found)
+
+
+def test_one_str_is_no_list_of_lines(model, tokenizer):
+    """It would be translated letter by letter."""
+    for function in (translate_lines, translate_nbest):
+        with pytest.raises(TypeError, match="lines"):
+            function(model, tokenizer, "Hello there.")
 
 
 def test_any_unicode_gives_one_line_each(model, tokenizer):
     pick = random.Random(5)
     odd = "\0\x07\x1b\x85\u2028\u2029\u200f\u202e\ufeff\ud800\udfff\U0010ffff\u0301\t\x0b\x0c\x1c"
-    ranges = [(0, 0x7f), (0, 0x7ff), (0x590, 0x6ff), (0x4e00, 0x9fff), (0xd000, 0xffff), (0x1f300, 0x1f6ff)]
+    ranges = [
+        (0, 0x7F),
+        (0, 0x7FF),
+        (0x590, 0x6FF),
+        (0x4E00, 0x9FFF),
+        (0xD000, 0xFFFF),
+        (0x1F300, 0x1F6FF),
+    ]
     lines = []
     for _ in range(200):
         low, high = pick.choice(ranges)
-        lines.append("".join(pick.choice(odd) if pick.random() < 0.1 else chr(pick.randint(low, high))
-                             for _ in range(pick.randint(0, 12))))
+        lines.append(
+            "".join(
+                pick.choice(odd) if pick.random() < 0.1 else chr(pick.randint(low, high))
+                for _ in range(pick.randint(0, 12))
+            )
+        )
     found = translate_lines(model, tokenizer, lines, beam=1)
     assert len(found) == 200
     assert all(len(text.splitlines()) <= 1 and text.encode() is not None for text in found)
@@ -344,4 +395,7 @@ def test_any_unicode_gives_one_line_each(model, tokenizer):
 def test_a_model_whose_scores_are_no_numbers_still_gives_a_line_each(tokenizer):
     model = small(tokenizer)
     model.output.weight.data.fill_(math.nan)
-    assert translate_nbest(model, tokenizer, ["a dog", ""], beam=2) == [[("", -math.inf)], [("", 0.0)]]
+    assert translate_nbest(model, tokenizer, ["a dog", ""], beam=2) == [
+        [("", -math.inf)],
+        [("", 0.0)],
+    ]

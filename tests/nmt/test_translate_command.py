@@ -3,22 +3,17 @@ import io
 import json
 import math
 import sys
-from dataclasses import asdict
 
 import pytest
 import torch
+from small_run import TEXT, small, write_run
+from test_search import by_slow_search
 
-from nmt import run_folder
-
-from nmt import tokenizer
-
-from nmt import evaluate
-from nmt import search
 import translate
-from test_translate import TEXT, by_slow_search, model, small, tokenizer     # model and tokenizer are fixtures
+from nmt import evaluate, run_folder, search
 from nmt.evaluate import corpus_bleu
+from nmt.flags import parse
 from nmt.run_folder import load_run
-
 
 # Scores
 
@@ -37,7 +32,9 @@ def test_corpus_bleu_is_sacrebleus():
 def test_paired_bootstrap_tells_runs_apart():
     references = [f"the dog number {i} sees a man and a cat" for i in range(60)]
     worse = [line.replace("sees", "saw") if i % 2 else line for i, line in enumerate(references)]
-    table = evaluate.paired_bootstrap([("runs/worse", worse), ("runs/same", references)], references).splitlines()
+    table = evaluate.paired_bootstrap(
+        [("runs/worse", worse), ("runs/same", references)], references
+    ).splitlines()
     assert "baseline" in table[1] and table[1].split()[0] == "runs/worse"
     assert table[2].split()[:2] == ["runs/same", "100.00"] and float(table[2].split()[-1]) < 0.01
     alike = evaluate.paired_bootstrap([("a", worse), ("b", worse)], references).splitlines()
@@ -46,22 +43,12 @@ def test_paired_bootstrap_tells_runs_apart():
 
 # The command
 
-def write_run(folder, tokenizer, seed=0):
-    """A run folder with random weights, as training leaves it."""
-    model = small(tokenizer, seed)
-    folder.mkdir()
-    settings = {"format": run_folder.FORMAT, "data": "toy", "model": asdict(model.config)}
-    (folder / "config.json").write_text(json.dumps(settings))
-    tokenizer.save_tokenizer(tokenizer, folder / "tokenizer.json")
-    run_folder.save(folder / "best.pt", {"model": model.state_dict()})
-    return model
-
-
 @pytest.fixture
 def runs(tmp_path, tokenizer, monkeypatch):
     """Two run folders, NAME and OTHER, in the current directory."""
     monkeypatch.chdir(tmp_path)
-    write_run(tmp_path / "NAME", tokenizer), write_run(tmp_path / "OTHER", tokenizer, seed=1)
+    write_run(tmp_path / "NAME", tokenizer)
+    write_run(tmp_path / "OTHER", tokenizer, seed=1)
     return tmp_path
 
 
@@ -91,13 +78,14 @@ def test_another_checkpoint_holds_its_own_weights(runs, tokenizer):
 
 
 def test_command_searches_as_it_was_told(runs, monkeypatch, capfd):
-    """The flags, and what holds without them, as they reach the search: of the run, and of the one it is compared to."""
+    """The flags, and what holds without them, as they reach the search: of the run, and of the one
+    it is compared to."""
     calls = []
 
-    def search(model, tokenizer, lines, beam, lenpen, max_tokens, nbest, progress):
+    def found(model, tokenizer, lines, beam, lenpen, max_tokens, nbest, progress):
         calls.append((lines, beam, lenpen, max_tokens, nbest))
         return [[search.Translation(f"this is line {i}", -1.0)] * nbest for i in range(len(lines))]
-    monkeypatch.setattr(translate, "translate_nbest", search)
+    monkeypatch.setattr(translate, "translate_nbest", found)
     (runs / "in.txt").write_text("\n".join(TEXT))
     (runs / "ref.txt").write_text("\n".join(f"this is line {i}" for i in range(len(TEXT))))
     flags = ["NAME", "--input", "in.txt", "--reference", "ref.txt", "--compare", "OTHER"]
@@ -107,7 +95,7 @@ def test_command_searches_as_it_was_told(runs, monkeypatch, capfd):
     found = capfd.readouterr()
     assert found.out.splitlines()[:len(TEXT)] == [f"this is line {i}" for i in range(len(TEXT))]
     assert found.err.startswith("BLEU 100.00  nrefs:1|case:mixed|")
-    assert translate.parser().parse_args(["NAME"]).checkpoint == "best"
+    assert parse(translate.Settings, ["NAME"], "translate.py", "").checkpoint == "best"
 
 
 def test_command_as_a_filter(runs, model, tokenizer, monkeypatch, capfd):
@@ -121,19 +109,35 @@ def test_command_as_a_filter(runs, model, tokenizer, monkeypatch, capfd):
 
 def test_command_with_files_nbest_and_scores(runs, model, tokenizer, capfd):
     (runs / "in.txt").write_text("a man\n\nthe dog\n")
-    flags = ["NAME", "--input", "in.txt", "--output", "out.txt", "--nbest", "2", "--scores", "--beam", "3"]
+    flags = [
+        "NAME",
+        "--input",
+        "in.txt",
+        "--output",
+        "out.txt",
+        "--nbest",
+        "2",
+        "--scores",
+        "--beam",
+        "3",
+    ]
     assert translate.main(flags) == 0 and capfd.readouterr().out == ""
     rows = [row.split("\t") for row in (runs / "out.txt").read_text().splitlines()]
     first, last = (by_slow_search(model, tokenizer, line, 3, 2) for line in ("a man", "the dog"))
     expected = [("1", *x) for x in first] + [("2", "", 0.0)] + [("3", *x) for x in last]
-    assert [(number, text) for number, _, text in rows] == [(number, text) for number, text, _ in expected]
+    assert [(number, text) for number, _, text in rows] == [
+        (number, text) for number, text, _ in expected
+    ]
     scores = [score for *_, score in expected]
     assert [float(score) for _, score, _ in rows] == pytest.approx(scores, abs=2e-4)
 
 
 def test_command_scores_and_compares(runs, capfd):
     (runs / "in.txt").write_text("\n".join(TEXT))
-    assert translate.main(["OTHER", "--input", "in.txt", "--output", "reference.txt", "--beam", "1"]) == 0
+    assert (
+        translate.main(["OTHER", "--input", "in.txt", "--output", "reference.txt", "--beam", "1"])
+        == 0
+    )
     flags = ["--input", "in.txt", "--reference", "reference.txt", "--beam", "1", "--lowercase"]
     assert translate.main(["OTHER", *flags]) == 0
     captured = capfd.readouterr()
@@ -168,12 +172,21 @@ ERRORS = {
     "input is a folder": (["NAME", "--input", "OTHER"], "OTHER: cannot read"),
     "input not UTF-8": (["NAME", "--input", "latin.txt"], "latin.txt, line 3: not UTF-8"),
     "stdin not UTF-8": (["NAME"], "standard input, line 2: not UTF-8"),
-    "unequal line counts": (["NAME", "--input", "in.txt", "--reference", "one.txt"], "has 1 lines and the input 2"),
+    "unequal line counts": (
+        ["NAME", "--input", "in.txt", "--reference", "one.txt"],
+        "has 1 lines and the input 2",
+    ),
     "nbest above beam": (["NAME", "--beam", "3", "--nbest", "4"], "--nbest 4 needs a --beam of 4"),
     "compare alone": (["NAME", "--compare", "OTHER"], "it needs --reference"),
     "lowercase alone": (["NAME", "--lowercase"], "it needs --reference"),
-    "compare with nothing": (["NAME", "--input", "in.txt", "--reference", "in.txt", "--compare", "x"], "x: is no run"),
-    "no such folder": (["NAME", "--output", "no/such/out.txt"], "--output no/such/out.txt: cannot write"),
+    "compare with nothing": (
+        ["NAME", "--input", "in.txt", "--reference", "in.txt", "--compare", "x"],
+        "x: is no run",
+    ),
+    "no such folder": (
+        ["NAME", "--output", "no/such/out.txt"],
+        "--output no/such/out.txt: cannot write",
+    ),
     "output is a folder": (["NAME", "--output", "OTHER"], "--output OTHER: is not a regular file"),
     "unknown device": (["NAME", "--device", "tpu"], "--device tpu: choose"),
     "no such device": (["NAME", "--device", "cuda:99"], "--device cuda:99: this machine has"),
@@ -190,16 +203,25 @@ ERRORS = {
 def spoilt(tmp_path_factory, tokenizer):
     """The folder of ERRORS' run folders and files, and what they hold."""
     folder = tmp_path_factory.mktemp("spoilt")
-    for seed, name in enumerate(("NAME", "OTHER", "cut", "mixed", "nan", "foreign", "modelless", "future")):
+    for seed, name in enumerate(
+        ("NAME", "OTHER", "cut", "mixed", "nan", "foreign", "modelless", "future")
+    ):
         write_run(folder / name, tokenizer, seed)
-    best = lambda name: folder / name / "best.pt"
-    best("cut").write_bytes(best("cut").read_bytes()[:-999])
+    cut = folder / "cut" / "best.pt"
+    cut.write_bytes(cut.read_bytes()[:-999])
     state = small(tokenizer).state_dict()
-    run_folder.save(best("nan"), {"model": {**state, "output.weight": state["output.weight"] * math.nan}})
-    run_folder.save(best("mixed"), {"model": {**state, "output.weight": torch.zeros(3, 3)}})
+    run_folder.save(
+        folder / "nan" / "best.pt",
+        {"model": {**state, "output.weight": state["output.weight"] * math.nan}},
+    )
+    run_folder.save(
+        folder / "mixed" / "best.pt", {"model": {**state, "output.weight": torch.zeros(3, 3)}}
+    )
     (folder / "foreign" / "tokenizer.json").write_text("{}")
     (folder / "modelless" / "config.json").write_text(json.dumps({"format": run_folder.FORMAT}))
-    (folder / "future" / "config.json").write_text(json.dumps({"format": run_folder.FORMAT, "model": {"wings": 2}}))
+    (folder / "future" / "config.json").write_text(
+        json.dumps({"format": run_folder.FORMAT, "model": {"wings": 2}})
+    )
     (folder / "in.txt").write_text("a\nb\n")
     (folder / "empty.txt").write_text("")
     (folder / "one.txt").write_text("a\n")
@@ -221,5 +243,8 @@ def test_errors_are_one_line(flags, message, spoilt, monkeypatch, capfd):
     except SystemExit as exit:                    # of the argument parser
         status = exit.code
     captured = capfd.readouterr()
-    assert status == 2 and captured.out == "" and captured.err.count("\n") == 1 and message in captured.err
+    assert status == 2
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
     assert contents(folder) == before

@@ -1,7 +1,7 @@
 """Kills training again and again, and looks whether anything is lost. Not part of the suite.
 
-    python tests/survive_kills.py               # 20 runs, some minutes on one core
-    python tests/survive_kills.py 3 7           # as many runs as you like, another seed
+    python tests/soak/survive_kills.py               # 20 runs, some minutes on one core
+    python tests/soak/survive_kills.py 3 7           # as many runs as you like, another seed
 
 One run of a minute model, every kind of mechanism on, is left alone. The others have the same flags; each is killed one
 to four times with SIGKILL and started again, and must end with the same files to the last bit: parameters, optimizer,
@@ -24,18 +24,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch._dynamo                                         # a model on the meta device loads it: here once for all
+import torch._dynamo  # a model on the meta device loads it: here once for all
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from nmt import files
-from nmt import run_folder
-
 import train_mt
+from nmt import files, run_folder
 
 FLAGS = """--src en --tgt de --device cpu --layers 1 --d-model 16 --heads 2 --d-ff 16 --vocab-size 300 --max-tokens 160
     --dropout 0.1 --accumulate 2 --steps 24 --eval-every 4 --log-every 3 --warmup 10 --average 2 --beam 2 --seed 5
     --agg em --agg-at enc cross --reg output subspace position --capsule enc dec""".split()
-CALLS = ("fsync", "replace", "truncate", "unlink")           # what checkpoint.py and its paths ask of the system
+CALLS = ("fsync", "replace", "truncate", "unlink")           # what nmt/files.py and run_folder.py ask of the system
 CLOCK = ("seconds", "tokens_per_second", "sentences_per_second")
 
 

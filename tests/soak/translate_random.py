@@ -1,30 +1,27 @@
 """Lines of random Unicode through translate.py: as many come out as go in. The suite does it with a few hundred.
 
-    python tests/translate_random.py            # 10,000 lines, a minute or two on one core
-    python tests/translate_random.py 500 7      # as many lines as you like, another seed
+    python tests/soak/translate_random.py            # 10,000 lines, a minute or two on one core
+    python tests/soak/translate_random.py 500 7      # as many lines as you like, another seed
 
 The model is a minute one with random weights: it spells arbitrary bytes, which is the hardest case for the output.
 """
-import json
 import random
 import sys
 import tempfile
 import time
 import unicodedata
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from nmt import run_folder
-
-from nmt import tokenizer
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from small_run import write_run
 
 import toy
 import translate
-from transformer import Transformer, TransformerConfig
+from nmt.tokenizer import train_tokenizer
 
 # What a decoder, a terminal or `str.splitlines` may stumble over: NUL and other controls, line and paragraph
 # separators, direction marks, byte-order marks, joiners, noncharacters, the names of special tokens.
@@ -47,24 +44,20 @@ def random_line(rng: random.Random, longest: int) -> str:
 
 
 def random_lines(count: int, seed: int = 0, longest: int = 3000) -> list[str]:
-    """`count` random lines, the same for the same seed; one has a million characters."""
+    """`count` random lines, the same for the same seed; one is a very long word."""
     rng = random.Random(seed)
     lines = [random_line(rng, longest) for _ in range(count)]
     if lines:
-        lines[rng.randrange(count)] = "é" * 10 ** 6
+        lines[rng.randrange(count)] = "é" * 5000
     return lines
 
 
 def random_run(folder: Path, seed: int = 0) -> None:
     """A run folder as training leaves it, of a minute model with random weights."""
-    pairs = toy.corpus(100)
-    tokenizer = tokenizer.train_tokenizer([text for pair in pairs for text in (pair.english, pair.german)], 400)
-    torch.manual_seed(seed)
-    model = Transformer(TransformerConfig(tokenizer.get_vocab_size(), 16, 2, 1, 32, tie="none"))
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"format": run_folder.FORMAT, "model": asdict(model.config)}))
-    tokenizer.save_tokenizer(tokenizer, folder / "tokenizer.json")
-    run_folder.save(folder / "best.pt", {"model": model.state_dict()})
+    texts = []
+    for pair in toy.corpus(100):
+        texts += [pair.english, pair.german]
+    write_run(folder, train_tokenizer(texts, 400), seed)
 
 
 def check(lines: list[str], output: bytes) -> Counter:
@@ -74,7 +67,6 @@ def check(lines: list[str], output: bytes) -> Counter:
     counts = Counter(lines=len(lines))
     for line, translation in zip(lines, found):
         assert len(translation.splitlines()) <= 1, (line, translation)
-        assert translation or not line.strip() or len(line) < 10 ** 6, line
         counts["blank"] += not line.strip()
         counts["answered with text"] += bool(translation)
         counts["right to left"] += any(unicodedata.bidirectional(c) in ("R", "AL") for c in line[:3000])
