@@ -6,10 +6,11 @@ import torch
 
 from aggregation import RoutingAggregation, random_coupling
 from capsule_aggregation import CapsuleAggregation
+from nmt.flags import parse
 from papers.plan import plan
 from papers.tables import TABLES
 from routing_em import em_routing
-from train_mt import parser
+from train_mt import Settings
 from transformer import Transformer, TransformerConfig
 
 ROUTED = ("em", "dynamic", "gu-em", "gu-dynamic")
@@ -94,11 +95,11 @@ def test_without_activations_there_are_no_betas(agg):
 
 
 @pytest.mark.parametrize("wrong, named", [
-    (dict(em_density="mean", agg="em"), "--em-density"), (dict(em_schedule="x", agg="em"), "--em-schedule"),
-    (dict(em_gradient="x", agg="em"), "--em-gradient"), (dict(coupling="x", agg="em"), "--coupling"),
-    (dict(em_density="sum"), "--em-density"), (dict(em_gradient="full", agg="dynamic"), "--em-gradient"),
-    (dict(em_activations=False, agg="gu-dynamic"), "--no-em-activations"), (dict(coupling="random"), "--coupling"),
-    (dict(reg=("output",), reg_at=("enc",), reg_weight={"dec": 1.0}), "--reg-weight")], ids=str)
+    (dict(em_density="mean", agg="em"), "em_density="), (dict(em_schedule="x", agg="em"), "em_schedule="),
+    (dict(em_gradient="x", agg="em"), "em_gradient="), (dict(coupling="x", agg="em"), "coupling="),
+    (dict(em_density="sum"), "em_density="), (dict(em_gradient="full", agg="dynamic"), "em_gradient="),
+    (dict(em_activations=False, agg="gu-dynamic"), "em_activations="), (dict(coupling="random"), "coupling="),
+    (dict(reg=("output",), reg_at=("enc",), reg_weight={"dec": 1.0}), "reg_weight=")], ids=str)
 def test_options_of_what_is_not_there_are_errors(wrong, named):
     with pytest.raises(ValueError, match=named):
         small(**wrong)
@@ -130,15 +131,15 @@ def test_li2018_weights_of_the_components(reg_at, reg_weight, want):
 @pytest.mark.parametrize("words, want", [([], 1.0), (["0.5"], 0.5), (["enc=1", "cross=0.5"], dict(enc=1.0, cross=0.5))])
 def test_reg_weight_on_the_command_line(words, want):
     flags = ["--reg", "output"] + (["--reg-weight", *words] if words else [])
-    config = TransformerConfig.from_flags(parser().parse_args(flags), vocab_size=20)
-    assert config.reg_weight == want
+    settings = parse(Settings, flags, "train_mt.py", "")
+    assert settings.model_config(vocab_size=20).reg_weight == want
 
 
 @pytest.mark.parametrize("words", [["0.5", "1"], ["enc=1", "0.5"], ["enc=1", "enc=2"]])
 def test_a_mixture_of_reg_weights_is_an_error(words):
-    args = parser().parse_args(["--reg", "output", "--reg-weight", *words])
+    settings = parse(Settings, ["--reg", "output", "--reg-weight", *words], "train_mt.py", "")
     with pytest.raises(ValueError, match="--reg-weight"):
-        TransformerConfig.from_flags(args, vocab_size=20)
+        settings.model_config(vocab_size=20)
 
 
 # The rows of the table
