@@ -51,7 +51,9 @@ def _squared_cosine_disagreement(vectors: Tensor, mask: Tensor | None) -> Tensor
     """-(1/H^2) sum_ij cos(x^i, x^j)^2 at every position, averaged over the valid ones; vectors
     [..., H, L, d_k]."""
     unit = _unit(vectors).transpose(-3, -2)                                  # [..., L, H, d_k]
-    return -_masked_mean((unit @ unit.transpose(-2, -1)).square().mean((-2, -1)), mask)
+    with torch.autocast(unit.device.type, enabled=False):                    # in full precision
+        cosines = unit @ unit.transpose(-2, -1)                              # [..., L, H, H]
+    return -_masked_mean(cosines.square().mean((-2, -1)), mask)
 
 
 def subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -1,10 +1,8 @@
 """EM routing: output capsules as Gaussian clusters of the votes.
 
 Li et al. 2019, section 4.2.2, Algorithm 2 with Eq. 9-12 (Li et al. 2021, Eq. 12-15); Gu and Feng
-2019, Eq. 12-15. Both go back to Hinton, Sabour and Frosst 2018, "Matrix Capsules with EM Routing",
-and leave to it what they do not
-print: the schedule of lambda. Where they print different things, `em_routing` has an option for
-each.
+2019, Eq. 12-15. Both go back to Hinton, Sabour and Frosst 2018, "Matrix Capsules with EM Routing".
+Where the papers print different things, or leave one open, `em_routing` has an option for each.
 """
 import math
 from typing import NamedTuple
@@ -26,8 +24,8 @@ class EMRouting(NamedTuple):
 
 
 def inverse_temperature(t: int, T: int, schedule: str = "hinton") -> float:
-    """lambda_t of iteration t = 0 .. T-1, to which both papers give no number but Hinton et al.'s
-    name.
+    """lambda_t of iteration t = 0 .. T-1, a fixed schedule in both papers, which print no number;
+    Li 2019 refers to Hinton et al. for it.
 
     "hinton": 0.01 (1 - 0.95^(t+1)), what Hinton et al. used. "released": 1 + (min(T, 3) - 1) t /
     max(1, T-1), from 1 to 3 for T = 3, in the code that Li et al. released, there on a cost that

@@ -1,9 +1,9 @@
-"""Length-bucketed batches of encoded pairs."""
+"""Length-bucketed batches of encoded pairs, and the stream of them that training goes through."""
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from nmt.encoded import EncodedPairs
 from nmt.tokenizer import BOS, EOS
@@ -11,38 +11,46 @@ from transformer import PAD
 
 
 class Batch(NamedTuple):
-    """Padded sentences: `source [B, L_s]`: tokens, EOS; `target [B, L_t]`: BOS, tokens, EOS; int64, 0 on the right."""
-    source: torch.Tensor
-    target: torch.Tensor
+    """Padded sentences, int64, 0 on the right."""
+    source: torch.Tensor        # [B, L_s]: tokens, EOS
+    target: torch.Tensor        # [B, L_t]: BOS, tokens, EOS
 
 
 def widths(source_lengths, target_lengths) -> np.ndarray:
-    """What a pair needs in a batch: the longer of its source with EOS and its target with BOS and EOS; [n]."""
+    """What a pair needs in a batch: the longer of its source with EOS and its target with BOS and
+    EOS; [n]."""
     return np.maximum(np.asarray(source_lengths) + 1, np.asarray(target_lengths) + 2)
 
 
 def batches(source_lengths, target_lengths, max_tokens: int, seed: int = 0, epoch: int = 0,
             shuffle: bool = True) -> list[np.ndarray]:
-    """Splits pairs 0..n-1 into batches of similar lengths: index arrays with `len(batch) · widest pair <= max_tokens`.
+    """Splits pairs 0..n-1 into batches of similar lengths: index arrays with
+    `len(batch) · widest pair <= max_tokens`.
 
-    Pairs are sorted by target length and, within one, by source length, upwards and downwards in turn, so that both
-    sides change little from pair to pair; equal pairs are in random order. With shuffle, so are the batches.
-    The same (seed, epoch) gives the same batches, another epoch others; nothing but the lengths is needed.
-    A pair wider than max_tokens is a batch of its own.
+    Pairs are sorted by target length and, within one, by source length, upwards and downwards in
+    turn, so that both sides change little from pair to pair; equal pairs are in random order. With
+    shuffle, so are the batches.
+    The same (seed, epoch) gives the same batches, another epoch others; nothing but the lengths is
+    needed. A pair wider than max_tokens is a batch of its own.
     """
-    source_lengths, target_lengths = np.asarray(source_lengths), np.asarray(target_lengths)
+    source_lengths = np.asarray(source_lengths)
+    target_lengths = np.asarray(target_lengths)
+    n = len(source_lengths)
     random = np.random.default_rng([seed, epoch])
-    order = random.permutation(len(source_lengths)) if shuffle else np.arange(len(source_lengths))
-    rank = np.unique(target_lengths, return_inverse=True)[1]                                # [n] 0, 1, 2, ...
+    order = random.permutation(n) if shuffle else np.arange(n)
+    rank = np.unique(target_lengths, return_inverse=True)[1]                 # [n] 0, 1, 2, ...
     turn = np.where(rank % 2 == 0, source_lengths, -source_lengths)
     order = order[np.lexsort((turn[order], target_lengths[order]))]
     width = widths(source_lengths, target_lengths)[order]
-    found, start = [], 0
-    while start < len(order):
-        widest = np.maximum.accumulate(width[start:start + max(1, max_tokens // width[start])])
-        fits = np.searchsorted(widest * np.arange(1, len(widest) + 1), max_tokens, side="right")
-        found.append(order[start:start + max(1, fits)])
-        start += max(1, fits)
+    found = []
+    start = 0
+    while start < n:
+        most = max(1, max_tokens // width[start])        # a batch's widest is at least its first
+        widest = np.maximum.accumulate(width[start:start + most])
+        sizes = widest * np.arange(1, len(widest) + 1)   # of the batch with 1, 2, ... pairs
+        count = max(1, np.searchsorted(sizes, max_tokens, side="right"))
+        found.append(order[start:start + count])
+        start += count
     if shuffle:
         found = [found[i] for i in random.permutation(len(found))]
     return found
@@ -50,27 +58,38 @@ def batches(source_lengths, target_lengths, max_tokens: int, seed: int = 0, epoc
 
 def padding_share(source_lengths, target_lengths, found: list[np.ndarray]) -> float:
     """The share of padding among all cells of the batches `found`, both sides together, in 0..1."""
-    source, target = np.asarray(source_lengths) + 1, np.asarray(target_lengths) + 2         # [n] with BOS and EOS
-    cells = sum(len(batch) * (source[batch].max() + target[batch].max()) for batch in found)
-    real = sum(source[batch].sum() + target[batch].sum() for batch in found)
-    return float(1 - real / cells) if cells else 0.0
+    source = np.asarray(source_lengths) + 1              # [n] with EOS
+    target = np.asarray(target_lengths) + 2              # [n] with BOS and EOS
+    cells = 0
+    tokens = 0
+    for batch in found:
+        cells += len(batch) * (source[batch].max() + target[batch].max())
+        tokens += source[batch].sum() + target[batch].sum()
+    return float(1 - tokens / cells) if cells else 0.0
 
 
 def collate(encoded: EncodedPairs, indices, pad_to_multiple: int = 1) -> Batch:
-    """The pairs `indices` [B] as one padded Batch; widths are rounded up to a multiple of pad_to_multiple."""
-    def padded(ids, offsets, first):
-        start, length = offsets[indices], offsets[np.asarray(indices) + 1] - offsets[indices]   # [B]
-        width = len(first) + length.max() + 1
-        out = np.full((len(length), -(-width // pad_to_multiple) * pad_to_multiple), PAD, np.int64)     # [B, L]
-        out[:, :len(first)] = first
-        column = np.arange(out.shape[1])[None] - len(first)                                 # [1, L]
-        inside = (column >= 0) & (column < length[:, None])                                 # [B, L]
-        out[inside] = ids[(start[:, None] + column)[inside]]
-        out[np.arange(len(length)), len(first) + length] = EOS
-        return torch.from_numpy(out)
+    """The pairs `indices` [B] as one padded Batch; widths are rounded up to a multiple of
+    pad_to_multiple."""
+    indices = np.asarray(indices)
+    return Batch(
+        padded(encoded.source_ids, encoded.source_offsets, indices, [], pad_to_multiple),
+        padded(encoded.target_ids, encoded.target_offsets, indices, [BOS], pad_to_multiple))
 
-    return Batch(padded(encoded.source_ids, encoded.source_offsets, []),
-                 padded(encoded.target_ids, encoded.target_offsets, [BOS]))
+
+def padded(ids, offsets, indices, first: list[int], pad_to_multiple: int) -> torch.Tensor:
+    """The sentences `indices` of one side as rows: `first`, tokens, EOS, padding; int64 [B, L]."""
+    start = offsets[indices]                                                 # [B]
+    length = offsets[indices + 1] - start                                    # [B]
+    width = len(first) + length.max() + 1
+    width = -(-width // pad_to_multiple) * pad_to_multiple                   # rounded up
+    rows = np.full((len(indices), width), PAD, np.int64)                     # [B, L]
+    rows[:, :len(first)] = first
+    column = np.arange(width)[None] - len(first)                             # [1, L], 0 at a token
+    inside = (column >= 0) & (column < length[:, None])                      # [B, L]
+    rows[inside] = ids[(start[:, None] + column)[inside]]
+    rows[np.arange(len(indices)), len(first) + length] = EOS
+    return torch.from_numpy(rows)
 
 
 class Step(NamedTuple):
@@ -82,8 +101,9 @@ class Step(NamedTuple):
 
 def steps(encoded: EncodedPairs, settings, place: tuple[int, int], rank: int = 0, world: int = 1,
           pin_memory: bool = False):
-    """The updates from `place` on, without end: every `accumulate x world` micro-batches of the shuffled stream make
-    one, dealt out to the processes in turn. An epoch's last few wait for the next epoch.
+    """The updates from `place` on, without end: every `accumulate x world` micro-batches of the
+    shuffled stream make one, dealt out to the processes in turn. An epoch's last few wait for the
+    next epoch.
 
     settings: its max_tokens, seed, workers and accumulate.
     """
@@ -96,31 +116,37 @@ def steps(encoded: EncodedPairs, settings, place: tuple[int, int], rank: int = 0
         yield Step(mine, tokens, group[-1][2])
 
 
-def micro_batches(encoded: EncodedPairs, settings, place: tuple[int, int], rank: int, world: int, pin_memory: bool):
-    """The stream of micro-batches from `place` = (epoch, micro-batch) on, without end, each with its target tokens and
-    the place after it: (Batch, or None where another process computes it; tokens; place)."""
+def micro_batches(encoded: EncodedPairs, settings, place: tuple[int, int], rank: int, world: int,
+                  pin_memory: bool):
+    """The stream of micro-batches from `place` = (epoch, micro-batch) on, without end, each with
+    its target tokens and the place after it: (Batch, or None where another process computes it;
+    tokens; place)."""
     epoch, start = place
-    seen = 0                                             # micro-batches so far: every world-th is this process's
+    seen = 0                            # micro-batches so far: every world-th is this process's
     while True:
-        found = batches(encoded.source_lengths, encoded.target_lengths, settings.max_tokens, settings.seed, epoch)
-        found = found[start:]
+        found = batches(encoded.source_lengths, encoded.target_lengths, settings.max_tokens,
+                        settings.seed, epoch)[start:]
         own = [indices for i, indices in enumerate(found, seen) if i % world == rank]
-        loader = iter(DataLoader(BatchDataset(encoded, own), batch_size=None, num_workers=settings.workers,
-                                 pin_memory=pin_memory, generator=torch.Generator()))
+        loader = iter(DataLoader(
+            BatchDataset(encoded, own), batch_size=None, num_workers=settings.workers,
+            pin_memory=pin_memory, generator=torch.Generator()))
         for i, indices in enumerate(found):
             batch = next(loader) if (seen + i) % world == rank else None
-            tokens = int(encoded.target_lengths[indices].sum()) + len(indices)           # EOS counts
+            tokens = int(encoded.target_lengths[indices].sum()) + len(indices)       # EOS counts
             yield batch, tokens, (epoch, start + i + 1)
         seen += len(found)
         epoch += 1
         start = 0
 
 
-class BatchDataset(torch.utils.data.Dataset):
-    """The batches of one epoch, for `DataLoader(dataset, batch_size=None, num_workers=...)`, which prefetches them."""
+class BatchDataset(Dataset):
+    """The batches of one epoch, for `DataLoader(dataset, batch_size=None, num_workers=...)`, which
+    prefetches them."""
 
     def __init__(self, encoded: EncodedPairs, found: list[np.ndarray], pad_to_multiple: int = 1):
-        self.encoded, self.found, self.pad_to_multiple = encoded, found, pad_to_multiple
+        self.encoded = encoded
+        self.found = found
+        self.pad_to_multiple = pad_to_multiple
 
     def __len__(self) -> int:
         """The number of batches."""

@@ -1,4 +1,4 @@
-"""How a translation model is judged: cross-entropy, BLEU, and how much its heads disagree.
+"""How a translation model is evaluated: cross-entropy, BLEU, and how much its heads disagree.
 
 The disagreement scores are those of Li et al. 2018, section 5.5, Tables 4 and 5.
 """
@@ -20,99 +20,152 @@ from transformer import PAD
 def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float, dict]:
     """Cross-entropy per target token (nats), and D of every kind and layer on a corpus.
 
-    The second is {component: {kind: [D of layer 1, ...]}}, D averaged over the sentences, positions by the literal
-    sum of Li 2018 Eq. 2 (the other kinds over the valid positions of a batch).
+    The second is {component: {kind: [D of layer 1, ...]}}, D averaged over the sentences, positions
+    by the literal sum of Li 2018 Eq. 2 (the other kinds over the valid positions of a batch).
     """
-    device, training = next(model.parameters()).device, model.training
+    device = next(model.parameters()).device
+    training = model.training
     model.eval()
-    nll, count, sentences, D = 0.0, 0, 0, {}
+    nll = 0.0
+    tokens = 0
+    sentences = 0
+    sums = {}                                            # (component, kind) -> [layers]
     found = batches(encoded.source_lengths, encoded.target_lengths, max_tokens, shuffle=False)
-    for batch in DataLoader(BatchDataset(encoded, found), batch_size=None, generator=torch.Generator()):
-        source, target = (x.to(device) for x in batch)
-        target_in, target_out = target[:, :-1], target[:, 1:]                # [B, L_t]
+    dataset = BatchDataset(encoded, found)
+    for batch in DataLoader(dataset, batch_size=None, generator=torch.Generator()):
+        source = batch.source.to(device)
+        target_in = batch.target[:, :-1].to(device)                          # [B, L_t]
+        target_out = batch.target[:, 1:].to(device)                          # [B, L_t]
+        source_mask = source != PAD
+        target_mask = target_out != PAD
         with torch.autocast(device.type, torch.bfloat16, enabled=amp):
-            hidden, heads = model.hidden(source, target_in, need_weights=True)             # [B, L_t, d]
-            tokens = int((target_out != PAD).sum())
-            nll += of_tokens(hidden, model.output.weight, target_out, PAD, tokens).item()
-        count += tokens
+            hidden, heads = model.hidden(source, target_in, need_weights=True)       # [B, L_t, d]
+            n = int(target_mask.sum())
+            nll += of_tokens(hidden, model.output.weight, target_out, PAD, n).item()
+        tokens += n
         sentences += len(source)
         for component, layers in heads.items():
             for kind in MEASURED:
-                now = [layer_disagreement(kind, component, h, source != PAD, target_out != PAD, "sum") for h in layers]
-                now = torch.stack(now).double() * len(source)                # [layers]
-                before = D.setdefault(component, {}).get(kind, 0)
-                D[component][kind] = before + now
+                D = [layer_disagreement(kind, component, h, source_mask, target_mask, "sum")
+                     for h in layers]
+                D = torch.stack(D).double() * len(source)                    # [layers]
+                sums[component, kind] = sums.get((component, kind), 0) + D
     model.train(training)
-    return nll / count, {c: {k: (sums / sentences).tolist() for k, sums in kinds.items()} for c, kinds in D.items()}
+    means = {}
+    for (component, kind), total in sums.items():
+        means.setdefault(component, {})[kind] = (total / sentences).tolist()
+    return nll / tokens, means
 
 
 def disagreement_scores(D: dict) -> dict:
-    """exp(D) by component and kind: the exponential of the mean over the layers (Li 2018 Table 4), in (0, 1]."""
-    return {c: {k: math.exp(sum(layers) / len(layers)) for k, layers in kinds.items()} for c, kinds in D.items()}
+    """exp(D) by component and kind: the exponential of the mean over the layers (Li 2018 Table 4),
+    in (0, 1]."""
+    scores = {}
+    for component, kinds in D.items():
+        scores[component] = {}
+        for kind, layers in kinds.items():
+            scores[component][kind] = math.exp(sum(layers) / len(layers))
+    return scores
 
 
 def score_table(scores: dict) -> str:
     """exp(D) as a small table, a row per component, a column per kind."""
     rows = [f"  {'':6}" + "".join(f"{kind:>10}" for kind in MEASURED)]
-    rows += [f"  {c:6}" + "".join(f"{kinds[kind]:10.3f}" for kind in MEASURED) for c, kinds in scores.items()]
+    for component, kinds in scores.items():
+        rows.append(f"  {component:6}" + "".join(f"{kinds[kind]:10.3f}" for kind in MEASURED))
     return "\n".join(rows)
 
 
-def bleu(model, tokenizer, pairs, beam: int, lenpen: float, lowercase: bool = False, amp: bool = False):
-    """(hypotheses, sacreBLEU, signature, sentences per second) of a model's translation of pairs."""
+def bleu(model, tokenizer, pairs, beam: int, lenpen: float, lowercase: bool = False,
+         amp: bool = False):
+    """(hypotheses, sacreBLEU, signature, sentences per second) of a model's translation of
+    pairs."""
+    device = next(model.parameters()).device
     started = time.perf_counter()
-    with torch.autocast(next(model.parameters()).device.type, torch.bfloat16, enabled=amp):
+    with torch.autocast(device.type, torch.bfloat16, enabled=amp):
         hypotheses = translate_lines(model, tokenizer, pairs.source, beam=beam, lenpen=lenpen)
     seconds = time.perf_counter() - started
-    return hypotheses, *corpus_bleu(hypotheses, pairs.target, lowercase), len(hypotheses) / seconds
+    score, signature = corpus_bleu(hypotheses, pairs.target, lowercase)
+    return hypotheses, score, signature, len(hypotheses) / seconds
 
 
 # ---- Scores of lines of text
 
 def corpus_bleu(hypotheses, references, lowercase: bool = False) -> tuple[float, str]:
-    """The sacreBLEU score (0..100) of lines against one reference each, and its signature; lowercase: without case."""
+    """The sacreBLEU score (0..100) of lines against one reference each, and its signature;
+    lowercase: without case."""
     from sacrebleu.metrics import BLEU
     metric = BLEU(lowercase=lowercase, force=True)
-    return metric.corpus_score(list(hypotheses), [list(references)]).score, str(metric.get_signature())
+    score = metric.corpus_score(list(hypotheses), [list(references)]).score
+    return score, str(metric.get_signature())
 
 
-def paired_bootstrap(systems, references, lowercase: bool = False) -> str:
-    """A table of sacreBLEU's paired bootstrap test (Koehn 2004): systems [(name, lines), ...], the first the baseline.
+def bootstrap(systems, references, lowercase: bool = False) -> tuple[list, str]:
+    """sacreBLEU's paired bootstrap test (Koehn 2004; 1,000 resamples): its result for every system
+    (score, mean, ci, p_value) and the signature. systems: [(name, lines), ...], the first the
+    baseline, whose p is None.
 
-    p is the chance that the baseline would look as different as this by the choice of the test sentences alone.
+    p is the chance that the baseline would look as different as this by the choice of the test
+    sentences alone; 1 for equal scores, to which sacreBLEU gives its smallest.
     """
     from sacrebleu.metrics import BLEU
     from sacrebleu.significance import PairedTest
     metric = BLEU(lowercase=lowercase, force=True)
     signatures, columns = PairedTest(systems, {"BLEU": metric}, [references], test_type="bs")()
+    baseline, *others = columns["BLEU"]
+    for result in others:
+        if result.score == baseline.score:
+            result.p_value = 1.0
+    return [baseline, *others], str(signatures["BLEU"])
+
+
+def paired_bootstrap(systems, references, lowercase: bool = False) -> str:
+    """A table of `bootstrap`: the systems' scores, confidence intervals and p."""
+    results, signature = bootstrap(systems, references, lowercase)
     width = max(len(name) for name, _ in systems)
     rows = [f"{'run':<{width}}   BLEU   mean ± 95% CI           p"]
-    for (name, lines), result in zip(systems, columns["BLEU"]):
-        same = lines == systems[0][1]                                        # sacreBLEU would give them the smallest p
-        p = "baseline" if result.p_value is None else "identical" if same else f"{result.p_value:.4f}"
-        rows.append(f"{name:<{width}}  {result.score:5.2f}  {result.mean:6.2f} ± {result.ci:4.2f}  {p:>10}")
-    return "\n".join(rows + [str(signatures["BLEU"])])
+    for (name, lines), result in zip(systems, results):
+        if result.p_value is None:
+            p = "baseline"
+        elif lines == systems[0][1]:
+            p = "identical"
+        else:
+            p = f"{result.p_value:.4f}"
+        interval = f"{result.mean:6.2f} ± {result.ci:4.2f}"
+        rows.append(f"{name:<{width}}  {result.score:5.2f}  {interval}  {p:>10}")
+    return "\n".join([*rows, signature])
 
 
 def sign_test(baseline, other, references, lowercase: bool = False) -> tuple[int, int, float]:
-    """(better, worse, p): the two-sided sign test of Collins, Koehn and Kučerová 2005, which Li 2018 and Gu 2019 use.
+    """(better, worse, p): the two-sided sign test of Collins, Koehn and Kučerová 2005, which Li
+    2018 and Gu 2019 use.
 
-    A sentence of `other` is better where it raises the baseline's BLEU when it takes the place of the baseline's, and
-    worse where it lowers it. p is the chance of so uneven a split of the sentences that differ, were both as likely.
+    A sentence of `other` is better where it raises the baseline's BLEU when it takes the place of
+    the baseline's, and worse where it lowers it. p is the chance of so uneven a split of the
+    sentences that differ, were both as likely.
     """
     from sacrebleu.metrics import BLEU
     from scipy.stats import binomtest
     metric = BLEU(lowercase=lowercase, force=True)
 
-    def statistics(lines):                               # [sentences, 10]: what BLEU is made of adds up
-        scores = [metric.corpus_score([line], [[reference]]) for line, reference in zip(lines, references)]
-        return np.array([[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores])
+    def statistics(lines):                               # [sentences, 10]: what BLEU is made of
+        rows = []
+        for line, reference in zip(lines, references):
+            score = metric.corpus_score([line], [[reference]])
+            rows.append([*score.counts, *score.totals, score.sys_len, score.ref_len])
+        return np.array(rows)
 
-    def bleu(sums):
+    def bleu_of(sums):                                   # the statistics of sentences add up
         sums = sums.tolist()
         return BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9]).score
-    ours, theirs = statistics(other), statistics(baseline)
+
+    theirs = statistics(baseline)
+    ours = statistics(other)
     whole = theirs.sum(0)
-    changes = np.array([bleu(whole - old + new) for old, new in zip(theirs, ours)]) - bleu(whole)
-    better, worse = int((changes > 0).sum()), int((changes < 0).sum())
-    return better, worse, binomtest(better, better + worse).pvalue if better + worse else 1.0
+    changed = [bleu_of(whole - old + new) for old, new in zip(theirs, ours)]
+    changes = np.array(changed) - bleu_of(whole)
+    better = int((changes > 0).sum())
+    worse = int((changes < 0).sum())
+    if better + worse == 0:
+        return 0, 0, 1.0
+    return better, worse, binomtest(better, better + worse).pvalue

@@ -7,6 +7,7 @@ line on stderr and returns 2. Anything else is a bug and keeps its traceback.
 import argparse
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import re
@@ -54,6 +55,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (--help lists the arguments)\n")
 
 
+@functools.cache
 def parser_of(settings: type, prog: str, description: str) -> Parser:
     """The parser of a dataclass of `flag` fields; what it parses holds only what was given."""
     parser = Parser(prog=prog, description=description, argument_default=argparse.SUPPRESS)

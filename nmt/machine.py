@@ -1,4 +1,5 @@
-"""Where a program computes: the device, the processes of a distributed run, and the signals that stop it."""
+"""Where a program computes: the device, the processes of a distributed run, and the signals that
+stop it."""
 import contextlib
 import ctypes
 import os
@@ -16,12 +17,14 @@ from nmt.flags import UserError
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name; "auto" is the first GPU, else the CPU. Raises UserError for one that is not there."""
+    """The device of that name; "auto" is the first GPU, else the CPU. Raises UserError for one that
+    is not there."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d\d?)?", name):
         raise UserError(f"--device {name}: choose auto, cpu, cuda or cuda:N")
-    device, count = torch.device(name), torch.cuda.device_count()
+    device = torch.device(name)
+    count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
         raise UserError(f"--device {name}: this machine has {count} GPUs; choose cpu or auto")
     return device
@@ -31,24 +34,30 @@ def processor(device: torch.device) -> str:
     """The name of a device; of the CPU, the machine's."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    return re.findall(r"model name\s*: (.*)", info + f"\nmodel name: {platform.machine()}")[0]
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    return found[1] if found else platform.machine()
 
 
 def memory(device: torch.device) -> int:
     """The memory of a device in bytes; of the CPU, the machine's."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2 ** 63
+    if not hasattr(os, "sysconf"):                       # Windows: not asked
+        return 2 ** 63
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def check_fits(model: torch.nn.Module, device: torch.device) -> None:
-    """Raises UserError for a model (on the meta device) too large to train, before the system runs out of memory."""
+    """Raises UserError for a model (on the meta device) too large to train, before the system runs
+    out of memory."""
     count = sum(p.numel() for p in model.parameters())
-    needed, there = 16 * count, memory(device)           # float32: weight, gradient and Adam's two averages
+    needed = 16 * count                                  # weight, gradient, Adam's two averages
+    there = memory(device)
     if needed > there:
-        raise UserError(f"a model of {count:,} parameters takes {needed / 2 ** 30:,.0f} GiB in training, and {device} "
-                        f"has {there / 2 ** 30:,.0f}: choose a smaller --arch, --layers, --d-model or --vocab-size")
+        raise UserError(f"a model of {count:,} parameters takes {needed / 2 ** 30:,.0f} GiB in"
+                        f" training, and {device} has {there / 2 ** 30:,.0f}: choose a smaller"
+                        " --arch, --layers, --d-model or --vocab-size")
 
 
 class Machine(NamedTuple):
@@ -74,32 +83,38 @@ class Machine(NamedTuple):
 
 
 def keep_freed_memory() -> None:
-    """Tells glibc to keep large freed blocks: a CPU spends a sixth of its training time on page faults otherwise."""
+    """Tells glibc to keep large freed blocks: a CPU spends a sixth of its training time on page
+    faults otherwise."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):         # another C library, another system
         return
-    M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+    M_TRIM_THRESHOLD = -1
+    M_MMAP_MAX = -4
     mallopt(M_MMAP_MAX, 0)
     mallopt(M_TRIM_THRESHOLD, -1)                        # never give back
 
 
 def machine(name: str) -> Machine:
-    """The device called name ("auto" prefers a GPU); joins the other processes where torchrun started this one."""
-    device, world = pick_device(name), int(os.environ.get("WORLD_SIZE", 1))
+    """The device called name ("auto" prefers a GPU); joins the other processes where torchrun
+    started this one."""
+    device = pick_device(name)
+    world = int(os.environ.get("WORLD_SIZE", 1))
     keep_freed_memory()
     if world == 1:
         return Machine(device)
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=2))
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(hours=2))
     return Machine(device, dist.get_rank(), world)
 
 
 @contextlib.contextmanager
 def stopped_by_signals(stop: list):
-    """A block in which the first SIGINT or SIGTERM is only noted in `stop`; a second one ends the program at once."""
+    """A block in which the first SIGINT or SIGTERM is only noted in `stop`; a second one ends the
+    program at once."""
     def note(number, frame):
         if stop:
             raise SystemExit(128 + number)
@@ -113,7 +128,8 @@ def stopped_by_signals(stop: list):
 
 
 def agreed(stop: list, step: int, where: Machine) -> bool:
-    """Whether to stop here; several processes ask each other now and then, for they must stop at the same step."""
+    """Whether to stop here; several processes ask each other now and then, for they must stop at
+    the same step."""
     if where.world == 1:
         return bool(stop)
     if step % 10:

@@ -1,9 +1,11 @@
-"""Run folders: settings, metrics, checkpoints; loading that runs no code; one run at a time in a folder.
+"""Run folders: settings, metrics, checkpoints; loading that runs no code; one run at a time.
 
-A run folder holds config.json (the settings), metrics.jsonl (one JSON object per line), tokenizer.json, the checkpoints
-last.pt, best.pt and step-N.pt, and lock, an empty file on which the run at work holds the kernel's lock. No absolute
-path is stored: a copy on another machine resumes and translates.
+A run folder holds config.json (the settings), metrics.jsonl (one JSON object per line),
+tokenizer.json, the checkpoints last.pt, best.pt and step-N.pt, and lock, an empty file on which the
+run at work holds the system's lock. No absolute path is stored: a copy on another machine resumes
+and translates.
 """
+import dataclasses
 import json
 import math
 import os
@@ -25,16 +27,18 @@ from nmt.flags import UserError
 from nmt.tokenizer import load_tokenizer
 from transformer import Transformer, TransformerConfig
 
-FORMAT = 2                                        # of checkpoints and config.json; counts up when their meaning changes
+FORMAT = 2                      # of checkpoints and config.json; counts up when they change
 
 
-def save(path, state: dict):
-    """Writes the checkpoint `state` (tensors and plain Python values) with its format number, atomically and durably.
-    Raises UserError where it cannot be written; the old checkpoint is then intact."""
+# ---- Checkpoints
+
+def save(path, state: dict) -> None:
+    """Writes the checkpoint `state` (tensors and plain Python values) with its format number,
+    atomically and durably. Raises UserError where that fails; the old one is then intact."""
     def write(file):
         try:
             torch.save({**state, "format": FORMAT}, file)
-        except RuntimeError as error:             # torch closes its archive after a failed write, and that fails too
+        except RuntimeError as error:    # torch closes its archive after a failed write: fails too
             if isinstance(error.__context__, OSError):
                 raise error.__context__
             raise
@@ -45,74 +49,65 @@ def load(path, device="cpu", needs=()) -> dict:
     """Reads a checkpoint onto `device`; nothing in the file is executed, whoever wrote it.
 
     needs: names of entries that must be there.
-    Raises UserError for a file that is missing, cut short, damaged, no checkpoint, unsafe, or of another format.
+    Raises UserError for a file that is missing, cut short, damaged, no checkpoint, unsafe, or of
+    another format.
     """
     advice = "use a checkpoint that a run has written (last.pt, best.pt, step-N.pt)"
     with reported("read", path):
         if not Path(path).is_file():
-            raise UserError(f"{path}: {'is not a file' if Path(path).exists() else 'no such file'}: {advice}")
+            raise UserError(f"{path}: no such file: {advice}")
         open(path, "rb").close()                  # a file that may not be read is reported as such
     try:
-        with zipfile.ZipFile(path) as archive, warnings.catch_warnings():
-            if sum(member.file_size for member in archive.infolist()) > os.path.getsize(path):
-                raise zipfile.BadZipFile          # torch does not compress: this would fill the memory
-            if archive.testzip() is not None:     # torch does not look at the checksums that it writes
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:     # torch does not look at the checksums it writes
                 raise zipfile.BadZipFile
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")       # of torch, about what a foreign file holds
             state = torch.load(path, map_location=device, weights_only=True)
-    except torch.OutOfMemoryError as error:
-        raise UserError(f"{path}: does not fit into the memory of {device}: try --device cpu") from error
-    except Exception as error:                    # damage shows as almost any exception: Unicode, key, value, index ...
-        raise UserError(f"{path}: is cut short, damaged or not safe to load: {advice}, or train again") from error
-    number = state.get("format") if isinstance(state, dict) else None
-    if type(number) is not int or not 0 <= number < 10 ** 6:
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:                    # damage shows as almost any exception
+        raise UserError(f"{path}: is cut short, damaged or not safe to load: {advice}, or train"
+                        " again") from error
+    if not isinstance(state, dict) or not isinstance(state.get("format"), int):
         raise UserError(f"{path}: is not a checkpoint of this program: {advice}")
-    check_format(number, path)
+    check_format(state["format"], path)
     for name in needs:
         if name not in state:
             raise UserError(f"{path}: holds no {name!r}: {advice}")
     return state
 
 
-def check_format(number, path):
+def check_format(number, path) -> None:
     """Raises UserError unless `number` is the format that this version writes and reads."""
     if number != FORMAT:
-        raise UserError(f"{path}: has format {number}, and this version reads format {FORMAT}:"
-                        " use the version that wrote it, or train again under another --name")
+        raise UserError(f"{path}: has format {number}, and this version reads format {FORMAT}: use"
+                        " the version that wrote it, or train again under another --name")
 
 
-def check_weights(found, wanted: dict, path, whose: str):
-    """Raises UserError at the first weight in which `found` departs from `wanted`: name, shape, real or whole."""
-    def kind(weight):
-        if weight is None:
-            return "missing"
-        return f"{'real' if weight.is_floating_point() else 'whole'} {list(weight.shape)}"
+def check_weights(found: dict, wanted: dict, path, whose: str) -> None:
+    """Raises UserError at the first weight of `found` whose name or shape departs from `wanted`."""
+    def shape(weights: dict, name: str):
+        return list(weights[name].shape) if name in weights else "missing"
 
-    if not isinstance(found, dict) or not all(isinstance(weight, Tensor) and weight.layout == torch.strided
-                                              and not weight.is_meta for weight in found.values()):
-        raise UserError(f"{path}: its 'model' is no table of weights: use another checkpoint of the run")
     for name in {**wanted, **found}:
-        here, there = kind(found.get(name)), kind(wanted.get(name))
+        here = shape(found, name)
+        there = shape(wanted, name)
         if here != there:
-            raise UserError(f"{path}: weight {name!r} is {here} here, and {there} in {whose}:"
-                            " use checkpoints of one run, with the model flags it was trained with")
+            raise UserError(f"{path}: weight {name!r} is {here} here, and {there} in {whose}: use"
+                            " checkpoints of one run, with the model flags it was trained with")
 
 
-def load_model_state(model: torch.nn.Module, state: dict, path):
-    """Copies the weights `state` (of the checkpoint `path`, which errors name) into the model, all or nothing.
-
-    Raises UserError naming the first weight that is missing, too many, or of another shape.
-    """
+def load_model_state(model: torch.nn.Module, state: dict, path) -> None:
+    """Copies the weights `state` (of the checkpoint `path`, which errors name) into the model, all
+    or nothing. Raises UserError naming the first weight that does not fit."""
     check_weights(state, model.state_dict(), path, "this model")
     model.load_state_dict(state)
 
 
 def average(paths) -> dict:
-    """The mean of the checkpoints' `model` entries, weight by weight, summed in float64.
-
-    Integer buffers are taken from the last path, and names that share one tensor there share one here.
-    Raises UserError where there is no path, or names or shapes differ between the files.
-    """
+    """The mean of the checkpoints' `model` entries, weight by weight, summed in float64; integers
+    are the last one's. Raises UserError where there is no path, or names or shapes differ."""
     paths = list(paths)
     if not paths:
         raise UserError("no checkpoints to average: a run writes step-N.pt as it goes")
@@ -121,15 +116,19 @@ def average(paths) -> dict:
         state = load(path, needs=("model",))["model"]
         check_weights(state, total or state, path, str(paths[0]))
         for name, weight in state.items():
-            total[name] = total.get(name, 0) + weight.double() if weight.is_floating_point() else weight
-    shared, result = {}, {}
+            if not weight.is_floating_point():
+                total[name] = weight
+            elif name in total:
+                total[name] = total[name] + weight.double()
+            else:
+                total[name] = weight.double()
     for name, weight in state.items():
-        key = (weight.data_ptr(), weight.dtype, weight.shape, weight.stride()) if weight.numel() else name
-        if weight.is_floating_point() and key not in shared:
-            shared[key] = (total[name] / len(paths)).to(weight.dtype)
-        result[name] = shared.get(key, weight)
-    return result
+        if weight.is_floating_point():
+            total[name] = (total[name] / len(paths)).to(weight.dtype)
+    return total
 
+
+# ---- Random numbers
 
 def seed_all(number: int) -> None:
     """Seeds torch's generators (CPU, every GPU), Python's and numpy's."""
@@ -139,7 +138,8 @@ def seed_all(number: int) -> None:
 
 
 def random_state() -> dict:
-    """The states of torch's (CPU, every GPU), Python's and numpy's generators, as tensors and plain numbers."""
+    """The states of torch's (CPU, every GPU), Python's and numpy's generators, as tensors and plain
+    numbers."""
     version, words, gauss = random.getstate()
     name, keys, *rest = np.random.get_state()
     return {"torch": torch.get_rng_state(),
@@ -148,64 +148,102 @@ def random_state() -> dict:
             "numpy": [name, keys.tolist(), *rest]}
 
 
-def set_random_state(state: dict):
-    """Puts back what `random_state` returned; states of GPUs that this machine lacks are passed over.
-    Raises UserError for a state that these versions of torch, Python and numpy do not take."""
+def set_random_state(state: dict) -> None:
+    """Puts back what `random_state` returned, but for GPUs that this machine lacks. Raises
+    UserError for a state that these versions of torch, Python and numpy do not take."""
     try:
         version, words, gauss = state["python"]
         random.setstate((version, tuple(words), gauss))
         np.random.set_state(tuple(state["numpy"]))
-        torch.set_rng_state(state["torch"].cpu())     # the generators want it there, wherever it was loaded to
+        torch.set_rng_state(state["torch"].cpu())        # wherever the checkpoint was loaded to
         for device, generator in zip(range(torch.cuda.device_count()), state["cuda"]):
             torch.cuda.set_rng_state(generator.cpu(), device)
-    except Exception as error:                    # each generator errs in its own way on a foreign state
-        raise UserError("the checkpoint's random states do not fit these versions of torch, Python and numpy:"
-                        " resume with the versions that wrote it") from error
+    except Exception as error:                    # each generator errs in its own way
+        raise UserError("the checkpoint's random states do not fit these versions of torch, Python"
+                        " and numpy: resume with the versions that wrote it") from error
 
+
+# ---- Settings
 
 def read_config(folder) -> dict:
-    """The settings in a run folder's config.json. Raises UserError where there are none, or of another format."""
+    """The settings in a run folder's config.json. Raises UserError where there are none, or of
+    another format."""
     path = Path(folder) / "config.json"
     with reported("read", path):
         if not path.is_file():
-            raise UserError(f"{folder}: is no run folder (it has no config.json): name a folder that training wrote")
-        try:
-            if path.stat().st_size > 1 << 24:     # a few kilobytes in truth
-                raise ValueError
-            config = json.loads(path.read_bytes())
-            number = config.pop("format")
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-            raise UserError(f"{path}: is not a run's configuration (damaged?): choose another --name") from error
+            raise UserError(f"{folder}: is no run folder (it has no config.json): name a folder"
+                            " that training wrote")
+        content = path.read_bytes()
+    try:
+        config = json.loads(content)
+        number = config.pop("format")
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: is not a run's configuration (damaged?): choose another"
+                        " --name") from error
     check_format(number, path)
     return config
+
+
+def defaults_of(settings: type) -> dict:
+    """{field: default} of a dataclass, of the fields that have one."""
+    defaults = {}
+    for field in dataclasses.fields(settings):
+        if field.default is not dataclasses.MISSING:
+            defaults[field.name] = field.default
+    return defaults
+
+
+def as_json(config: dict) -> dict:
+    """Settings as JSON gives them back: tuples are lists."""
+    return json.loads(json.dumps(config))
 
 
 def flat(config: dict, prefix: str = "") -> dict:
     """Nested settings as one level, {"model": {"heads": 4}} as {"model.heads": 4}."""
     result = {}
     for name, value in config.items():
-        result.update(flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value})
+        if isinstance(value, dict):
+            result.update(flat(value, f"{prefix}{name}."))
+        else:
+            result[prefix + name] = value
     return result
 
 
-def check_config(folder: Path, config: dict, free=()):
-    """Raises UserError unless the folder is new or empty or holds this very configuration; changes nothing."""
+def changes(old: dict, new: dict, free, defaults: dict | None) -> list[str]:
+    """In words, the settings that differ and are not free: `old` from a config.json, `new` of now.
+    A setting younger than that config.json had its default then."""
+    younger = flat(as_json({"model": defaults_of(TransformerConfig), **(defaults or {})}))
+    old = flat(old)
+    new = flat(as_json(new))
+    found = []
+    for name in {**old, **new}:
+        was = old.get(name, younger.get(name, "unset"))
+        now = new.get(name, "unset")
+        if was != now and name not in free:
+            found.append(f"{name} was {was!r}, is now {now!r}")
+    return found
+
+
+def check_config(folder: Path, config: dict, free=(), defaults: dict | None = None) -> None:
+    """Raises UserError unless the folder is new or empty or holds this very configuration; changes
+    nothing."""
     if not folder.exists():
         return
     if not (folder / "config.json").exists():
-        foreign = sorted(name for name in os.listdir(folder) if name != "lock" and not TEMPORARY.fullmatch(name))
-        if foreign:
-            raise UserError(f"{folder}: holds {foreign[0]!r} but no config.json, so it is no run folder:"
-                            " choose another --name")
+        for name in sorted(os.listdir(folder)):
+            if name != "lock" and not TEMPORARY.fullmatch(name):
+                raise UserError(f"{folder}: holds {name!r} but no config.json, so it is no run"
+                                " folder: choose another --name")
         return
-    old, new = flat(read_config(folder)), flat(json.loads(json.dumps(config)))
-    pairs = {name: (old.get(name, "unset"), new.get(name, "unset")) for name in {**old, **new} if name not in free}
-    changed = [f"{name} was {was!r}, is now {now!r}" for name, (was, now) in pairs.items() if was != now]
-    if changed:
-        more = f", and {len(changed) - 3} more" if len(changed) > 3 else ""
-        raise UserError(f"{folder}: holds a run of another configuration ({'; '.join(changed[:3])}{more}):"
-                        " choose another --name, or give the same flags to resume that run")
+    found = changes(read_config(folder), config, free, defaults)
+    if found:
+        more = f", and {len(found) - 3} more" if len(found) > 3 else ""
+        raise UserError(f"{folder}: holds a run of another configuration"
+                        f" ({'; '.join(found[:3])}{more}): choose another --name, or give the same"
+                        " flags to resume that run")
 
+
+# ---- Metrics
 
 def without_nan(value):
     """A value of the types that JSON has, with None in place of every NaN and infinity."""
@@ -213,66 +251,98 @@ def without_nan(value):
         return {name: without_nan(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
+
+def read_metrics(path: Path) -> list[dict]:
+    """The rows of a metrics.jsonl; none where there is no such file.
+
+    A last line without its end, as a killed run leaves it, is no row. Raises UserError naming a
+    line that is no JSON object or has no whole step.
+    """
+    with reported("read", path):
+        content = path.read_bytes() if path.exists() else b""
+    rows = []
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):
+        try:
+            row = dict(json.loads(line))
+            if not isinstance(row.get("step", 0), int):
+                raise TypeError
+        except (RecursionError, TypeError, ValueError) as error:
+            raise UserError(f"{path}: line {number} is no JSON object: take it out") from error
+        rows.append(row)
+    return rows
+
+
+# ---- The folder
 
 class RunFolder(AbstractContextManager):
-    """A run's folder, opened by one process at a time. Use as `with RunFolder(path, config) as folder:`.
+    """A run's folder, opened by one process: `with RunFolder(path, config) as folder:`.
 
-    config: the settings, of the types that JSON has; free: names of settings (dotted where nested) that may differ
-    when the folder is opened again, as the device may; config.json then holds the newer value.
-    Opening creates the folder or checks its configuration, takes the lock, and clears away what a killed run left
-    half-written. Raises UserError where another run is at work in the folder, it holds another configuration or other
-    files, or cannot be written; nothing in it is then changed.
+    config: the settings, of the types that JSON has. free: names of settings (dotted where nested)
+    that may differ when the folder is opened again, as the device may; config.json then holds the
+    newer value. defaults: what settings outside config["model"] were before they existed, for runs
+    older than a setting.
+    Opening creates the folder or checks its configuration, takes the lock, and clears away what a
+    killed run left half-written. Raises UserError where another run is at work in the folder, it
+    holds another configuration or other files, or cannot be written; nothing in it is then changed.
     """
-    def __init__(self, path, config: dict, free=()):
+
+    def __init__(self, path, config: dict, free=(), defaults: dict | None = None):
         self.path = Path(path)
-        self.last, self.best = self.path / "last.pt", self.path / "best.pt"
-        self.tokenizer, self.metrics = self.path / "tokenizer.json", self.path / "metrics.jsonl"
+        self.last = self.path / "last.pt"
+        self.best = self.path / "best.pt"
+        self.tokenizer = self.path / "tokenizer.json"
+        self.metrics = self.path / "metrics.jsonl"
         with reported("open", path):
-            check_config(self.path, config, free)
+            check_config(self.path, config, free, defaults)
             self.path.mkdir(parents=True, exist_ok=True)
             sync_folder(self.path.parent)
             self.lock = FileLock(self.path / "lock")
             try:
-                self._take(config, free)
+                self.lock.acquire(blocking=False)
+                check_config(self.path, config, free, defaults)     # another run may have been here
+                self.tidy(as_json(config))
+            except Timeout as error:
+                raise UserError(f"{path}: another run is at work in this folder: wait for it to"
+                                " end, or choose another --name") from error
             except BaseException:
                 self.lock.release()
                 raise
 
-    def _take(self, config: dict, free):
-        """Takes the lock, then puts the folder in order."""
-        try:
-            self.lock.acquire(blocking=False)
-        except Timeout as error:
-            raise UserError(f"{self.path}: another run is at work in this folder:"
-                            " wait for it to end, or choose another --name") from error
-        check_config(self.path, config, free)     # once more: another run may have been here in between
-        for name in filter(TEMPORARY.fullmatch, os.listdir(self.path)):
-            (self.path / name).unlink()
-        path, config = self.path / "config.json", json.loads(json.dumps(config))
+    def tidy(self, config: dict) -> None:
+        """Clears away what a killed run left half-written; writes config.json where it is new."""
+        for name in os.listdir(self.path):
+            if TEMPORARY.fullmatch(name):
+                (self.path / name).unlink()
+        path = self.path / "config.json"
         if not path.exists() or read_config(self.path) != config:
             atomic_write(path, json.dumps({"format": FORMAT, **config}, indent=1) + "\n")
-        content = self.metrics.read_bytes() if self.metrics.exists() else b"\n"
-        if not content.endswith(b"\n"):           # a last line that a killed run did not finish
-            os.truncate(self.metrics, content.rfind(b"\n") + 1)
+        if self.metrics.exists():
+            content = self.metrics.read_bytes()
+            if not content.endswith(b"\n"):       # a last line that a killed run did not finish
+                os.truncate(self.metrics, content.rfind(b"\n") + 1)
 
     def __exit__(self, *exception):
         self.close()
 
-    def close(self):
+    def close(self) -> None:
         """Lets go of the folder. (The system does it for a process that dies.)"""
         self.lock.release()
 
-    def append_metrics(self, row: dict):
-        """Adds a line to metrics.jsonl, on the disk when this returns; NaN and infinity, which JSON lacks, become null.
+    def append_metrics(self, row: dict) -> None:
+        """Adds a line to metrics.jsonl, on the disk when this returns; NaN and infinity, which JSON
+        lacks, become null. Raises UserError where it cannot be written.
 
-        Write the rows of a step before its  Raises UserError where it cannot be written.
+        Write the rows of a step before its checkpoint: a run resumed there knows them.
         """
+        line = (json.dumps(without_nan(row), allow_nan=False) + "\n").encode()
         with reported("write", self.metrics), open(self.metrics, "ab", buffering=0) as file:
-            line, start = (json.dumps(without_nan(row), allow_nan=False) + "\n").encode(), file.tell()
+            start = file.tell()
             try:
-                while line:                       # a disk that fills up takes a part first and errs on the rest
+                while line:                       # a disk that fills up takes a part first
                     line = line[file.write(line):]
                 os.fsync(file.fileno())
             except BaseException:
@@ -280,20 +350,10 @@ class RunFolder(AbstractContextManager):
                 raise
 
     def read_metrics(self) -> list[dict]:
-        """The rows of metrics.jsonl. Raises UserError naming a line that is no JSON object or has no whole step."""
-        with reported("read", self.metrics):
-            lines = self.metrics.read_bytes().splitlines() if self.metrics.exists() else []
-        rows = []
-        for number, line in enumerate(lines, 1):
-            try:
-                rows.append(dict(json.loads(line)))
-                if not isinstance(rows[-1].get("step", 0), int):
-                    raise TypeError
-            except (RecursionError, TypeError, ValueError) as error:
-                raise UserError(f"{self.metrics}: line {number} is no JSON object: take it out") from error
-        return rows
+        """The rows of metrics.jsonl; see the function of that name."""
+        return read_metrics(self.metrics)
 
-    def truncate_metrics(self, step: int):
+    def truncate_metrics(self, step: int) -> None:
         """Drops the rows with a "step" beyond `step`, which a run resumed there writes again."""
         rows = self.read_metrics()
         kept = [row for row in rows if row.get("step", 0) <= step]
@@ -306,42 +366,44 @@ class RunFolder(AbstractContextManager):
 
     def steps(self) -> list[int]:
         """The steps of which there is a numbered checkpoint, ascending."""
-        found = (re.fullmatch(r"step-(0|[1-9]\d*)\.pt", name) for name in os.listdir(self.path))
-        return sorted(int(match[1]) for match in found if match)
+        found = []
+        for name in os.listdir(self.path):
+            if match := re.fullmatch(r"step-(0|[1-9]\d*)\.pt", name):
+                found.append(int(match[1]))
+        return sorted(found)
 
-    def keep(self, count: int):
-        """Deletes all numbered checkpoints but the newest `count`. Raises UserError where that is not allowed."""
-        for step in self.steps()[:-count or None]:
+    def keep(self, count: int) -> None:
+        """Deletes all numbered checkpoints but the newest `count`. Raises UserError where that is
+        not allowed."""
+        steps = self.steps()
+        for step in steps[:max(0, len(steps) - count)]:
             with reported("delete", self.numbered(step)):
                 self.numbered(step).unlink(missing_ok=True)
 
 
 def load_run(folder, name: str = "best", device="cpu"):
-    """(model in eval mode, tokenizer, settings) of a run folder: its NAME.pt, tokenizer.json and config.json.
-
-    Raises UserError for a folder or file that is missing, damaged, or of another version or run.
-    """
+    """(model in eval mode, tokenizer, settings) of a run folder: its NAME.pt, tokenizer.json and
+    config.json. Raises UserError for a folder or file that is missing, damaged, or of another
+    version or run."""
     folder = Path(folder)
     settings = read_config(folder)
     path = folder / f"{name}.pt"
     there = sorted(file.stem for file in folder.glob("*.pt"))
     if name not in there:
-        raise UserError(f"{path} does not exist; --checkpoint can be {', '.join(there) or 'given once there is one'}")
-    tokenizer = load_tokenizer(folder / "tokenizer.json")
-    state = load(path, needs=("model",))["model"]
+        choices = ", ".join(there) or "given once there is one"
+        raise UserError(f"{path} does not exist; --checkpoint can be {choices}")
     try:
         config = TransformerConfig(**settings["model"])
-        with torch.device("meta"):                # it takes memory only where it fits the weights
-            shapes = Transformer(config).state_dict() if config.layers <= len(state) else {}
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{folder}/config.json describes no model that can be built here ({error}): take the one that "
-                        "the run wrote") from error
-    check_weights(state, shapes, path, "the model of config.json")
-    model = install(Transformer(config).to(device))
+        model = install(Transformer(config).to(device))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder}/config.json describes no model that can be built here ({error}):"
+                        " take the one that the run wrote") from error
+    load_model_state(model, load(path, needs=("model",))["model"], path)
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
     if tokenizer.get_vocab_size() > config.vocab_size:
-        raise UserError(f"{folder}/tokenizer.json has {tokenizer.get_vocab_size()} tokens and the model of config.json "
-                        f"{config.vocab_size}: take both from one run")
-    model.load_state_dict(state)
+        raise UserError(f"{folder}/tokenizer.json has {tokenizer.get_vocab_size()} tokens and the"
+                        f" model of config.json {config.vocab_size}: take both from one run")
     if not all(weight.isfinite().all() for weight in model.parameters()):
-        raise UserError(f"{path} holds weights that are no finite numbers; use another --checkpoint of the run")
+        raise UserError(f"{path} holds weights that are no finite numbers; use another --checkpoint"
+                        " of the run")
     return model.eval(), tokenizer, settings

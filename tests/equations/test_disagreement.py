@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from by_hand import cosine_double_sum, position_double_sum, squared_difference
-from disagreement import (output_disagreement, position_disagreement, squared_position_disagreement,
+from disagreement import (output_disagreement, position_disagreement, squared_output_disagreement,
+                          squared_position_disagreement, squared_subspace_disagreement,
                           subspace_disagreement)
 
 COSINES = {"subspace": subspace_disagreement, "output": output_disagreement}
@@ -61,6 +62,43 @@ def test_li2018_eq3_li2021_eq7_output(lead, H, L, width, masked):
     D = output_disagreement(outputs, mask)
     assert D.shape == () and D.dtype == torch.float64
     assert D.item() == pytest.approx(cosine_double_sum(outputs, mask), abs=1e-9)
+
+
+SQUARED = {"squared-subspace": squared_subspace_disagreement, "squared-output": squared_output_disagreement}
+both_squares = pytest.mark.parametrize("function", SQUARED.values(), ids=SQUARED.keys())
+
+
+@both_squares
+@masked_or_not
+@every_shape
+def test_squared_cosines(lead, H, L, width, masked, function):
+    """-1/H² Σ_i Σ_j cos(x^i, x^j)², of the released code's commit f7cda33."""
+    vectors, mask = normal(*lead, H, L, width), right_padding(lead, L) if masked else None
+    D = function(vectors, mask)
+    assert D.shape == () and D.dtype == torch.float64
+    assert D.item() == pytest.approx(cosine_double_sum(vectors, mask, power=2), abs=1e-9)
+
+
+@both_squares
+def test_squared_cosines_are_best_for_orthogonal_heads_and_not_for_cancelling_ones(function):
+    orthogonal = torch.eye(4, dtype=torch.float64).unsqueeze(1)              # [H, L=1, d_k]
+    cancelling = torch.tensor([[1.0], [1.0], [-1.0], [-1.0]]).double().expand(4, 4).unsqueeze(1)
+    assert function(orthogonal).item() == pytest.approx(-1 / 4)
+    assert function(cancelling).item() == pytest.approx(-1.0)
+    assert output_disagreement(cancelling).item() == pytest.approx(0.0)
+
+
+@both_squares
+def test_squared_cosines_gradcheck_and_precision(function):
+    heads = normal(2, 4, 3, 2).requires_grad_()
+    assert torch.autograd.gradcheck(function, heads)
+    for hard in HARD.values():
+        x = hard().requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            D = function(x)
+        (slope,) = torch.autograd.grad(D, x)
+        assert D.dtype == torch.float32 and slope.isfinite().all()
+        assert D.item() == pytest.approx(cosine_double_sum(x.detach().double(), power=2), abs=1e-5)
 
 
 @both_reductions

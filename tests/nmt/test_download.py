@@ -1,4 +1,5 @@
-"""Known corpora from a server on this machine: made whole or not at all, checked, and nothing outside their folder."""
+"""Known corpora from a server on this machine: made whole or not at all, checked, and nothing
+outside their folder."""
 import contextlib
 import gzip
 import hashlib
@@ -9,12 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from nmt import flags
-
-from nmt import corpus
-
-from nmt import download
+from nmt import corpus, download
+from nmt.corpus import DataFlags, load_corpora
 from nmt.download import Archive, Part
+from nmt.flags import UserError, parse
 
 
 class Server(ThreadingHTTPServer):
@@ -26,7 +25,11 @@ class Server(ThreadingHTTPServer):
 
     def add(self, name: str, content: bytes) -> Archive:
         self.files["/" + name] = content
-        return Archive(f"http://127.0.0.1:{self.server_port}/{name}", len(content), hashlib.sha256(content).hexdigest())
+        return Archive(
+            f"http://127.0.0.1:{self.server_port}/{name}",
+            len(content),
+            hashlib.sha256(content).hexdigest(),
+        )
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -38,8 +41,10 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        with contextlib.suppress(ConnectionError):          # of a client that has read enough
-            self.wfile.write(content[:len(content) // 2] if self.path in self.server.cut else content)
+        with contextlib.suppress(ConnectionError):  # of a client that has read enough
+            self.wfile.write(
+                content[: len(content) // 2] if self.path in self.server.cut else content
+            )
 
     def log_message(self, *args):
         pass
@@ -72,32 +77,37 @@ TEXTS = {"train": ("one\ntwo\nthree\n", "eins\nzwei\ndrei\n"), "val": ("four\n",
 @pytest.fixture
 def known(server, monkeypatch):
     """`--data multi30k` as three texts of gzipped files, from the server."""
-    texts = {name: [Part(*((server.add(f"{name}.{language}.gz", gzip.compress(text.encode())), "*")
-                           for language, text in zip(("en", "de"), pair)))] for name, pair in TEXTS.items()}
+    texts = {}
+    for name, (english, german) in TEXTS.items():
+        source = server.add(f"{name}.en.gz", gzip.compress(english.encode()))
+        target = server.add(f"{name}.de.gz", gzip.compress(german.encode()))
+        texts[name] = [Part((source, "*"), (target, "*"))]
     monkeypatch.setitem(download.CORPORA, "multi30k", (("en", "de"), texts))
     return server
 
 
-def flags(folder, *more):
-    parser = flags.Parser()
-    data.add_data_flags(parser)
-    return parser.parse_args(["--data", "multi30k", "--data-dir", str(folder), *more])
+def data_flags(folder, *more) -> DataFlags:
+    """The flags that ask for it."""
+    argv = ["--data", "multi30k", "--data-dir", str(folder), *more]
+    return parse(DataFlags, argv, "p.py", "")
 
 
 def test_download_once(known, tmp_path):
-    """The files arrive under their names, the archives go, and the second time the server is not asked."""
-    corpora = corpus.load_corpora(flags(tmp_path))
+    """The files arrive under their names, the archives go, and the second time the server is not
+    asked."""
+    corpora = load_corpora(data_flags(tmp_path))
     assert list(corpora.train.source) == ["one", "two", "three"] and corpora.test.target == ["fünf"]
-    assert sorted(path.name for path in (tmp_path / "multi30k").iterdir()) == sorted(
-        f"{name}.{language}" for name in TEXTS for language in ("en", "de"))
+    wanted = [f"{name}.{language}" for name in TEXTS for language in ("en", "de")]
+    found = [path.name for path in (tmp_path / "multi30k").iterdir() if path.name != ".lock"]
+    assert sorted(found) == sorted(wanted)
     asked = len(known.requests)
     assert asked == 6
-    corpus.load_corpora(flags(tmp_path))
+    load_corpora(data_flags(tmp_path))
     assert len(known.requests) == asked
 
 
 def test_reverse_direction(known, tmp_path):
-    corpora = corpus.load_corpora(flags(tmp_path, "--src", "de"))
+    corpora = load_corpora(data_flags(tmp_path, "--src", "de"))
     assert (corpora.src, corpora.tgt) == ("de", "en") and corpora.valid == (["vier"], ["four"])
 
 
@@ -106,15 +116,19 @@ def test_present_files_need_no_server(known, tmp_path):
     for name, pair in TEXTS.items():
         for language, text in zip(("en", "de"), pair):
             (tmp_path / "multi30k" / f"{name}.{language}").write_text(text, encoding="utf-8")
-    corpus.load_corpora(flags(tmp_path))
+    load_corpora(data_flags(tmp_path))
     assert not known.requests
 
 
 def failed(folder):
     """The error of loading, which must leave no text and no part of a download behind."""
-    with pytest.raises(flags.UserError) as error:
-        corpus.load_corpora(flags(folder))
-    assert not [path for path in folder.rglob("*") if path.name.endswith((".tmp", "val.de.gz")) or path.suffix == ".de"]
+    with pytest.raises(UserError) as error:
+        load_corpora(data_flags(folder))
+    assert not [
+        path
+        for path in folder.rglob("*")
+        if path.name.endswith((".tmp", "val.de.gz")) or path.suffix == ".de"
+    ]
     return str(error.value)
 
 
@@ -122,7 +136,8 @@ def test_missing_at_the_source(known, tmp_path):
     del known.files["/val.de.gz"]
     message = failed(tmp_path)
     assert "val.de.gz" in message and "404" in message
-    assert str(tmp_path / "multi30k" / "archives" / "val.de.gz") in message and "train.en, train.de" in message
+    assert str(tmp_path / "multi30k" / "archives" / "val.de.gz") in message
+    assert "train.en, train.de" in message
 
 
 def test_unreachable_server(known, tmp_path, monkeypatch):
@@ -138,7 +153,7 @@ def test_broken_off(known, tmp_path):
     assert "val.de.gz" in failed(tmp_path)
     known.cut.clear()
     asked = len(known.requests)
-    assert corpus.load_corpora(flags(tmp_path)).valid.target == ["vier"]
+    assert load_corpora(data_flags(tmp_path)).valid.target == ["vier"]
     assert "/train.en.gz" not in known.requests[asked:]
 
 
@@ -149,64 +164,64 @@ def test_other_content_than_published(known, tmp_path):
     assert "SHA-256" in failed(tmp_path)
 
 
-def test_endless_download_is_cut(known, tmp_path):
-    known.files["/val.de.gz"] += b"\0" * (5 << 20)
-    assert "not what was published" in failed(tmp_path)
-
-
 def test_foreign_archive_put_there_by_hand(known, tmp_path):
     archives = tmp_path / "multi30k" / "archives"
     archives.mkdir(parents=True)
     (archives / "train.en.gz").write_bytes(b"something else")
-    with pytest.raises(flags.UserError, match="train.en.gz is not the file published"):
-        corpus.load_corpora(flags(tmp_path))
+    with pytest.raises(UserError, match="train.en.gz is not the file published"):
+        load_corpora(data_flags(tmp_path))
     assert (archives / "train.en.gz").read_bytes() == b"something else"
 
 
 def test_folder_that_cannot_be_made(known, tmp_path):
     (tmp_path / "multi30k").write_text("a file")
-    with pytest.raises(flags.UserError, match="multi30k"):
-        corpus.load_corpora(flags(tmp_path))
+    with pytest.raises(UserError, match="multi30k"):
+        load_corpora(data_flags(tmp_path))
 
 
 def test_two_programs_at_once(known, tmp_path):
     """The second waits for the first and finds the texts there."""
     found = []
-    threads = [threading.Thread(target=lambda: found.append(corpus.load_corpora(flags(tmp_path)))) for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda: found.append(load_corpora(data_flags(tmp_path))))
+        for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert [corpora.valid for corpora in found] == [(["four"], ["vier"])] * 3
-    assert len(known.requests) == (6 if download.fcntl else len(known.requests))
+    assert len(known.requests) == 6
 
 
-def test_what_a_killed_program_left_is_cleared_away(known, tmp_path):
-    """Its temporary files go, the archives that it had whole are used, and a file of somebody else's stays."""
+def test_a_download_that_was_stopped_goes_on(known, tmp_path):
+    """The archives that are there are used, and a file of somebody else's stays."""
     archives = tmp_path / "multi30k" / "archives"
     archives.mkdir(parents=True)
-    (archives / ".train.de.gz.0123456789abcdef.tmp").write_bytes(b"half")
-    (tmp_path / "multi30k" / ".train.en.0123456789abcdef.tmp").write_bytes(b"half")
     (archives / "train.en.gz").write_bytes(known.files["/train.en.gz"])
     (archives / "mine.txt").write_text("mine")
-    corpus.load_corpora(flags(tmp_path))
-    assert len(known.requests) == 5 and not list(tmp_path.rglob("*.tmp"))
+    load_corpora(data_flags(tmp_path))
+    assert len(known.requests) == 5
     assert [path.name for path in archives.iterdir()] == ["mine.txt"]
 
 
 def test_zip_members(server, tmp_path, capsys):
-    """Parts follow each other, members in the order of their names; SGML gives its segments; a surplus is left out."""
+    """Parts follow each other, members in the order of their names; SGML gives its segments; a
+    surplus is left out."""
     train = server.add("a.zip", zipped({
         "t/Book2_cn.txt": "二\n", "t/Book2_en.txt": "two\n", "__MACOSX/t/Book1_cn.txt": "junk",
         "t/Book1_cn.txt": "\ufeff一\r\n多\n", "t/Book1_en.txt": "one"}))
     dev = server.add("b.zip", zipped({"d/x.zh.sgm": '<doc>\n<seg id="1"> 三 </seg>\n</doc>\n',
                                       "d/x.en.sgm": '<DOC>\n<seg id="1">three &amp; more</seg>\n'}))
-    parts = [Part((train, "*_c[hn].txt"), (train, "*_en.txt")), Part((dev, "*x.zh.sgm"), (dev, "*x.en.sgm"))]
+    parts = [
+        Part((train, "*_c[hn].txt"), (train, "*_en.txt")),
+        Part((dev, "*x.zh.sgm"), (dev, "*x.en.sgm")),
+    ]
     paths = {}
     for archive in (train, dev):
         paths[archive] = tmp_path / archive.url.rpartition("/")[2]
         download.fetch(archive, paths[archive], "")
-    download.write_text([tmp_path / "out.zh", tmp_path / "out.en"], parts, paths)
+    download.write_text(tmp_path / "out.zh", tmp_path / "out.en", parts, paths)
     assert (tmp_path / "out.zh").read_bytes().decode() == "一\n二\n三\n"
     assert (tmp_path / "out.en").read_bytes().decode() == "one\ntwo\nthree &amp; more\n"
     assert "1 lines without a translation" in capsys.readouterr().err
@@ -218,22 +233,30 @@ def test_member_that_points_outside(server, tmp_path):
     inside.mkdir()
     archive = server.add("evil.zip", zipped({"../../x_en.txt": "one\n", "/x_cn.txt": "一\n"}))
     download.fetch(archive, inside / "evil.zip", "")
-    download.write_text([inside / "out.zh", inside / "out.en"], [Part((archive, "*_cn.txt"), (archive, "*_en.txt"))],
-                        {archive: inside / "evil.zip"})
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["evil.zip", "inside", "out.en", "out.zh"]
+    parts = [Part((archive, "*_cn.txt"), (archive, "*_en.txt"))]
+    paths = {archive: inside / "evil.zip"}
+    download.write_text(inside / "out.zh", inside / "out.en", parts, paths)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        "evil.zip",
+        "inside",
+        "out.en",
+        "out.zh",
+    ]
 
 
 def test_archive_without_the_member(server, tmp_path):
     archive = server.add("a.zip", zipped({"other.txt": ""}))
     download.fetch(archive, tmp_path / "a.zip", "")
-    with pytest.raises(flags.UserError, match="holds no file"):
-        download.write_text([tmp_path / "x.en", tmp_path / "x.de"], [Part((archive, "*.en"), (archive, "*.de"))],
-                            {archive: tmp_path / "a.zip"})
+    parts = [Part((archive, "*.en"), (archive, "*.de"))]
+    paths = {archive: tmp_path / "a.zip"}
+    with pytest.raises(UserError, match="holds no file"):
+        download.write_text(tmp_path / "x.en", tmp_path / "x.de", parts, paths)
     assert not (tmp_path / "x.en").exists()
 
 
 def test_table_of_sources():
-    """Every known corpus has three texts; every archive a size, a SHA-256 and one name of its own."""
+    """Every known corpus has three texts; every archive a size, a SHA-256 and one name of its
+    own."""
     assert set(download.CORPORA) | {"toy"} == set(corpus.NAMES)
     for name, (languages, texts) in download.CORPORA.items():
         assert languages == corpus.NAMES[name] and len(texts) == 3

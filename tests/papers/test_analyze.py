@@ -14,35 +14,32 @@ import torch
 from matplotlib.image import imread
 
 import analyze
-from nmt import run_folder
-
-from nmt import batches
-from nmt import tokenizer
-
-from papers import figures
-from papers import measure
 from capsule_transformer import horizontal_routing, vertical_routing
-from nmt.encoded import encode_pairs
+from nmt import corpus, run_folder
+from nmt.batches import collate
 from nmt.corpus import Corpora, Pairs
-from transformer import PAD
+from nmt.encoded import encode_pairs
 from nmt.evaluate import disagreement_scores
-from transformer import Transformer, TransformerConfig
+from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, save_tokenizer, train_tokenizer
+from papers import figures, measure
+from papers.tables import TABLES
+from transformer import PAD, Transformer, TransformerConfig
 
-PAPER = Path(__file__).resolve().parents[2] / "shared" / "papers" / "li2018-disagreement.txt"
+PAPER = Path(__file__).resolve().parents[3] / "shared" / "papers" / "li2018-disagreement.txt"
 NOUNS = {"man": "Mann", "dog": "Hund", "boy": "Junge"}
 PLACES = {"": "", "in the park": "im Park", "in the park near a house": "im Park bei einem Haus"}
 ENGLISH = [f"a {noun} {verb} {place} .".replace("  ", " ") for noun in NOUNS for verb in ("walks", "runs")
            for place in PLACES]
 GERMAN = [f"ein {noun} {verb} {place} .".replace("  ", " ") for noun in NOUNS.values() for verb in ("geht", "rennt")
           for place in PLACES.values()]
-ROUTED = dict(agg="em", agg_at=("enc:1", "cross:2"), capsules=4, capsule=("enc:1", "dec:2"))
+ROUTED = dict(agg="em", agg_at=("enc:1", "cross:2"), capsules=4, capsule_attention=("enc:1", "dec:2"))
 PLAIN, GU = {"agg": "linear"}, dict(agg="gu-em", agg_at=("enc:2",))
 DYNAMIC = dict(agg="dynamic", agg_at=("dec",), capsules=4)
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return tokenizer.train_tokenizer(ENGLISH + GERMAN, 300, exact=False)
+    return train_tokenizer(ENGLISH + GERMAN, 300, exact=False)
 
 
 def random_model(tokenizer, flags: dict) -> Transformer:
@@ -79,31 +76,40 @@ def folders(tokenizer, tmp_path_factory):
         settings = {"model": asdict(model.config), "data": "toy", "data_dir": "data", "train": prefix, "valid": prefix,
                     "test": prefix, "src": "en", "tgt": "de", "beam": 1, "lenpen": 0.6, "lowercase": False}
         with run_folder.RunFolder(root / name, settings) as folder:
-            tokenizer.save_tokenizer(tokenizer, folder.tokenizer)
+            save_tokenizer(tokenizer, folder.tokenizer)
             run_folder.save(folder.best, {"model": model.state_dict()})
     return root
 
 
 # ---- Disagreement
 
+def published(name: str) -> dict[str, list[float]]:
+    """{row: the numbers of a published table}."""
+    return {row.label: [float(cell) for cell in row.published] for row in TABLES[name].rows}
+
+
 def test_li2018_table5_layers_give_table4():
     """The layers of Table 5, averaged as D and not as exp(D), give Table 4's score of the positions."""
     scores = {row: disagreement_scores({"enc": {"position": [math.log(x) for x in layers]}})["enc"]["position"]
-              for row, layers in analyze.TABLE_5.items()}
+              for row, layers in published("li2018-5").items()}
+    printed = {row: position for row, (_, position, _) in published("li2018-4").items()}
     assert scores["n/a"] == pytest.approx(0.0069, abs=5e-5)
-    for row in ("n/a", "Subspace", "Position"):           # the Output row gives 0.0071, and 0.006 is printed
-        assert round(scores[row], 3) == pytest.approx(analyze.TABLE_4[row][1], abs=1.1e-3), row
-    assert round(sum(analyze.TABLE_5["n/a"]) / 6, 3) != analyze.TABLE_4["n/a"][1]
+    for row in ("n/a", "subspace", "position"):    # the output row gives 0.0071, and 0.006 is printed
+        assert round(scores[row], 3) == pytest.approx(printed[row], abs=1.1e-3), row
+    assert round(sum(published("li2018-5")["n/a"]) / 6, 3) != printed["n/a"]
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the papers are not here")
 def test_published_numbers_are_the_papers():
     text = PAPER.read_text(encoding="utf-8")
-    for row, numbers in analyze.TABLE_4.items():
-        assert re.search(rf"^{row}\t" + r"\t".join(f"{x:.3f}" for x in numbers), text, re.M), row
-    for row, numbers in analyze.TABLE_5.items():
-        name = row if row == "n/a" else f"{row[:3]}."
-        assert re.search(rf"^{re.escape(name)}\t" + r"\t".join(f"{x:.3f}" for x in numbers), text, re.M), row
+    short = {"n/a": "n/a", "subspace": "Sub.", "position": "Pos.", "output": "Out."}
+    for row, numbers in published("li2018-4").items():
+        name = row if row == "n/a" else row.capitalize()
+        cells = "".join(f"\t{x:.3f}" for x in numbers)
+        assert re.search(rf"^{re.escape(name + cells)}", text, re.M), row
+    for row, numbers in published("li2018-5").items():
+        cells = "".join(f"\t{x:.3f}" for x in numbers)
+        assert re.search(rf"^{re.escape(short[row] + cells)}", text, re.M), row
 
 
 def test_li2018_tables_4_and_5_scores(make):
@@ -143,7 +149,7 @@ def test_li2021_fig3_head_vectors(make, component):
     run = make(ROUTED)
     total, words = torch.zeros(2, 4, 4), 0
     for i in range(len(run.encoded)):
-        source, target = batches.collate(run.encoded, [i])
+        source, target = collate(run.encoded, [i])
         with torch.no_grad():
             _, heads = run.model(source, target[:, :-1])
         for word in range(source.shape[1] if component == "enc" else target.shape[1] - 1):
@@ -190,7 +196,7 @@ def test_attention_map(make, component, layer, taken):
     """The weights are the model's own, of that component and layer, the top one by default; tokens on their axes."""
     run = make(ROUTED)
     found = measure.attention_map(run, component, layer, 1)
-    source, target = batches.collate(run.encoded, [1])
+    source, target = collate(run.encoded, [1])
     with torch.no_grad():
         _, heads = run.model(source, target[:, :-1], need_weights=True)
     weights = torch.tensor(found["weights"])                                 # [H, L_q, L_k]
@@ -201,9 +207,9 @@ def test_attention_map(make, component, layer, taken):
         assert found["entropy"][h] == pytest.approx(sum(rows) / len(rows), abs=1e-5)
     for tokens, decoder in ((found["queries"], component != "enc"), (found["keys"], component == "dec")):
         if decoder:                                                          # as the decoder reads it
-            assert tokens[0] == tokenizer.SPECIAL_TOKENS[tokenizer.BOS] and joined(tokens[1:]) == GERMAN[1].replace(" ", "")
+            assert tokens[0] == SPECIAL_TOKENS[BOS] and joined(tokens[1:]) == GERMAN[1].replace(" ", "")
         else:
-            assert tokens[-1] == tokenizer.SPECIAL_TOKENS[tokenizer.EOS] and joined(tokens[:-1]) == ENGLISH[1].replace(" ", "")
+            assert tokens[-1] == SPECIAL_TOKENS[EOS] and joined(tokens[:-1]) == ENGLISH[1].replace(" ", "")
 
 
 @pytest.mark.parametrize("flags", [ROUTED, DYNAMIC, GU], ids=["em", "dynamic", "gu-em"])
@@ -270,7 +276,7 @@ def literal_trace(cast, t):
 def test_coupling_entropy_and_agreement(make, place):
     """Against loops over words, heads and capsules, with a batch of unequal sentences and so padding."""
     run = make(ROUTED)
-    source, target = batches.collate(run.encoded, [0, 2])
+    source, target = collate(run.encoded, [0, 2])
     assert (source == PAD).any() and (target == PAD).any()
     with torch.no_grad(), measure.recorded_logits(run.model) as logits:
         _, heads = run.model(source, target[:, :-1])
@@ -513,13 +519,13 @@ def test_tables_on_the_screen_have_every_number_in_its_place(monkeypatch, tmp_pa
     asked = []
     for name, value in (("scores", scores), ("head_vectors", vectors), ("routing_statistics", places),
                         ("bleu_by_length", lengths), ("sentence_couplings", {"enc:1": "shares"})):
-        monkeypatch.setattr(analyze, name, lambda run, *given, name=name, value=value: asked.append(
+        monkeypatch.setattr(measure, name, lambda run, *given, name=name, value=value: asked.append(
             (name, run.name, *given)) or value)
-    monkeypatch.setattr(analyze, "attention_map", lambda run, *given: asked.append(("attention_map", run.name, *given)) or {
+    monkeypatch.setattr(measure, "attention_map", lambda run, *given: asked.append(("attention_map", run.name, *given)) or {
         "layer": 2, "queries": ["q"], "keys": ["k"], "entropy": entropies[run.name], "weights": []})
-    monkeypatch.setattr(analyze, "project", lambda points: 10 * points)
+    monkeypatch.setattr(measure, "project", lambda points: 10 * points)
     shown = [(runs[0], 5), (runs[1], 6)]
-    found = {part: function(runs, shown, args, tmp_path) for part, function in analyze.PARTS.items()}
+    found = {part: function(runs, shown, args, tmp_path) for part, function in analyze.MEASURES.items()}
 
     out = found["disagreement"][1]
     assert out.splitlines()[3].split() == ["subspace", "position", "output"]
@@ -527,14 +533,14 @@ def test_tables_on_the_screen_have_every_number_in_its_place(monkeypatch, tmp_pa
     assert columns(kinds, "other enc") == ["0.100", "0.200", "0.300"]
     assert columns(layers, "layer") == ["1", "2", "3", "4", "5", "6"]
     assert columns(layers, "other enc") == ["0.600", "0.700", "-", "-", "-", "-"]
-    for row, values in analyze.TABLE_4.items():
-        assert columns(kinds, f"published: {row} (enc)") == [f"{x:.3f}" for x in values]
-    for row, values in analyze.TABLE_5.items():
-        assert columns(layers, f"published: {row} (enc)") == [f"{x:.3f}" for x in values]
+    for row in TABLES["li2018-4"].rows:
+        assert columns(kinds, f"published: {row.label} (enc)") == list(row.published)
+    for row in TABLES["li2018-5"].rows:
+        assert columns(layers, f"published: {row.label} (enc)") == list(row.published)
 
     out = found["heads"][1]
     means = vectors.mean(0)                                                  # [H, d_k]
-    assert "cosine  distance" in out
+    assert ["cosine", "distance"] in [line.split() for line in out.splitlines()]
     for row, heads in (("one mean", means), ("one layer 1", vectors[0]), ("other layer 2", vectors[1])):
         distance = math.dist(*heads.tolist()) / heads.norm(dim=-1).mean().item()
         cosine = torch.cosine_similarity(heads[0], heads[1], dim=0).item()
@@ -571,7 +577,7 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys, monkeypatc
     found = json.loads((tmp_path / "new" / "analysis.json").read_text(encoding="utf-8"))
     assert found.keys() == {"runs", *analyze.PARTS}
     assert f"{found['disagreement']['runs']['plain']['mean']['cross']['output']:.3f}" in out
-    assert "published: Output (enc)" in out and "routed enc:1 vertical" in out
+    assert "published: output (enc)" in out and "routed enc:1 vertical" in out
     assert np.array(found["heads"]["plain"]["points"]).shape == (4, 2)
     one = found["attention"]["routed"]
     assert np.array(one["weights"]).shape == (4, len(one["queries"]), len(one["keys"])) and one["layer"] == 1
@@ -612,7 +618,7 @@ def test_a_run_whose_text_is_gone(folders, tmp_path, capsys):
 
 def test_text_of_known_corpora(folders, monkeypatch):
     for size in ("TOY_TRAIN", "TOY_VALID", "TOY_TEST"):
-        monkeypatch.setattr(data, size, 20)
+        monkeypatch.setattr(corpus, size, 20)
     flags, prefix = Namespace(valid=None, test=None, src=None, tgt=None), str(folders / "text")
     toy = analyze.read_text("run", {"data": "toy", "src": "de"}, flags)      # embedded: there on every machine
     assert (toy.src, toy.tgt) == ("de", "en") and len(toy.test.source) == 20 and toy.train is None

@@ -1,5 +1,7 @@
-"""reproduce.py, plan.py, jobs.py, render.py, paper_tables.py: every row a valid model with the published parameters,
-names that are shared by what is the same, a table that is interrupted, fails and resumes, and RESULTS.md beside results/."""
+"""reproduce.py and papers/: every row a valid model with the published parameters, names that are
+shared by what is the same, a table that is interrupted, fails and resumes, and RESULTS.md beside
+results/."""
+import importlib
 import json
 import math
 import os
@@ -9,21 +11,18 @@ import threading
 import time
 import zlib
 from pathlib import Path
+from dataclasses import dataclass, fields
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-import analyze
-import bench as bench_script
-from papers import jobs
-from papers import plan
-from papers import render
+import nmt.flags
 import reproduce
 import train_mt
-from nmt.flags import UserError
-from nmt.tokenizer import VOCAB_SIZES
-from papers.tables import TABLES
+from nmt.flags import UserError, flag, parse
+from papers import jobs, plan, render
+from papers.tables import TABLES, Row
 from transformer import Transformer, TransformerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,10 +65,14 @@ open(os.path.join(path, "test.hyp"), "w").write(("a b c d e %s\\n" % flags["--na
 """
 
 
+def settings_of(*flags):
+    """The settings of reproduce.py with these flags."""
+    return parse(reproduce.Settings, list(flags), "reproduce.py", "")
+
+
 def given(*flags):
     """What reproduce.py passes on of these flags."""
-    args = vars(reproduce.parser().parse_args(list(flags)))
-    return {key: value for key, value in args.items() if key not in reproduce.OWN}
+    return reproduce.given_of(settings_of(*flags))
 
 
 def runs(name, *flags, seeds=(1,)):
@@ -81,6 +84,11 @@ def write_metrics(path, *rows):
     """The metrics.jsonl of a run's folder."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def vars_of(config) -> dict:
+    """{field: value} of a configuration."""
+    return {field.name: getattr(config, field.name) for field in fields(config)}
 
 
 def count(config):
@@ -95,16 +103,25 @@ def count(config):
 def test_every_row_parses_to_a_valid_model(scale):
     built = set()
     for name in TRAINED:
-        for row, found in plan.plan(TABLES[name], given(*scale), (1, 2)):
+        # a row of "all" sets heads, another the FFN's width: nobody else may
+        words = scale[:4] + scale[8:] if scale == MINUTE and name == "all" else scale
+        for row, found in plan.plan(TABLES[name], given(*words), (1, 2)):
             assert len(found) == (0 if row.flags is None else 2)
-            for job in found:
-                args = plan.flags_parser().parse_args([*job.flags, "--name", job.name])
-                config = TransformerConfig.from_flags(args, vocab_size=100)
-                assert plan.mechanism_flags(config) == job.mechanisms          # the one spelling says what the row says
-                assert args.average == 0 and args.seed == job.seed
+            for job in found[1:]:
+                assert "--average" not in job.flags
+                again = plan.completed([*job.flags, "--name", job.name])
+                config = again.model_config(vocab_size=1)
+                # the one spelling says what the row says, and nothing of a row is lost on the way
+                assert plan.mechanisms(config) == plan.mechanisms(job.config)
+                assert plan.mechanism_flags(config) == plan.mechanism_flags(job.config)
+                for name, value in vars(job.settings).items():
+                    if name not in {*vars(config), "arch", "name", "seed", "given"}:
+                        assert getattr(again, name) == value, name
+                for name in plan.SIZES:
+                    assert getattr(config, name) == getattr(job.config, name), name
                 if scale == MINUTE and row.size == "base" and str(job.mechanisms) not in built:
                     built.add(str(job.mechanisms))
-                    count(config)
+                    count(TransformerConfig(**{**vars_of(config), "vocab_size": 100}))
 
 
 def test_published_cells_fit_their_columns_and_footnotes():
@@ -172,12 +189,10 @@ def test_published_averages_are_means():
             assert abs(sum(tasks) / len(tasks) - average) < 0.0151, row.label
 
 
-def test_numbers_published_twice_are_the_same():
-    """In analyze.py and in bench.py; and what a paper takes from another, or from another table of its own."""
-    for i, (name, values) in enumerate(analyze.TABLE_4.items()):
-        assert TABLES["li2018-4"].rows[i].published == tuple(f"{x:.3f}" for x in values), name
-        assert TABLES["li2018-5"].rows[i].published == tuple(f"{x:.3f}" for x in analyze.TABLE_5[name]), name
-    speed = {name: list(printed(name, "steps/s").values()) for name in ("li2018-1", "li2018-2", "li2019-2", "li2019-3")}
+def test_speeds_of_bench_are_the_published_ones():
+    import bench
+    speed = {name: list(printed(name, "steps/s").values()) for name in (
+        "li2018-1", "li2018-2", "li2019-2", "li2019-3")}
     decoded = list(printed("li2019-2", "decoded/s").values())
     ratios = {"reg-output": (speed["li2018-2"][4] / speed["li2018-2"][0], None),
               "reg-enc": (speed["li2018-1"][6] / speed["li2018-1"][0], None),
@@ -186,16 +201,24 @@ def test_numbers_published_twice_are_the_same():
               "em-low": (speed["li2019-3"][4] / speed["li2019-3"][0], None),
               "em-all": (speed["li2019-2"][6] / speed["li2019-2"][0], decoded[6] / decoded[0])}
     for name, (training, decoding) in ratios.items():
-        row = bench_script.table_rows()[name]
-        assert abs(row.training - training) < 0.0051 and (row.decoding is None) == (decoding is None), name
+        row = bench.table_rows()[name]
+        assert abs(row.training - training) < 0.0051, name
+        assert (row.decoding is None) == (decoding is None), name
         assert decoding is None or abs(row.decoding - decoding) < 0.0051, name
-    assert printed("li2018-1", "BLEU") == printed("li2021-1", "BLEU") and printed("li2018-2", "BLEU") == printed("li2021-2", "BLEU")
-    bleu = {name: list(printed(name, "BLEU").values()) for name in ("li2018-1", "li2018-2", "li2019-2", "li2019-3", "duan-2",
-                                                                    "duan-3", "duan-4")}
-    assert bleu["li2018-1"][::3][:2] == bleu["li2018-2"][:2] and bleu["li2019-2"][::2][:2] == bleu["li2019-3"][:2]
+
+
+def test_numbers_published_twice_are_the_same():
+    """What a paper takes from another, or from another table of its own."""
+    assert printed("li2018-1", "BLEU") == printed("li2021-1", "BLEU")
+    assert printed("li2018-2", "BLEU") == printed("li2021-2", "BLEU")
+    bleu = {name: list(printed(name, "BLEU").values()) for name in (
+        "li2018-1", "li2018-2", "li2019-2", "li2019-3", "duan-2", "duan-3", "duan-4")}
+    assert bleu["li2018-1"][::3][:2] == bleu["li2018-2"][:2]
+    assert bleu["li2019-2"][::2][:2] == bleu["li2019-3"][:2]
     assert bleu["duan-2"][:2] == bleu["duan-3"][::3] == bleu["duan-4"][::3]
     main = TABLES["li2018-3"].rows
-    assert main[5].published[1] == "24.13" and [row.published[1].strip("↑") for row in main[5:7]] == [
+    assert main[5].published[1] == "24.13"
+    assert [row.published[1].strip("↑") for row in main[5:7]] == [
         TABLES["li2018-2"].rows[0].published[1], TABLES["li2018-2"].rows[4].published[1]]
 
 
@@ -212,9 +235,9 @@ def test_numbers_published_twice_are_the_same():
     ("li2018-4", ["", "--reg subspace --reg-at enc", "--reg position --reg-at enc", "--reg output --reg-at enc"]),
     ("li2021-5", ["", "--reg output --reg-at enc cross dec", "--agg em --agg-at enc:1-2",
                   "--agg em --agg-at enc:1-2 --reg output --reg-at enc cross dec"] * 2),
-    ("duan-2", ["", "--capsule enc", "--capsule dec", "--capsule enc dec"]),
-    ("duan-3", ["", "--capsule enc --capsule-parts vertical", "--capsule enc --capsule-parts horizontal", "--capsule enc"]),
-    ("duan-4", ["", "--capsule enc:1-3", "--capsule enc:4-6", "--capsule enc"]),
+    ("duan-2", ["", "--capsule-attention enc", "--capsule-attention dec", "--capsule-attention enc dec"]),
+    ("duan-3", ["", "--capsule-attention enc --capsule-parts vertical", "--capsule-attention enc --capsule-parts horizontal", "--capsule-attention enc"]),
+    ("duan-4", ["", "--capsule-attention enc:1-3", "--capsule-attention enc:4-6", "--capsule-attention enc"]),
     ("gu-1", ["", "--agg gu-dynamic --agg-at cross:6 dec:6", "--agg gu-em --agg-at cross:6 dec:6"]),
     ("gu-3", ["", *(f"--agg gu-em --agg-at {at}" for at in (
         "enc:1", "enc:1-2", "enc:5-6", "cross:1", "cross:6", "cross:5-6", "dec:1", "dec:6", "dec:5-6", "cross:6 dec:6",
@@ -225,14 +248,13 @@ def test_rows_are_the_mechanisms_that_the_papers_name(name, wanted):
 
 
 def test_scripts_know_the_models_of_their_tables():
-    import logic
     for name, table in TABLES.items():
-        if table.kind == "logic":
-            assert all(row.flags in logic.MODELS for row in table.rows)
-            logic.parser().parse_args(reproduce.script_run(name, SimpleNamespace(seeds=[1, 2])).flags)
-        elif table.kind == "probe" and (ROOT / "probe.py").exists():
-            import probe
-            probe.parser().parse_args(reproduce.script_run(name, SimpleNamespace(seeds=[1, 2])).flags)
+        if table.kind in ("logic", "probe"):
+            script = importlib.import_module(table.kind)
+            job = reproduce.script_job(name, SimpleNamespace(seeds=[1, 2]))
+            settings = parse(script.Settings, job.flags, job.script, "")
+            assert list(settings.models) == [row.flags for row in table.rows]
+            assert list(settings.seeds) == [1, 2] and job.script == f"{table.kind}.py"
 
 
 @pytest.mark.parametrize("name, column", [("li2019-2", 0), ("li2019-3", 0), ("li2019-4", 0), ("li2021-3", 0), ("li2021-4", 0),
@@ -244,7 +266,7 @@ def test_parameters_are_the_published_ones(name, column):
         text = row.published[column]
         if not jobs or text is None or "[" in text:
             continue
-        count_here = count(TransformerConfig(**{**vars(jobs[0].config), "vocab_size": 32_000}))
+        count_here = count(TransformerConfig(**{**vars_of(jobs[0].config), "vocab_size": 32_000}))
         digits = len(text.partition(".")[2]) - 1
         value = float(re.match(r"\+?([\d.]+)M", text)[1])
         if row.flags == "":
@@ -259,7 +281,7 @@ def test_parameters_are_the_published_ones(name, column):
 
 def test_duan_adds_1632_parameters_to_the_big_model():
     big = [jobs[0].config for row, jobs in plan.plan(TABLES["duan-1"], given("--arch", "base"), (1,)) if row.size == "big"]
-    plain, capsule = (count(TransformerConfig(**{**vars(c), "vocab_size": 100})) for c in big)
+    plain, capsule = (count(TransformerConfig(**{**vars_of(c), "vocab_size": 100})) for c in big)
     assert capsule - plain == 1632
 
 
@@ -308,15 +330,67 @@ def test_names_follow_what_matters():
 
 
 @pytest.mark.parametrize("flags, wanted", [
-    ("--agg em", "--agg em --agg-at enc:1-2"), ("--agg em --agg-at enc:2 enc:1 --capsules 128", "--agg em --agg-at enc:1-2"),
-    ("--agg gu-em --capsules 4", "--agg gu-em --agg-at cross:4 dec:4"), ("--reg output --reg-weight 0", ""),
+    ("--agg em", "--agg em --agg-at enc:1-2"),
+    ("--agg em --agg-at enc:2 enc:1 --capsules 128", "--agg em --agg-at enc:1-2"),
+    ("--agg gu-em --capsules 4", "--agg gu-em --agg-at cross:4 dec:4"),
+    ("--reg output --reg-weight 0", ""),
     ("--reg position output --reg-at enc:1-4", "--reg output position --reg-at enc"),
-    ("--capsule dec --capsule-parts vertical", "--capsule dec"), ("--iterations 5", ""),
-    ("--capsule enc:1,3 --iterations 2", "--capsule enc:1,3 --iterations 2"),
-    ("--capsule enc --capsule-parts horizontal vertical", "--capsule enc")])
+    ("--reg output --reg-weight enc=0.5 dec=2", "--reg output --reg-at enc cross dec --reg-weight "
+     "enc=0.5 dec=2.0"),
+    ("--agg em --no-em-activations", "--agg em --agg-at enc:1-2 --no-em-activations"),
+    ("--capsule dec --capsule-parts vertical", "--capsule-attention dec"),
+    ("--capsule enc:1,3 --iterations 2", "--iterations 2 --capsule-attention enc:1,3"),
+    ("--capsule enc:1-2,4", "--capsule-attention enc:1-2,4"),
+    ("--capsule enc --capsule-parts horizontal vertical", "--capsule-attention enc")])
 def test_one_spelling(flags, wanted):
-    config = TransformerConfig.from_flags(plan.completed(flags.split()), vocab_size=1)
+    config = plan.completed(flags.split()).model_config(vocab_size=1)
     assert " ".join(plan.mechanism_flags(config)) == wanted
+
+
+# ---- A mechanism that is added later
+
+@dataclass
+class GatedConfig(TransformerConfig):
+    """A model with a field that none of the files here has heard of."""
+    gate: tuple[str, ...] = ()
+
+
+@dataclass
+class GatedSettings(train_mt.Settings):
+    """Its flag."""
+    gate: tuple[str, ...] = flag((), "where", "gates", choices=("enc", "dec"))
+
+
+@pytest.fixture
+def gated(monkeypatch):
+    """A project whose TransformerConfig has one more field, and a table of models with it."""
+    monkeypatch.setattr(nmt.flags, "TransformerConfig", GatedConfig)
+    monkeypatch.setattr(plan, "TransformerConfig", GatedConfig)
+    return TABLES["squared"]._replace(rows=(
+        Row("baseline", ""), Row("gate", "--gate enc"), Row("two gates", "--gate enc dec"),
+        Row("gate and EM", "--agg em --gate dec")))
+
+
+def test_a_new_mechanism_has_runs_of_its_own(gated, monkeypatch):
+    monkeypatch.setattr(train_mt, "Settings", GatedSettings)
+    found = [jobs[0] for _, jobs in plan.plan(gated, {}, (1,))]
+    assert [" ".join(job.mechanisms) for job in found] == [
+        "", "--gate enc", "--gate enc dec", "--agg em --agg-at enc:1-2 --gate dec"]
+    assert len({job.name for job in found}) == 4
+    assert found[0].name == runs("squared")[0][0].name                       # the baseline's own
+    assert all(word in job.name for job, word in zip(found[1:], ("-gate-", "-gate-", "-em-gate-")))
+    for job in found:
+        again = plan.completed(job.flags).model_config(vocab_size=1)
+        assert again.gate == job.config.gate and again.agg == job.config.agg
+    monkeypatch.setattr(reproduce.train_mt, "Settings", GatedSettings)
+    assert "gate" in plan.rows_own()                     # no flag of the whole table
+
+
+def test_a_field_without_a_flag_is_an_error(gated):
+    """It would be lost on the way to train_mt.py, and the row take the baseline's score."""
+    with pytest.raises(UserError, match="TransformerConfig.gate has no flag"):
+        plan.mechanism_flags(GatedConfig(100, gate=("enc",)))
+    assert plan.mechanism_flags(GatedConfig(100)) == []
 
 
 def test_paper_settings_for_chinese_only():
@@ -328,26 +402,40 @@ def test_paper_settings_for_chinese_only():
     assert "--max-length" not in flags("li2018-1", *zh)
 
 
-# ---- The list, how long it takes
+def test_options_for_all_reach_the_rows_that_have_a_use_for_them():
+    found = {row.label: jobs[0] for row, jobs in plan.plan(
+        TABLES["main"], given("--iterations", "2", "--reg-weight", "0.5"), (1,))}
+    assert found["baseline"].mechanisms == [] and found["EM routing"].config.iterations == 2
+    assert found["Capsule-Transformer"].config.iterations == 2
+    both = found["EM + output disagreement (Li 2021)"].config
+    assert (both.iterations, both.reg_weight) == (2, 0.5)
+    weights = given("--reg-weight", "enc=0.5")
+    assert plan.plan(TABLES["li2018-1"], weights, (1,))[3][1][0].config.reg_weight == {"enc": 0.5}
+
+
+def test_an_option_that_no_row_has_a_use_for_is_refused(capsys):
+    assert reproduce.main(["li2018-1", "--iterations", "2", "--dry-run"]) == 2
+    error = capsys.readouterr().err
+    assert "--iterations" in error and error.count("\n") == 1
+    assert reproduce.main(["li2018-1", "duan-2", "--iterations", "2", "--dry-run"]) == 0
+
+
+# ---- The list
 
 def test_list_names_every_table(capsys):
     assert reproduce.main(["--list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(TABLES)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(TABLES)
 
 
-def test_how_long_a_run_takes_at_first_guess(tmp_path):
-    """At the speed logged last; else 6 x parameters x tokens operations, and no less than a pace per step."""
-    job, cpu = runs("all", "--steps", "10", "--accumulate", "3", "--max-tokens", "200")[5][0], torch.device("cpu")
-    parameters = count(TransformerConfig(**{**vars(job.config), "vocab_size": VOCAB_SIZES["toy"]}))
-    assert reproduce.guess(job, tmp_path, cpu) == pytest.approx(max(6 * parameters * 6000 / 40e9, 0.5))
-    long = runs("all", "--steps", "10", "--max-tokens", "2000000")[0][0]
-    parameters = count(TransformerConfig(**{**vars(long.config), "vocab_size": VOCAB_SIZES["toy"]}))
-    assert reproduce.guess(long, tmp_path, cpu) == pytest.approx(6 * parameters * 2e7 / 40e9)
-    assert reproduce.guess(job, tmp_path, torch.device("cuda")) is None
-    assert reproduce.guess(reproduce.script_run("li2021-fig4", SimpleNamespace(seeds=[1])), tmp_path, cpu) is None
-    write_metrics(tmp_path / job.name, *({"step": step, "loss": 1.0, "tokens_per_second": speed} for step, speed in
-                                         ((1, 10.0), (2, 50.0))))
-    assert reproduce.guess(job, tmp_path, cpu) == 6000 / 50
+def test_dry_run_names_the_rows(tmp_path, capsys):
+    job = runs("duan-3")[1][0]
+    write_metrics(tmp_path / job.name, {"step": 7, "loss": 1.0}, {"step": 9, "loss": 0.5})
+    (tmp_path / job.name / "metrics.jsonl").open("a").write('{"step": 10, "lo')    # it was killed
+    assert reproduce.main(["duan-3", "--dry-run", "--runs", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == f"2 vertical, seed 1: missing, begun: step 9 ({job.name})"
+    assert lines[-1] == "4 of 4 runs are missing" and len(lines) == 5
 
 
 # ---- Training and measuring, with a training that takes no time
@@ -390,7 +478,8 @@ def test_a_failed_row_is_told_and_the_others_go_on(bench, capsys):
     (bench.runs / f"{broken}.fail").touch()
     assert bench.main("duan-3", "--jobs", "2") == 2
     out = capsys.readouterr()
-    assert f"{broken}: failed (exit status 2): train_mt.py: error: the disk is full" in out.out
+    assert ("2 vertical, seed 1: failed (exit status 2): train_mt.py: error: the disk is full (all of "
+            f"it: {bench.runs / broken}.log)") in out.out
     assert out.err.startswith("reproduce.py: error: 1 of 4 runs failed") and out.err.count("\n") == 1
     assert len(list(bench.runs.glob("*/metrics.jsonl"))) == 3 and "Duan 2020 Table 3" in out.out
     (bench.runs / f"{broken}.fail").unlink()
@@ -437,7 +526,7 @@ def test_environment(monkeypatch):
 def measured_runs(tmp_path):
     """The rows of li2018-3 with runs of seeds 3 and 5 in a folder, every number of every run another; base with seed 5 is
     not finished, and one row is validated equally well twice."""
-    args = reproduce.parser().parse_args(["li2018-3", "--lowercase", "--seeds", "3", "5", "--runs", str(tmp_path)])
+    args = settings_of("li2018-3", "--lowercase", "--seeds", "3", "5", "--runs", str(tmp_path))
     rows, number = plan.plan(TABLES["li2018-3"], given("--lowercase"), (3, 5)), 0
     for _, jobs_of_row in rows:
         for job in jobs_of_row:
@@ -490,7 +579,7 @@ def test_translations_are_made_once_by_the_best_checkpoint(measured_runs, monkey
     path.write_text("of another set\n")
     monkeypatch.setattr(reproduce, "load_run", lambda *given: asked.append(given) or ("model", "tokenizer", {
         "beam": 3, "lenpen": 0.25, "lowercase": True, "amp": False}))
-    monkeypatch.setattr(reproduce.evaluate, "bleu", lambda *given: asked.append(given) or (["u", "v"], 1.0, "s", 2.0))
+    monkeypatch.setattr(reproduce, "bleu", lambda *given: asked.append(given) or (["u", "v"], 1.0, "s", 2.0))
     for _ in range(2):
         assert reproduce.hypotheses(job, args.runs, pairs, "cpu") == ["u", "v"]
     assert asked == [(path.parent, "best", "cpu"), ("model", "tokenizer", pairs, 3, 0.25, True, False)]
@@ -500,7 +589,7 @@ def test_translations_are_made_once_by_the_best_checkpoint(measured_runs, monkey
 def cells_of(markdown: str) -> list[list[str]]:
     """The rows of a Markdown table as cells, its rule left out."""
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if not line.startswith("|--")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if not line.startswith("|:-")]
 
 
 def made_up(seed, bleu, parameters, tokens, sentences, p=None):
@@ -517,7 +606,7 @@ def test_a_table_has_every_number_in_its_column():
             "big": [made_up(1, 40.0, 9000, 50.0, 5.0)], "big + Disagreement": [made_up(1, 38.5, 8999, 60.0, 4.0, 0.5)]}
     stored = {"rows": [{"label": row.label, "flags": row.flags, "runs": runs.get(row.label, [])}
                        for row in TABLES["li2018-3"].rows]}
-    header, *rows = render.body(stored, TABLES["li2018-3"])
+    header, *rows = render.body(stored, TABLES["li2018-3"], TABLES["li2018-3"].rows)
     assert header == ["", "flags", "parameters", "tokens/s", "sentences/s", "BLEU", "Δ", "p", "paper: Zh-En steps/s",
                       "paper: Zh-En BLEU", "paper: En-De steps/s", "paper: En-De BLEU"]
     assert rows[0] == ["Wu et al. 2016, GNMT", "quoted", *[""] * 6, "–", "–", "–", "26.30"]
@@ -536,7 +625,7 @@ def test_tables_of_scores_have_every_number_in_its_column():
             {"scores": {kind: i / 10 + j / 100 + seed / 1000 for j, kind in enumerate(("subspace", "position", "output"))},
              "layers": [i / 10 + j / 100 + seed / 1000 for j in range(3)]} for seed in (1, 3)]}
             for i, row in enumerate(TABLES[name].rows)]
-        found = render.body({"rows": rows}, TABLES[name])
+        found = render.body({"rows": rows}, TABLES[name], TABLES[name].rows)
         assert found[0][2:5] == header
         for i, (row, cells) in enumerate(zip(TABLES[name].rows, found[1:])):
             assert cells == [row.label, f"`{row.flags}`" if row.flags else "", *(
@@ -644,9 +733,10 @@ def test_logic_and_bench_files_are_rendered(tmp_path):
 @pytest.mark.parametrize("text, value", [("24.13", 24.13), ("28.26⇑", 28.26), ("47.97*", 47.97), ("88M", None), ("+0.65", None),
                                          ("-", None), (None, None), ("45.70 (+0.75) [2]", None), ("27.98 [1]", 27.98)])
 def test_number_of_a_published_cell(text, value):
-    assert render.number(text) == value
+    assert render.printed_number(text) == value
 
 
 def test_markdown_escapes_and_aligns():
     lines = render.markdown([["", "flags", "BLEU"], ["a|b", "`x`", "1.00"], ["c", "", "10.00"]]).splitlines()
-    assert len({len(line) for line in lines}) == 1 and "a\\|b" in lines[2] and lines[1].endswith(":|")
+    assert len({len(line) for line in lines}) == 1 and "a\\|b" in lines[2]
+    assert lines[1].endswith("-:|") and lines[1].startswith("|:-")
