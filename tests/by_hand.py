@@ -124,9 +124,9 @@ def vertical_routing(E: Tensor, weight: Tensor, bias: Tensor, T: int) -> Tensor:
     votes = E.tolist()                                           # V_{h→l} = e_{l,h}, Eq. 8
     omega, _, B = dynamic_routing(votes, T, normalize=False)     # Eq. 9
     total = [sum(B[h]) for h in range(H)]
-    Lambda = [dot(weight[h].tolist(), total) + float(bias[h]) for h in range(H)]             # Eq. 11
+    Lambda = [dot(weight[h].tolist(), total) + float(bias[h]) for h in range(H)]            # Eq. 11
     share = softmax(Lambda)
-    scaled = [[[share[h] * v for v in omega[l]] for l in range(L)] for h in range(H)]        # Eq. 10
+    scaled = [[[share[h] * v for v in omega[l]] for l in range(L)] for h in range(H)]       # Eq. 10
     return torch.tensor(scaled, dtype=torch.float64)
 
 

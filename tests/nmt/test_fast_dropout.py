@@ -1,4 +1,5 @@
 """Tests of nmt/fast_dropout.py: its rate, its randomness, and that all else is as without it."""
+
 import copy
 
 import pytest
@@ -28,13 +29,16 @@ def ids():
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_noise_has_its_rate_and_keeps_the_mean(rate, dtype):
-    """Zeros are binomial: a million draws tell 0.1 from 0.101; also in each of the four places of a word."""
+    """Zeros are binomial: a million draws tell 0.1 from 0.101; also in each of the four places of
+    a word."""
     noise = fast_dropout.noise(torch.Size((1000, 1001)), rate, dtype)
     assert noise.shape == (1000, 1001) and noise.dtype == dtype
     values = noise.unique()
     assert values.tolist() == [0, torch.ones((), dtype=dtype).div(1 - rate).item()]
     zeros = (noise == 0).flatten().double()
-    assert zeros.mean().item() == pytest.approx(rate, abs=5 * (rate * (1 - rate) / zeros.numel()) ** 0.5)
+    assert zeros.mean().item() == pytest.approx(
+        rate, abs=5 * (rate * (1 - rate) / zeros.numel()) ** 0.5
+    )
     for place in range(4):
         assert zeros[place::4].mean().item() == pytest.approx(rate, abs=0.005)
 
@@ -42,7 +46,8 @@ def test_noise_has_its_rate_and_keeps_the_mean(rate, dtype):
 def test_neighbours_are_independent():
     zeros = (fast_dropout.noise(torch.Size((4_000_000,)), 0.5, torch.float32) == 0).float() - 0.5
     for distance in range(1, 9):
-        assert (4 * zeros[distance:] * zeros[:-distance]).mean().abs() < 0.0025          # five standard deviations
+        # five standard deviations
+        assert (4 * zeros[distance:] * zeros[:-distance]).mean().abs() < 0.0025
 
 
 def test_it_comes_from_torchs_generator():
@@ -57,7 +62,9 @@ def test_it_comes_from_torchs_generator():
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_without_chance_nothing_changes(norm, monkeypatch):
-    """Every site, with a fixed pattern in the place of the noise: F.dropout's and the fast one's are the same model."""
+    """Every site, with a fixed pattern in the place of the noise: F.dropout's and the fast one's
+    are the same model."""
+
     def pattern(x):
         return 1 + 0.5 * torch.sin(torch.arange(x.numel(), dtype=x.dtype)).view(x.shape)
 
@@ -69,7 +76,7 @@ def test_without_chance_nothing_changes(norm, monkeypatch):
     monkeypatch.setattr(fast_dropout, "dropout", lambda x, rate, training: fixed(x, rate, training))
     monkeypatch.setattr(F, "dropout", fixed)
     found, _ = fast(source, target)
-    expected, _ = plain(source, target, need_weights=True)                   # the path that calls F.dropout
+    expected, _ = plain(source, target, need_weights=True)  # the path that calls F.dropout
     torch.testing.assert_close(found[target != 0], expected[target != 0], rtol=1e-10, atol=1e-12)
 
 
@@ -100,7 +107,14 @@ def test_attention_is_the_fused_one(shape, causal, monkeypatch):
     for attention in (plain.eval(), fast):
         x = torch.linspace(-1, 1, 80, dtype=torch.float64).view(2, 5, 8).requires_grad_()
         out, _ = attention(x, x, mask, causal=causal)
-        results.append((out, *torch.autograd.grad((out * out.detach().cos()).sum(), [x, attention.in_proj.weight])))
+        results.append(
+            (
+                out,
+                *torch.autograd.grad(
+                    (out * out.detach().cos()).sum(), [x, attention.in_proj.weight]
+                ),
+            )
+        )
     for found, expected in zip(*results):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
