@@ -536,8 +536,8 @@ def test_flags_round_trip():
     )
     argv = (
         "--arch tiny --heads 8 --layers 3 --dropout 0.25 --norm post --iterations 2 "
-        "--capsules 16 --agg em --agg-at enc:1-2 cross:3 --reg output position --reg-at enc dec:2 --reg-weight 0.5 "
-        "--capsule enc:1-3 dec --capsule-parts horizontal"
+        "--capsules 16 --agg em --agg-at enc:1-2 cross:3 --reg output position "
+        "--reg-at enc dec:2 --reg-weight 0.5 --capsule enc:1-3 dec --capsule-parts horizontal"
     ).split()
     assert flags(*argv) == TransformerConfig(
         vocab_size=13,
