@@ -129,7 +129,8 @@ class TransformerConfig:
         for name, remedy in unused.items():
             value = getattr(self, name)
             if value != getattr(type(self), name):
-                raise ValueError(f"{name}={value} is not used: it takes {remedy}")
+                shown = " ".join(value) if isinstance(value, tuple) else value
+                raise ValueError(f"{name}={shown} is not used: it takes {remedy}")
         if not self.capsule_parts:
             raise ValueError(f"capsule_parts= is empty: choose from {', '.join(PARTS)}")
         if self.coupling == "random" and self.iterations != 3 and not self.capsule_attention:
