@@ -39,7 +39,8 @@ def call(script: str, argv, capsys) -> tuple[int, str, str]:
 
 
 def refused(script: str, argv, capsys, *words) -> None:
-    """Asserts that main refuses argv: status 2, one line on stderr that starts with the script and holds the words."""
+    """Asserts that main refuses argv: status 2, one line on stderr that starts with the script and
+    holds the words."""
     status, _, error = call(script, argv, capsys)
     assert status == 2 and error.count("\n") == 1, (status, error)
     assert error.startswith(f"{script}.py: error: "), error
@@ -49,8 +50,8 @@ def refused(script: str, argv, capsys, *words) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """The folder of all bad files. It holds a sound run and damaged copies of it; one of them is at work. All of it is
-    the same at the end."""
+    """The folder of all bad files. It holds a sound run and damaged copies of it; one of them is at
+    work. All of it is the same at the end."""
     folder = tmp_path_factory.mktemp("place")
     with contextlib.chdir(folder):
         bad_files.make(folder, lambda name: train_mt.main(shlex.split(RESUME + name)))
@@ -92,13 +93,18 @@ CASES = {
     "a layer that does not exist": ("train_mt", TRAIN + "--agg em --agg-at enc:9", "--agg-at enc:9", "enc:1"),
     "a place that is none": ("train_mt", TRAIN + "--agg em --agg-at top", "--agg-at top", "enc, cross, dec"),
     "layers backwards": ("train_mt", TRAIN + "--agg em --agg-at enc:2-1", "--agg-at enc:2-1"),
-    "capsules in the cross-attention": ("train_mt", TRAIN + "--capsule cross", "--capsule cross", "enc, dec"),
+    "capsules in the cross-attention": ("train_mt", TRAIN + "--capsule cross", "--capsule-attention cross", "enc, dec"),
     "heads that do not divide": ("train_mt", TRAIN + "--heads 3", "--heads 3 does not divide --d-model 16"),
     "capsules that do not divide": ("train_mt", TRAIN + "--agg em --capsules 7", "--capsules 7 does not divide"),
     "an odd width": ("train_mt", TRAIN + "--d-model 15 --heads 1", "--d-model 15 must be even"),
-    "a place without its mechanism": ("train_mt", TRAIN + "--agg-at enc", "--agg-at", "--agg other than linear"),
-    "capsules without routing": ("train_mt", TRAIN + "--capsules 4", "--capsules", "--agg other than linear"),
-    "a regularizer's place alone": ("train_mt", TRAIN + "--reg-at enc", "--reg-at", "--reg"),
+    "a place without its mechanism": ("train_mt", TRAIN + "--agg-at enc", "--agg-at", "it takes --agg em"),
+    "capsules without routing": ("train_mt", TRAIN + "--capsules 4", "--capsules 4", "it takes --agg em"),
+    "a regularizer's place alone": ("train_mt", TRAIN + "--reg-at enc", "--reg-at", "--reg output"),
+    "a regularizer's weight alone": ("train_mt", TRAIN + "--reg-weight 2", "--reg-weight 2", "--reg output"),
+    "two kinds of weights": ("train_mt", TRAIN + "--reg output --reg-weight 1 dec=2", "--reg-weight", "enc=1"),
+    "iterations of nothing": ("train_mt", TRAIN + "--iterations 2", "--iterations 2", "--agg em"),
+    "parts of no capsule": ("train_mt", TRAIN + "--capsule-parts vertical", "--capsule-parts", "--capsule-attention"),
+    "EM without EM": ("train_mt", TRAIN + "--agg dynamic --em-gradient full", "--em-gradient full", "--agg em"),
     "a model larger than the memory": ("train_mt", TRAIN + "--layers 9 --d-model 65536", "GiB", "--d-model"),
     "no such GPU": ("train_mt", TRAIN + f"--device {NO_GPU}", f"--device {NO_GPU}", "choose cpu or auto"),
     "no such device": ("train_mt", TRAIN + "--device moon", "--device moon", "auto, cpu, cuda"),
