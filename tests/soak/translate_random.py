@@ -25,8 +25,9 @@ import toy
 import translate
 from nmt.tokenizer import train_tokenizer
 
-# What a decoder, a terminal or `str.splitlines` may stumble over: NUL and other controls, line and paragraph
-# separators, direction marks, byte-order marks, joiners, noncharacters, the names of special tokens.
+# What a decoder, a terminal or `str.splitlines` may stumble over: NUL and other controls, line and
+# paragraph separators, direction marks, byte-order marks, joiners, noncharacters, the names of
+# special tokens.
 ODD = [
     "\0",
     "\x07",
@@ -158,7 +159,7 @@ def main(count: int = 10_000, seed: int = 0) -> int:
         counts = check(lines, (folder / "out").read_bytes())
     characters = len(set().union(*lines))
     print(
-        f"{count:,} lines of {characters:,} different characters in, {counts['lines']:,} lines out: "
+        f"{count:,} lines of {characters:,} different characters in, {counts['lines']:,} out: "
         + ", ".join(f"{n:,} {what}" for what, n in counts.items() if what != "lines")
         + f"; {time.perf_counter() - started:.0f} s"
     )
