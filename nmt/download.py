@@ -213,15 +213,16 @@ def download(archive: Archive, name: str, file) -> str:
     """Writes what the source sends to a file; returns its SHA-256."""
     digest = hashlib.sha256()
     shown = sys.stderr.isatty()
-    if not shown:
-        megabytes = archive.size / 1e6
-        print(f"downloading {archive.url} ({megabytes:.1f} MB)", file=sys.stderr, flush=True)
-    bar = tqdm(total=archive.size, unit="B", unit_scale=True, desc=name, disable=not shown)
-    with urllib.request.urlopen(archive.url, timeout=60) as response, bar:
-        while block := response.read(1 << 20):
-            digest.update(block)
-            file.write(block)
-            bar.update(len(block))
+    with urllib.request.urlopen(archive.url, timeout=60) as response:
+        if not shown:
+            megabytes = archive.size / 1e6
+            print(f"downloading {archive.url} ({megabytes:.1f} MB)", file=sys.stderr, flush=True)
+        bar = tqdm(total=archive.size, unit="B", unit_scale=True, desc=name, disable=not shown)
+        with bar:
+            while block := response.read(1 << 20):
+                digest.update(block)
+                file.write(block)
+                bar.update(len(block))
     return digest.hexdigest()
 
 

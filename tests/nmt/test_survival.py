@@ -1,5 +1,6 @@
-"""What a person relies on after starting a long training run: whole runs that are interrupted, starved of disk space,
-moved, fed with infinite losses. Each ends bit-identical to one left alone, or with its last good checkpoint."""
+"""What a person relies on after starting a long training run: whole runs that are interrupted,
+starved of disk space, moved, fed with infinite losses. Each ends bit-identical to one left alone,
+or with its last good checkpoint."""
 import ast
 import json
 import os
@@ -17,10 +18,13 @@ import train_mt
 import translate
 from nmt import run_folder
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="elsewhere os.kill ends the tests themselves")
+pytestmark = pytest.mark.skipif(
+    os.name != "posix", reason="elsewhere os.kill ends the tests themselves"
+)
 ROOT = Path(__file__).resolve().parents[2]
-FLAGS = """--src en --tgt de --device cpu --layers 1 --d-model 16 --heads 2 --d-ff 16 --vocab-size 300 --max-tokens 160
-    --dropout 0.1 --accumulate 2 --steps 8 --eval-every 4 --log-every 3 --warmup 10 --average 2 --beam 1""".split()
+FLAGS = """--src en --tgt de --device cpu --layers 1 --d-model 16 --heads 2 --d-ff 16 --vocab-size 300
+    --max-tokens 160 --dropout 0.1 --accumulate 2 --steps 8 --eval-every 4 --log-every 3 --warmup 10
+    --average 2 --beam 1""".split()
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +64,9 @@ def interrupt(argv, step: int, number, monkeypatch) -> int:
 
 
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_the_run_resumes_exactly(argv, whole, tmp_path, monkeypatch, capsys, number, status):
+def test_a_signal_saves_and_the_run_resumes_exactly(
+    argv, whole, tmp_path, monkeypatch, capsys, number, status
+):
     before = signal.getsignal(number)
     assert interrupt(argv, 5, number, monkeypatch) == status
     assert "stopped at step 5" in capsys.readouterr().out and signal.getsignal(number) is before
@@ -71,12 +77,19 @@ def test_a_signal_saves_and_the_run_resumes_exactly(argv, whole, tmp_path, monke
 
 
 def test_signals_to_the_program(argv, tmp_path):
-    """The same from outside: the process' exit status, and a second start that goes on where the first was."""
+    """The same from outside: the process' exit status, and a second start that goes on where the
+    first was."""
     steps = []
     for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         long = [sys.executable, "train_mt.py", *argv, "--steps", "999999", "--eval-every", "999999"]
-        program = subprocess.Popen(long, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        program = subprocess.Popen(
+            long,
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         while not program.stdout.readline().startswith("step "):
             assert program.poll() is None, program.stderr.read()
         program.send_signal(number)
@@ -102,8 +115,11 @@ def test_killed_before_the_first_checkpoint(argv, whole, tmp_path, monkeypatch):
     assert not difference(content(tmp_path / "run"), whole)
 
 
-def test_a_full_disk_ends_the_run_with_the_last_checkpoint_intact(argv, whole, tmp_path, monkeypatch, capsys):
-    """A limit on the size of files stands in for the full disk; with it gone the run goes on, exactly."""
+def test_a_full_disk_ends_the_run_with_the_last_checkpoint_intact(
+    argv, whole, tmp_path, monkeypatch, capsys
+):
+    """A limit on the size of files stands in for the full disk; with it gone the run goes on,
+    exactly."""
     resource = pytest.importorskip("resource")
     last = tmp_path / "run" / "last.pt"
     interrupt(argv, 5, signal.SIGTERM, monkeypatch)
@@ -115,8 +131,13 @@ def test_a_full_disk_ends_the_run_with_the_last_checkpoint_intact(argv, whole, t
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     error = capsys.readouterr().err
-    assert status == 2 and error.count("\n") == 1 and "cannot write" in error and "too large" in error
-    assert str(tmp_path / "run") in error and last.read_bytes() == before and run_folder.load(last)["step"] == 5
+    assert status == 2
+    assert error.count("\n") == 1
+    assert "cannot write" in error
+    assert "too large" in error
+    assert str(tmp_path / "run") in error
+    assert last.read_bytes() == before
+    assert run_folder.load(last)["step"] == 5
     assert train_mt.main(argv) == 0
     assert not difference(content(tmp_path / "run"), whole)
 
@@ -132,9 +153,14 @@ def test_a_moved_run_resumes_and_translates(text, argv, whole, tmp_path, monkeyp
     moved = content(tmp_path / "elsewhere" / "moved")
     files = moved.pop("others")
     assert not difference(moved, {name: value for name, value in whole.items() if name != "others"})
-    assert files["tokenizer.json"] == whole["others"]["tokenizer.json"]      # config.json has the paths
+    assert files["tokenizer.json"] == whole["others"]["tokenizer.json"]  # config.json has the paths
     capsys.readouterr()
-    assert translate.main("../elsewhere/moved --input test.en --checkpoint average --device cpu".split()) == 0
+    assert (
+        translate.main(
+            "../elsewhere/moved --input test.en --checkpoint average --device cpu".split()
+        )
+        == 0
+    )
     assert capsys.readouterr().out.count("\n") == 6
 
 
@@ -150,13 +176,16 @@ def test_another_training_text_is_refused(text, argv, tmp_path, monkeypatch, cap
 
 
 def test_a_step_without_a_finite_loss_is_left_out_and_said_so(argv, tmp_path, monkeypatch, capsys):
-    """An infinite loss alone (its gradient would be finite), and a gradient that is not a number."""
+    """An infinite loss alone (its gradient would be finite), and a gradient that is not a
+    number."""
     sound, calls, seen = train_mt.losses, [], []
 
     def losses(*args):
         calls.append(1)
         loss, D = sound(*args)
-        return (loss + (torch.inf if len(calls) == 5 else 0)) * (torch.nan if len(calls) == 11 else 1), D
+        return (loss + (torch.inf if len(calls) == 5 else 0)) * (
+            torch.nan if len(calls) == 11 else 1
+        ), D
 
     def train_step(model, *args):
         before = [weight.clone() for weight in model.parameters()]
@@ -167,19 +196,27 @@ def test_a_step_without_a_finite_loss_is_left_out_and_said_so(argv, tmp_path, mo
     monkeypatch.setattr(train_mt, "losses", losses)
     monkeypatch.setattr(train_mt, "train_step", train_step)
     assert train_mt.main(argv) == 0
-    assert [number for number, unchanged in enumerate(seen, 1) if unchanged] == [3, 6]       # two micro-batches each
+    # two micro-batches each
+    assert [number for number, unchanged in enumerate(seen, 1) if unchanged] == [3, 6]
     lines = [line for line in capsys.readouterr().out.splitlines() if "left out" in line]
-    assert [" ".join(line.split()[:6]) for line in lines] == ["step 3 epoch 0 batch 6:", "step 6 epoch 1 batch 6:"]
+    assert [" ".join(line.split()[:6]) for line in lines] == [
+        "step 3 epoch 0 batch 6:",
+        "step 6 epoch 1 batch 6:",
+    ]
     rows = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     assert [row["loss"] is None for row in rows if "loss" in row] == [True, False, True, False]
 
 
 def test_steps_in_a_row_without_a_finite_loss_end_the_run(argv, tmp_path, monkeypatch, capsys):
     sound = train_mt.losses
-    monkeypatch.setattr(train_mt, "losses", lambda *args: (sound(*args)[0] * torch.nan, sound(*args)[1]))
+    monkeypatch.setattr(
+        train_mt, "losses", lambda *args: (sound(*args)[0] * torch.nan, sound(*args)[1])
+    )
     assert train_mt.main([*argv, "--eval-every", "7"]) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "steps 1 to 5, up to batch 4 of epoch 1" in error and "--lr" in error
+    assert error.count("\n") == 1
+    assert "steps 1 to 5, up to batch 4 of epoch 1" in error
+    assert "--lr" in error
 
 
 # ---- The source itself
@@ -220,7 +257,15 @@ def test_nothing_executes_what_a_file_says(name):
     for node in ast.walk(SOURCES[name]):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             modules = {alias.name for alias in node.names} | {getattr(node, "module", "")}
-            assert not modules & {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle", "yaml"}
+            assert not modules & {
+                "pickle",
+                "marshal",
+                "shelve",
+                "dill",
+                "joblib",
+                "cloudpickle",
+                "yaml",
+            }
     for _, function, call in called(SOURCES[name]):
         keywords = {word.arg: ast.unparse(word.value) for word in call.keywords}
         assert function not in ("eval", "exec", "__import__") and "allow_pickle" not in keywords
@@ -237,6 +282,7 @@ def test_every_file_is_written_atomically(name):
         elif function == "torch.save":
             writes = name != "nmt/run_folder.py"
         else:
-            writes = function.endswith((".write_text", ".write_bytes", ".tofile", ".savez", ".to_csv")) \
-                or function in ("np.save", "json.dump")
+            writes = function.endswith(
+                (".write_text", ".write_bytes", ".tofile", ".savez", ".to_csv")
+            ) or function in ("np.save", "json.dump")
         assert not writes or around in WRITERS.get(name, ()), f"{around}: {ast.unparse(call)}"

@@ -3,11 +3,12 @@
     python tests/soak/survive_kills.py               # 20 runs, some minutes on one core
     python tests/soak/survive_kills.py 3 7           # as many runs as you like, another seed
 
-One run of a minute model, every kind of mechanism on, is left alone. The others have the same flags; each is killed one
-to four times with SIGKILL and started again, and must end with the same files to the last bit: parameters, optimizer,
-random states, averages, metrics. There are three kinds of kills: at a random moment; as soon as a half-written file is
-seen in the run's folder; and by the process itself, right before or after one of the system calls that make a write
-durable (fsync, rename, truncate, unlink). After every kill each checkpoint in the folder must be readable.
+One run of a minute model, every kind of mechanism on, is left alone. The others have the same
+flags; each is killed one to four times with SIGKILL and started again, and must end with the same
+files to the last bit: parameters, optimizer, random states, averages, metrics. There are three
+kinds of kills: at a random moment; as soon as a half-written file is seen in the run's folder; and
+by the process itself, right before or after one of the system calls that make a write durable
+(fsync, rename, truncate, unlink). After every kill each checkpoint in the folder must be readable.
 
 Works where processes fork (not on Windows).
 """
@@ -30,10 +31,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import train_mt
 from nmt import files, run_folder
 
-FLAGS = """--src en --tgt de --device cpu --layers 1 --d-model 16 --heads 2 --d-ff 16 --vocab-size 300 --max-tokens 160
-    --dropout 0.1 --accumulate 2 --steps 24 --eval-every 4 --log-every 3 --warmup 10 --average 2 --beam 2 --seed 5
+FLAGS = """--src en --tgt de --device cpu --layers 1 --d-model 16 --heads 2 --d-ff 16 --vocab-size 300
+    --max-tokens 160 --dropout 0.1 --accumulate 2 --steps 24 --eval-every 4 --log-every 3 --warmup 10
+    --average 2 --beam 2 --seed 5
     --agg em --agg-at enc cross --reg output subspace position --capsule enc dec""".split()
-CALLS = ("fsync", "replace", "truncate", "unlink")           # what nmt/files.py and run_folder.py ask of the system
+# what nmt/files.py and run_folder.py ask of the system
+CALLS = ("fsync", "replace", "truncate", "unlink")
 CLOCK = ("seconds", "tokens_per_second", "sentences_per_second")
 
 
@@ -44,12 +47,15 @@ def write_text(folder: Path) -> list[str]:
     for name, count in (("train", 100), ("valid", 8), ("test", 6)):
         lines = [" ".join(rng.choice(words, rng.integers(2, 8))) for _ in range(count)]
         (folder / f"{name}.de").write_text("\n".join(lines) + "\n")
-        (folder / f"{name}.en").write_text("\n".join(" ".join(reversed(line.split())) for line in lines) + "\n")
+        (folder / f"{name}.en").write_text(
+            "\n".join(" ".join(reversed(line.split())) for line in lines) + "\n"
+        )
     return [x for name in ("train", "valid", "test") for x in (f"--{name}", str(folder / name))]
 
 
 def start(argv: list[str], die_at: int | None = None) -> int:
-    """Trains in a process of its own and returns its number; with die_at, it kills itself at that system call."""
+    """Trains in a process of its own and returns its number; with die_at, it kills itself at that
+    system call."""
     child = os.fork()
     if child:
         return child
@@ -66,7 +72,8 @@ def start(argv: list[str], die_at: int | None = None) -> int:
 
 
 def lie_in_wait(count: int) -> None:
-    """Lets this process be killed at a later one of CALLS: right before it where count is even, else right after."""
+    """Lets this process be killed at a later one of CALLS: right before it where count is even,
+    else right after."""
     left = [count // 2]
 
     def trapped(call):
@@ -85,11 +92,16 @@ def lie_in_wait(count: int) -> None:
 
 def half_written(folder: Path) -> list[str]:
     """The temporary files in a run's folder."""
-    return [name for name in os.listdir(folder) if files.TEMPORARY.fullmatch(name)] if folder.exists() else []
+    return (
+        [name for name in os.listdir(folder) if files.TEMPORARY.fullmatch(name)]
+        if folder.exists()
+        else []
+    )
 
 
 def kill(argv: list[str], folder: Path, rng: random.Random, longest: float) -> str:
-    """Starts the run and kills it in one way or another; says which. "ended" where it was faster."""
+    """Starts the run and kills it in one way or another; says which. "ended" where it was
+    faster."""
     kind = rng.choice(("random moment", "file half-written", "system call"))
     child = start(argv, rng.randrange(2 * 60) if kind == "system call" else None)
     moment, seen = time.monotonic() + rng.uniform(0, longest), rng.randrange(12)
@@ -103,7 +115,9 @@ def kill(argv: list[str], folder: Path, rng: random.Random, longest: float) -> s
                 break
         time.sleep(0.0002)
     else:
-        assert ended[1] in (0, signal.SIGKILL), f"it ended with {os.waitstatus_to_exitcode(ended[1])}"
+        assert ended[1] in (0, signal.SIGKILL), (
+            f"it ended with {os.waitstatus_to_exitcode(ended[1])}"
+        )
         return kind if ended[1] else "ended"
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -128,7 +142,8 @@ def content(folder: Path) -> dict:
 
 
 def difference(a, b, where: str = "") -> str:
-    """Where two values are not equal to the last bit, tensors within them included; "" where they are."""
+    """Where two values are not equal to the last bit, tensors within them included; "" where they
+    are."""
     if type(a) is not type(b):
         return f"{where}: {type(a)} and {type(b)}"
     if isinstance(a, torch.Tensor):
@@ -140,7 +155,10 @@ def difference(a, b, where: str = "") -> str:
     if isinstance(a, (list, tuple)):
         if len(a) != len(b):
             return f"{where}: {len(a)} and {len(b)} entries"
-        return next(filter(None, (difference(x, y, f"{where}/{i}") for i, (x, y) in enumerate(zip(a, b)))), "")
+        return next(
+            filter(None, (difference(x, y, f"{where}/{i}") for i, (x, y) in enumerate(zip(a, b)))),
+            "",
+        )
     return "" if a == b else f"{where}: {a!r} and {b!r}"
 
 
@@ -150,7 +168,8 @@ def listed(counts: Counter) -> str:
 
 
 def main(runs: int = 20, seed: int = 0) -> int:
-    """Trains one run undisturbed and `runs` that are killed, compares them and prints the counts."""
+    """Trains one run undisturbed and `runs` that are killed, compares them and prints the
+    counts."""
     torch.set_num_threads(1)                                 # nothing that a fork would lose
     rng, kills, begun = random.Random(seed), Counter(), time.monotonic()
     with tempfile.TemporaryDirectory() as name:
@@ -165,7 +184,7 @@ def main(runs: int = 20, seed: int = 0) -> int:
             mine = Counter()
             while mine.total() < wanted and not finished(folder):
                 kind = kill(argv + [folder.name], folder, rng, longest)
-                if kind == "ended" and not mine:             # faster than its first kill: from the start
+                if kind == "ended" and not mine:  # faster than its first kill: from the start
                     shutil.rmtree(folder)
                     continue
                 if kind == "ended":
@@ -174,14 +193,22 @@ def main(runs: int = 20, seed: int = 0) -> int:
                 kills["half"] += bool(half_written(folder))
                 kills["read"] += len([run_folder.load(path) for path in folder.glob("*.pt")])
             assert os.waitpid(start(argv + [folder.name]), 0)[1] == 0, "the last start failed"
-            assert not (where := difference(content(folder), whole)), f"run {number} ended otherwise: {where}"
+            assert not (where := difference(content(folder), whole)), (
+                f"run {number} ended otherwise: {where}"
+            )
             assert not half_written(folder)
             kills += mine
-            print(f"run {number}: killed {mine.total()} times ({listed(mine)}), ended like the first", flush=True)
+            print(
+                f"run {number}: killed {mine.total()} times ({listed(mine)}), ended like the first",
+                flush=True,
+            )
     half, read = kills.pop("half", 0), kills.pop("read", 0)
-    print(f"{runs} runs survived {kills.total()} kills ({listed(kills)}), {half} of which left a half-written file; "
-          f"{read} checkpoints read after kills, none unreadable; all runs ended bit-identical; "
-          f"{time.monotonic() - begun:.0f} s")
+    print(
+        f"{runs} runs survived {kills.total()} kills ({listed(kills)}), {half} of which left a "
+        "half-written file; "
+        f"{read} checkpoints read after kills, none unreadable; all runs ended bit-identical; "
+        f"{time.monotonic() - begun:.0f} s"
+    )
     return 0
 
 

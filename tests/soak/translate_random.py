@@ -1,9 +1,11 @@
-"""Lines of random Unicode through translate.py: as many come out as go in. The suite does it with a few hundred.
+"""Lines of random Unicode through translate.py: as many come out as go in. The suite does it with a
+few hundred.
 
     python tests/soak/translate_random.py            # 10,000 lines, a minute or two on one core
     python tests/soak/translate_random.py 500 7      # as many lines as you like, another seed
 
-The model is a minute one with random weights: it spells arbitrary bytes, which is the hardest case for the output.
+The model is a minute one with random weights: it spells arbitrary bytes, which is the hardest case
+for the output.
 """
 import random
 import sys
@@ -23,22 +25,73 @@ import toy
 import translate
 from nmt.tokenizer import train_tokenizer
 
-# What a decoder, a terminal or `str.splitlines` may stumble over: NUL and other controls, line and paragraph
-# separators, direction marks, byte-order marks, joiners, noncharacters, the names of special tokens.
-ODD = ["\0", "\x07", "\x1b[31m", "\x7f", "\x85", "\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\r", "\r\r", "\t",
-       "\u200d", "\u200f", "\u202e", "\u2066", "\ufeff", "\ufffe", "\ufffd", "\U0010ffff", "\u0301" * 9, "⟨s⟩", "⟨/s⟩",
-       "⟨pad⟩", "</s>", "\u3000", " "]
-RANGES = [(0x20, 0x7e), (0x00, 0x24f), (0x370, 0x52f), (0x590, 0x6ff), (0x900, 0xdff), (0x3040, 0x30ff),
-          (0x4e00, 0x9fff), (0xac00, 0xd7a3), (0xe000, 0xf8ff), (0x1d400, 0x1d7ff), (0x1f1e6, 0x1f6ff),
-          (0x20000, 0x2a6df), (0, 0x10ffff)]
+# What a decoder, a terminal or `str.splitlines` may stumble over: NUL and other controls, line and
+# paragraph separators, direction marks, byte-order marks, joiners, noncharacters, the names of
+# special tokens.
+ODD = [
+    "\0",
+    "\x07",
+    "\x1b[31m",
+    "\x7f",
+    "\x85",
+    "\u2028",
+    "\u2029",
+    "\x0b",
+    "\x0c",
+    "\x1c",
+    "\r",
+    "\r\r",
+    "\t",
+    "\u200d",
+    "\u200f",
+    "\u202e",
+    "\u2066",
+    "\ufeff",
+    "\ufffe",
+    "\ufffd",
+    "\U0010ffff",
+    "\u0301" * 9,
+    "⟨s⟩",
+    "⟨/s⟩",
+    "⟨pad⟩",
+    "</s>",
+    "\u3000",
+    " ",
+]
+RANGES = [
+    (0x20, 0x7E),
+    (0x00, 0x24F),
+    (0x370, 0x52F),
+    (0x590, 0x6FF),
+    (0x900, 0xDFF),
+    (0x3040, 0x30FF),
+    (0x4E00, 0x9FFF),
+    (0xAC00, 0xD7A3),
+    (0xE000, 0xF8FF),
+    (0x1D400, 0x1D7FF),
+    (0x1F1E6, 0x1F6FF),
+    (0x20000, 0x2A6DF),
+    (0, 0x10FFFF),
+]
 
 
 def random_line(rng: random.Random, longest: int) -> str:
-    """A line of one script or of all, with odd characters strewn in; blank now and then, long now and then."""
+    """A line of one script or of all, with odd characters strewn in; blank now and then, long now
+    and then."""
     low, high = rng.choice(RANGES)
-    length = rng.choice([0, 1, 3, 10, 30]) if rng.random() < 0.98 else rng.randint(longest // 15, longest)
-    letters = [rng.choice(ODD) if rng.random() < 0.05 else " " if rng.random() < 0.12 else chr(rng.randint(low, high))
-               for _ in range(length)]
+    length = (
+        rng.choice([0, 1, 3, 10, 30])
+        if rng.random() < 0.98
+        else rng.randint(longest // 15, longest)
+    )
+    letters = [
+        rng.choice(ODD)
+        if rng.random() < 0.05
+        else " "
+        if rng.random() < 0.12
+        else chr(rng.randint(low, high))
+        for _ in range(length)
+    ]
     line = "".join(letters).replace("\n", "")
     return line.encode("utf-8", "ignore").decode()           # lone surrogates are in no UTF-8 file
 
@@ -69,8 +122,12 @@ def check(lines: list[str], output: bytes) -> Counter:
         assert len(translation.splitlines()) <= 1, (line, translation)
         counts["blank"] += not line.strip()
         counts["answered with text"] += bool(translation)
-        counts["right to left"] += any(unicodedata.bidirectional(c) in ("R", "AL") for c in line[:3000])
-        counts["with control characters"] += any(unicodedata.category(c) == "Cc" for c in line[:3000])
+        counts["right to left"] += any(
+            unicodedata.bidirectional(c) in ("R", "AL") for c in line[:3000]
+        )
+        counts["with control characters"] += any(
+            unicodedata.category(c) == "Cc" for c in line[:3000]
+        )
     assert all(not translation for line, translation in zip(lines, found) if not line.strip())
     return counts
 
@@ -83,14 +140,29 @@ def main(count: int = 10_000, seed: int = 0) -> int:
         folder = Path(name)
         random_run(folder / "run")
         (folder / "in").write_bytes("".join(line + "\n" for line in lines).encode())
-        status = translate.main([str(folder / "run"), "--device", "cpu", "--beam", "1", "--max-tokens", "65536",
-                                 "--input", str(folder / "in"), "--output", str(folder / "out")])
+        status = translate.main(
+            [
+                str(folder / "run"),
+                "--device",
+                "cpu",
+                "--beam",
+                "1",
+                "--max-tokens",
+                "65536",
+                "--input",
+                str(folder / "in"),
+                "--output",
+                str(folder / "out"),
+            ]
+        )
         assert status == 0, status
         counts = check(lines, (folder / "out").read_bytes())
     characters = len(set().union(*lines))
-    print(f"{count:,} lines of {characters:,} different characters in, {counts['lines']:,} lines out: "
-          + ", ".join(f"{n:,} {what}" for what, n in counts.items() if what != "lines")
-          + f"; {time.perf_counter() - started:.0f} s")
+    print(
+        f"{count:,} lines of {characters:,} different characters in, {counts['lines']:,} out: "
+        + ", ".join(f"{n:,} {what}" for what, n in counts.items() if what != "lines")
+        + f"; {time.perf_counter() - started:.0f} s"
+    )
     return 0
 
 
