@@ -35,7 +35,7 @@ from nmt.fast_routing import can_compile, install
 from nmt.files import atomic_write
 from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
 from nmt.machine import keep_freed_memory, pick_device
-from nmt.run_folder import RunFolder
+from nmt.run_folder import RunFolder, defaults_of
 from tasks.classifier import accuracy, fit, log
 from tasks.logic_data import (
     BINS,
@@ -374,7 +374,8 @@ def infer(settings: Settings) -> None:
                 "data_checksum": checksum(parts), **other_settings(settings, FREE)}
 
     path = Path(settings.runs) / settings.name
-    with RunFolder(path, identity) as folder:
+    younger = {"models": dict.fromkeys((*MODELS, OWN), defaults_of(TransformerConfig))}
+    with RunFolder(path, identity, defaults=younger) as folder:
         tested = sum(len(examples.labels) for examples in data["test"].values())
         log(f"{path}: {len(data['train'].labels):,} pairs to train on, "
             f"{len(data['valid'].labels):,} to validate, {tested:,} to test; {device}")

@@ -30,7 +30,7 @@ from nmt.fast_routing import install
 from nmt.files import atomic_write, reported
 from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
 from nmt.machine import keep_freed_memory, pick_device
-from nmt.run_folder import RunFolder, load_run
+from nmt.run_folder import RunFolder, defaults_of, load_run
 from tasks import probe_model
 from tasks.classifier import accuracy, fit, log
 from tasks.models import (
@@ -413,7 +413,8 @@ def probe(settings: Settings) -> None:
     if (settings.data != "toy" or settings.text) and not path.exists():
         for task in settings.task:       # what is wrong with it is told before there is a folder
             load_task(settings, task)
-    with RunFolder(path, identity) as folder:
+    younger = {"models": dict.fromkeys((*MODELS, OWN), defaults_of(TransformerConfig))}
+    with RunFolder(path, identity, defaults=younger) as folder:
         log(f"{path}: {len(settings.task)} tasks, {', '.join(columns)}; {device}")
         rows = []
         try:

@@ -47,7 +47,8 @@ def test_a_field_that_nobody_knows_makes_a_model_of_ones_own(script):
 
 
 def test_such_models_do_not_share_a_run(script, tmp_path, monkeypatch, capsys):
-    """In one folder the second is refused: its configuration differs in that field."""
+    """In one folder the second is refused: its configuration differs in that field. A field that
+    the folder's configuration is too old to have had its default."""
     monkeypatch.setattr(script, "fit", stopped)
     tiny = ["--runs", str(tmp_path), "--device", "cpu", "--d-model", "8", "--heads", "2",
             "--d-ff", "8", "--name", "same"]
@@ -55,8 +56,13 @@ def test_such_models_do_not_share_a_run(script, tmp_path, monkeypatch, capsys):
     for wings, status in ((2, 130), (3, 2)):
         assert script.main([*tiny, "--wings", str(wings)]) == status
     assert "wings was 2, is now 3" in capsys.readouterr().err
-    config = json.loads((tmp_path / "same" / "config.json").read_text())
+    path = tmp_path / "same" / "config.json"
+    config = json.loads(path.read_text())
     assert config["models"]["own"]["wings"] == 2 and config["models"]["baseline"]["wings"] == 0
+    for model in config["models"].values():
+        del model["coupling"]
+    path.write_text(json.dumps(config))
+    assert script.main([*tiny, "--wings", "2"]) == 130
 
 
 def stopped(*arguments):
