@@ -331,7 +331,8 @@ def test_pieces_of_long_lines(tokenizer):
     def texts(line):
         return [text for text, _ in cut(line)]
 
-    for line in ("The dog sees. A man sees! " * 9, "word " * 50, "x" * 900, "猫が見る。犬が見る。" * 8,
+    for line in ("The dog sees. A man sees! " * 9, "word " * 50, "x" * 900,
+                 "猫が見る。犬が見る。" * 8,
                  "😀 " * 30, "a dog " + "A" * 99 + " a man"):
         assert "".join(texts(line)).replace(" ", "") == line.replace(" ", "")  # nothing is lost
         for text, ids in cut(line):
