@@ -1,1 +1,1 @@
-"""What training and translation stand on: text, batches, run folders, search, scores, flags, machines."""
+"""What training and translation stand on: text, batches, run folders, search, scores, flags."""
