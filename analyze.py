@@ -1,143 +1,230 @@
 """The papers' analyses of trained runs: tables on the screen and in analysis.json, figures as PNG.
 
     python analyze.py runs/NAME
-    python analyze.py runs/BASELINE runs/OTHER --out FOLDER       # several runs in one table, side by side in a figure
-    python analyze.py runs/NAME --only attention --component cross --layer 2 --sentence "A man walks a dog ."
+    python analyze.py runs/BASELINE runs/OTHER --out FOLDER     # in one table, side by side
+    python analyze.py runs/NAME --only attention --component cross --sentence "A man walks a dog ."
 
-disagreement: exp(D), Li 2018 Tables 4-5. heads: t-SNE of the head representations, Li 2021 Fig. 3. attention: heat
-maps, Duan 2020 Fig. 5. routing: what the routings do. length: BLEU by source length, Gu 2019 Fig. 3. What is measured,
-and how, is in measure.py; what is drawn, in figures.py.
+disagreement: exp(D), Li 2018 Tables 4-5. heads: t-SNE of the head representations, Li 2021 Fig. 3.
+attention: heat maps, Duan 2020 Fig. 5. routing: what the routings do. length: BLEU by source
+length, Gu 2019 Fig. 3. What is measured, and how, is in papers/measure.py; what is drawn, in
+papers/figures.py.
 """
-import argparse
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from tabulate import tabulate
 
-from nmt import flags
-
-from nmt.files import atomic_write, check_writable, reported
-from nmt.run_folder import without_nan
-from nmt.flags import Parser, UserError, whole
-from nmt.encoded import encode_pairs
-from nmt.corpus import NAMES, Corpora, Pairs, load_corpora, read_pairs
-from nmt.encoded import encode_valid
-from nmt.machine import pick_device
-from papers.measure import (Run, attention_map, bleu_by_length, dispersion, fitting_bins,
-                            head_vectors, project, routing_statistics, scores, sentence_couplings,
-                            source_length)
 from disagreement import MEASURED
-from transformer import COMPONENTS
-from nmt.run_folder import load_run
+from nmt.corpus import NAMES, Corpora, DataFlags, Pairs, load_corpora, read_pairs
+from nmt.encoded import encode_pairs, encode_valid
+from nmt.files import atomic_write, check_writable, reported
+from nmt.flags import UserError, flag, run
+from nmt.machine import pick_device
+from nmt.run_folder import load_run, without_nan
 from nmt.search import translate_lines
+from papers import measure
+from papers.tables import TABLES
+from transformer import COMPONENTS
 
 LONGEST = 64                    # tokens of the sentence that is drawn
 FEW_HEADS = 8                   # up to here the heads of every layer are drawn as well
+PARTS = ("disagreement", "heads", "attention", "routing", "length")
+DRAWN = "the heads and the sentence that are drawn"
+LENGTH = "BLEU by length"
+TEXT = "text, where a run's own is no longer in its place"
 
-# Published: base, 8 heads, 6 layers, WMT17 Zh-En, encoder. Rows: what was regularized.
-TABLE_4 = {"n/a": (0.882, 0.007, 0.881), "Subspace": (0.999, 0.006, 0.935), "Position": (0.882, 0.219, 0.882),
-           "Output": (0.989, 0.006, 0.997)}                     # Li 2018 Table 4: subspace, position, output
-TABLE_5 = {"n/a": (0.040, 0.009, 0.002, 0.003, 0.008, 0.006), "Subspace": (0.039, 0.009, 0.001, 0.003, 0.006, 0.005),
-           "Position": (0.217, 0.167, 0.219, 0.242, 0.233, 0.249),
-           "Output": (0.048, 0.009, 0.002, 0.003, 0.008, 0.006)}   # Li 2018 Table 5: position, layers 1 to 6
+
+@dataclass
+class Settings:
+    """What is analyzed, and how."""
+    runs: tuple[str, ...] = flag((), "run folders, e.g. runs/NAME; the first is the baseline",
+                                 metavar="RUN", positional=True)
+    only: tuple[str, ...] = flag(PARTS, f"these parts alone, of {', '.join(PARTS)}; analysis.json "
+                                 "then holds these alone, too (all)", choices=PARTS, metavar="PART")
+    out: str | None = flag(None, "where analysis.json and the figures go (the first run's "
+                           "folder)", metavar="DIR")
+    checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
+    device: str = flag("auto", "auto, cpu, cuda or cuda:N")
+    max_tokens: int = flag(4096, "batch size in tokens", "", 1, 10 ** 8, metavar="N")
+
+    component: str = flag("enc", "enc: encoder self-attention, cross: decoder to encoder, dec: "
+                          "decoder self-attention; of the heat maps and of the heads as points",
+                          DRAWN, choices=COMPONENTS)
+    layer: int | None = flag(None, "layer of the heat maps, from 1 at the bottom (the top one)",
+                             DRAWN, 1, 1000, metavar="N")
+    sentence: str | None = flag(None, "validation pair N, from 1, or a source sentence, which "
+                                "every run then translates itself (the first pair of 8 to 16 "
+                                "tokens a side)", DRAWN, metavar="N|TEXT")
+
+    bins: tuple[int, ...] | None = flag(None, "upper ends of the bins, in source words (up to 7 "
+                                        "that fit the text)", LENGTH, 1, metavar="N")
+    beam: int | None = flag(None, "beam size (the run's own)", LENGTH, 1, 1000, metavar="N")
+
+    valid: str | None = flag(None, "validation text, PREFIX.SRC and PREFIX.TGT (the run's)", TEXT,
+                             metavar="PREFIX")
+    test: str | None = flag(None, "test text (the run's; without one, the validation text)", TEXT,
+                            metavar="PREFIX")
+    src: str | None = flag(None, "source language, the ending of its files (the run's)", TEXT,
+                           metavar="SRC")
+    tgt: str | None = flag(None, "target language (the run's)", TEXT, metavar="TGT")
 
 
 # ---- Runs and text
 
-def read_text(folder: str, settings: dict, args) -> Corpora:
+def read_lists(prefix: str, src: str, tgt: str) -> Pairs:
+    """The pairs of PREFIX.src and PREFIX.tgt, in memory."""
+    source, target = read_pairs(prefix, src, tgt)
+    return Pairs(list(source), list(target))
+
+
+def named_text(config: dict, settings) -> Corpora:
+    """The text of a run that was trained on a corpus known by name."""
+    src = settings.src or config.get("src")
+    tgt = settings.tgt or config.get("tgt")
+    if settings.valid:                  # the corpus' own order, unless the run was turned round
+        first, second = NAMES[config["data"]]
+        src = src or (second if tgt == first else first)
+        tgt = tgt or (second if src == first else first)
+        valid = read_lists(settings.valid, src, tgt)
+        test = None
+    else:
+        wanted = DataFlags(data=config["data"], data_dir=config.get("data_dir", "data"), src=src,
+                           tgt=tgt)
+        _, src, tgt, _, valid, test, _ = load_corpora(wanted)
+    if settings.test:
+        test = read_lists(settings.test, src, tgt)
+    return Corpora(config["data"], src, tgt, None, valid, test, None)
+
+
+def read_text(folder: str, config: dict, settings) -> Corpora:
     """The validation and test text of a run, or what the flags name in its place; no training text.
 
     Raises UserError where there is no validation text. A test text that is no longer there is None.
     """
-    get = lambda name: getattr(args, name) or settings.get(name)
-    own, data = settings.get("train"), settings.get("data")
-    if not own and data not in NAMES:
-        raise UserError(f"{folder}/config.json names no text that is known here: take the one that the run wrote")
-    read = lambda prefix, src, tgt: Pairs(*map(list, read_pairs(prefix, src, tgt)))
-    if not own and not args.valid:
-        found = load_corpora(argparse.Namespace(data=data, data_dir=settings.get("data_dir", "data"), train=None,
-                                                valid=None, test=None, src=get("src"), tgt=get("tgt")))
-        return found._replace(train=None, test=read(args.test, found.src, found.tgt) if args.test else found.test)
-    src, tgt = get("src"), get("tgt")
-    if not own:                                          # a named corpus' own order, unless the run was turned round
-        first, second = NAMES[data]
-        src = src or (second if tgt == first else first)
-        tgt = tgt or (second if src == first else first)
-    there = lambda prefix: bool(prefix) and all(Path(f"{prefix}.{x}").is_file() for x in (src, tgt))
-    valid, test = get("valid"), args.test or settings.get("test")
-    if not args.valid and not there(valid):
-        raise UserError(f"{valid}.{src}, .{tgt}: the validation text of {folder} is not there: name it with"
-                        " --valid PREFIX (and the test text with --test PREFIX)")
-    test = read(test, src, tgt) if args.test or (own and there(test)) else None
-    return Corpora(own or data, src, tgt, None, read(valid, src, tgt), test, None)
+    if not config.get("train"):
+        if config.get("data") not in NAMES:
+            raise UserError(f"{folder}/config.json names no text that is known here: take the one "
+                            "that the run wrote")
+        return named_text(config, settings)
+    src = settings.src or config.get("src")
+    tgt = settings.tgt or config.get("tgt")
+
+    def is_there(prefix) -> bool:
+        return bool(prefix) and all(Path(f"{prefix}.{x}").is_file() for x in (src, tgt))
+
+    valid = settings.valid or config.get("valid")
+    test = settings.test or config.get("test")
+    if not settings.valid and not is_there(valid):
+        raise UserError(f"{valid}.{src}, .{tgt}: the validation text of {folder} is not there: "
+                        "name it with --valid PREFIX (and the test text with --test PREFIX)")
+    test_pairs = read_lists(test, src, tgt) if settings.test or is_there(test) else None
+    return Corpora(config["train"], src, tgt, None, read_lists(valid, src, tgt), test_pairs, None)
 
 
-def open_runs(args) -> list[Run]:
-    """The runs with their text. Raises UserError for a folder that is none or is named twice, or missing text."""
-    device, found, seen = pick_device(args.device), [], []
-    for folder in args.runs:
-        if (real := Path(folder).resolve()) in seen:
+def open_runs(settings: Settings) -> list[measure.Run]:
+    """The runs with their text. Raises UserError for a folder that is none or is named twice, or
+    missing text."""
+    device = pick_device(settings.device)
+    found = []
+    seen = []
+    for folder in settings.runs:
+        real = Path(folder).resolve()
+        if real in seen:
             raise UserError(f"{folder} is named twice: name each run once")
         same = sum(real.name == other.name for other in seen)
         seen.append(real)
-        model, tokenizer, settings = load_run(folder, args.checkpoint, device)
-        text = read_text(folder, settings, args)
+        model, tokenizer, config = load_run(folder, settings.checkpoint, device)
+        text = read_text(folder, config, settings)
         name = f"{real.name} ({same + 1})" if same else real.name
-        found.append(Run(name, model, tokenizer, settings, text, encode_valid(tokenizer, text)))
+        encoded = encode_valid(tokenizer, text)
+        found.append(measure.Run(name, model, tokenizer, config, text, encoded))
     return found
 
 
-def check(runs: list[Run], args) -> None:
+def check(runs: list[measure.Run], settings: Settings) -> None:
     """Raises UserError for flags that do not fit the runs, before anything is measured."""
-    for run in runs:
-        layers = run.model.config.layers
-        if args.layer and args.layer > layers:
-            raise UserError(f"--layer {args.layer}: {run.name} has layers 1 to {layers}")
-    widths = {run.model.config.d_model // run.model.config.heads for run in runs}
-    if "heads" in args.only and len(widths) > 1:
-        raise UserError(f"the runs' heads have {' and '.join(map(str, sorted(widths)))} dimensions and fit no common"
-                        " plot: leave some runs out, or name the other parts with --only")
-    if args.bins and args.bins != sorted(set(args.bins)):
-        raise UserError(f"--bins {' '.join(map(str, args.bins))}: give upper ends that rise, as in --bins 10 20 30")
+    for one in runs:
+        layers = one.model.config.layers
+        if settings.layer and settings.layer > layers:
+            raise UserError(f"--layer {settings.layer}: {one.name} has layers 1 to {layers}")
+    widths = {one.model.config.d_model // one.model.config.heads for one in runs}
+    if "heads" in settings.only and len(widths) > 1:
+        raise UserError(f"the runs' heads have {' and '.join(map(str, sorted(widths)))} dimensions "
+                        "and fit no common plot: leave some runs out, or name the other parts with "
+                        "--only")
+    bins = list(settings.bins or ())
+    if bins != sorted(set(bins)):
+        raise UserError(f"--bins {' '.join(map(str, bins))}: give upper ends that rise, as in "
+                        "--bins 10 20 30")
 
 
-def sentence(run: Run, args) -> tuple[Run, int]:
-    """The run, and the index of the pair to draw: of its validation set, or of a set with the one sentence that was
-    given and the run's own translation. Raises UserError for a sentence that is empty, too long, or not there."""
-    wanted = None if args.sentence is None else " ".join(args.sentence.encode("utf-8", "replace").decode().split())
-    if wanted == "":
-        raise UserError("--sentence is empty: give a sentence, or the number of a validation pair")
-    if wanted is None:
-        sides = list(zip(run.encoded.source_lengths.tolist(), run.encoded.target_lengths.tolist()))
-        index = next((i for i, pair in enumerate(sides) if 8 <= min(pair) and max(pair) <= 16),
-                     min(range(len(sides)), key=lambda i: max(sides[i])))
-    elif wanted.isdecimal():
-        index = int(wanted[:10]) - 1                     # more digits than any corpus has pairs
-        if not 0 <= index < len(run.encoded):
-            raise UserError(f"--sentence {wanted[:20]}: {run.name} has validation pairs 1 to {len(run.encoded)}")
+# ---- The sentence that is drawn
+
+def fitting_pair(one: measure.Run) -> int:
+    """The index of the first validation pair of 8 to 16 tokens a side; where there is none, of the
+    pair whose longer side is shortest."""
+    pairs = list(zip(one.encoded.source_lengths.tolist(), one.encoded.target_lengths.tolist()))
+    for i, pair in enumerate(pairs):
+        if 8 <= min(pair) and max(pair) <= 16:
+            return i
+    longer = [max(pair) for pair in pairs]
+    return longer.index(min(longer))
+
+
+def own_translation(one: measure.Run, source: str, beam: int | None) -> measure.Run:
+    """The run with one pair in place of its validation set: the sentence and its translation."""
+    target = [""]
+    if len(one.tokenizer.encode(source).ids) <= LONGEST:
+        target = translate_lines(one.model, one.tokenizer, [source],
+                                 beam=beam or one.settings.get("beam", 4),
+                                 lenpen=one.settings.get("lenpen", 0.6))
+    return one._replace(encoded=encode_pairs(one.tokenizer, Pairs([source], target)))
+
+
+def sentence(one: measure.Run, settings) -> tuple[measure.Run, int]:
+    """The run, and the index of the pair to draw: of its validation set, or of a set with the one
+    sentence that was given and the run's own translation. Raises UserError for a sentence that is
+    empty, too long, or not there."""
+    if settings.sentence is None:
+        index = fitting_pair(one)
     else:
-        index, target = 0, [""]
-        if len(run.tokenizer.encode(wanted).ids) <= LONGEST:
-            target = translate_lines(run.model, run.tokenizer, [wanted], beam=args.beam or run.settings.get("beam", 4),
-                                     lenpen=run.settings.get("lenpen", 0.6))
-        run = run._replace(encoded=encode_pairs(run.tokenizer, Pairs([wanted], target)))
-    for side, lengths in (("", run.encoded.source_lengths), ("the translation of ", run.encoded.target_lengths)):
+        wanted = " ".join(settings.sentence.encode("utf-8", "replace").decode().split())
+        if not wanted:
+            raise UserError("--sentence is empty: give a sentence, or the number of a validation "
+                            "pair")
+        if wanted.isdecimal():
+            index = int(wanted[:10]) - 1                 # more digits than any corpus has pairs
+            if not 0 <= index < len(one.encoded):
+                raise UserError(f"--sentence {wanted[:20]}: {one.name} has validation pairs 1 to "
+                                f"{len(one.encoded)}")
+        else:
+            one = own_translation(one, wanted, settings.beam)
+            index = 0
+    for side, lengths in (("", one.encoded.source_lengths),
+                          ("the translation of ", one.encoded.target_lengths)):
         if lengths[index] > LONGEST:
-            raise UserError(f"--sentence: {side}the sentence has {lengths[index]} tokens in {run.name}, and {LONGEST} "
-                            "fit a figure: choose another one")
-    return run, index
+            raise UserError(f"--sentence: {side}the sentence has {lengths[index]} tokens in "
+                            f"{one.name}, and {LONGEST} fit a figure: choose another one")
+    return one, index
 
 
-# ---- The parts: each draws into the folder; returns (what goes into analysis.json, text for the screen, file names)
+# ---- Tables on the screen
+
+def shown(value) -> str:
+    """A cell: real numbers with three decimals, a dash for None."""
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
 
 def table(head: list[str], rows: list[list]) -> str:
-    """Rows as text: the first column to the left, the others to the right; real numbers with three decimals."""
-    cells = [[f"{x:.3f}" if isinstance(x, float) else "-" if x is None else str(x) for x in row]
-             for row in [head, *rows]]
-    wide = [max(map(len, column)) for column in zip(*cells)]
-    return "\n".join("  ".join(x.rjust(w) if i else x.ljust(w) for i, (x, w) in enumerate(zip(row, wide))).rstrip()
-                     for row in cells)
+    """Rows as text: the first column to the left, the others to the right."""
+    cells = [[shown(value) for value in row] for row in rows]
+    sides = ["left", *["right"] * (len(head) - 1)]
+    return tabulate(cells, head, "plain", colalign=sides, disable_numparse=True)
 
 
 def padded(values, width: int) -> list:
@@ -145,172 +232,208 @@ def padded(values, width: int) -> list:
     return [*values, *[None] * (width - len(values))]
 
 
-def disagreement(runs, shown, args, folder):
-    """exp(D) by run, component and kind, and the position score by layer (Li 2018 Tables 4 and 5)."""
-    found = {run.name: scores(run, args.max_tokens) for run in runs}
-    kinds = [[f"{name} {c}", *(x[k] for k in KINDS)] for name, one in found.items() for c, x in one["mean"].items()]
-    kinds += [[f"published: {row} (enc)", *values] for row, values in TABLE_4.items()]
-    depth = max(6, *(run.model.config.layers for run in runs))
-    layers = [[f"{name} {c}", *padded(x["position"], depth)] for name, one in found.items()
-              for c, x in one["layers"].items()]
-    layers += [[f"published: {row} (enc)", *padded(values, depth)] for row, values in TABLE_5.items()]
-    text = ("exp(D) on the validation set, D averaged over the layers (Li 2018 Table 4). Subspace and output: heads\n"
-            "that are alike give 0.368, orthogonal ones exp(-1/H) (H = 4: 0.779, 8: 0.882), heads that cancel 1.\n"
-            f"Published: base, 8 heads, WMT17 Zh-En.\n{table(['', *KINDS], kinds)}\n\n"
-            "exp(D) of the attended positions by layer (Li 2018 Table 5). It falls with the length of the sentences,\n"
-            "so it can be compared on one text only.\n"
-            f"{table(['layer', *map(str, range(1, depth + 1))], layers)}")
-    return {"runs": found, "published": {"Li 2018 Table 4": TABLE_4, "Li 2018 Table 5": TABLE_5}}, text, []
+def numbered(word: str, count: int) -> list[str]:
+    """Headings: "word 1", "word 2", ..."""
+    return [f"{word} {i}".strip() for i in range(1, count + 1)]
 
 
-def heads(runs, shown, args, folder):
+# ---- The parts: each draws into the folder; returns (what goes into analysis.json, text for the
+# screen, file names)
+
+def disagreement(runs, pairs, settings, folder):
+    """exp(D) by run, component and kind, and the position score by layer (Li 2018 Tables 4 and
+    5)."""
+    found = {one.name: measure.scores(one, settings.max_tokens) for one in runs}
+    depth = max(6, *(one.model.config.layers for one in runs))
+    kinds = []
+    layers = []
+    for name, one in found.items():
+        for component, x in one["mean"].items():
+            kinds.append([f"{name} {component}", *(x[kind] for kind in MEASURED)])
+        for component, x in one["layers"].items():
+            layers.append([f"{name} {component}", *padded(x["position"], depth)])
+    printed = {}
+    for key, rows in (("li2018-4", kinds), ("li2018-5", layers)):
+        source = TABLES[key].source
+        printed[source] = {}
+        for row in TABLES[key].rows:
+            printed[source][row.label] = [float(cell) for cell in row.published]
+            rows.append(padded([f"published: {row.label} (enc)", *row.published], len(rows[0])))
+    text = ("exp(D) on the validation set, D averaged over the layers (Li 2018 Table 4).\n"
+            "Subspace and output: heads that are alike give 0.368, orthogonal ones exp(-1/H)\n"
+            "(4 heads: 0.779, 8: 0.882), heads that cancel 1. Published: base, WMT17 Zh-En.\n"
+            f"{table(['', *MEASURED], kinds)}\n\n"
+            "exp(D) of the attended positions by layer (Li 2018 Table 5). It falls with the\n"
+            "length of the sentences, so it can be compared on one text only.\n"
+            f"{table(['layer', *numbered('', depth)], layers)}")
+    return {"runs": found, "published": printed}, text, []
+
+
+def heads(runs, pairs, settings, folder):
     """The heads as points (Li 2021 Fig. 3), and how far apart they lie before the projection."""
-    import figures
-    vectors = {run.name: head_vectors(run, args.component, args.max_tokens) for run in runs}     # [layers, H, d_k]
-    means = [v.mean(0) for v in vectors.values()]                            # [H, d_k]
-    together, apart = [x.tolist() for x in project(torch.cat(means)).split([len(x) for x in means])], None
+    from papers import figures
+    names = [one.name for one in runs]
+    vectors = [measure.head_vectors(one, settings.component, settings.max_tokens) for one in runs]
+    means = [v.mean(0) for v in vectors]                             # [H, d_k]
+    points = measure.project(torch.cat(means))
+    together = [x.tolist() for x in points.split([len(x) for x in means])]
+    apart = None
     if max(map(len, means)) <= FEW_HEADS:
-        every = [v.flatten(0, 1) for v in vectors.values()]                  # [layers H, d_k]
-        points = project(torch.cat(every)).split([len(x) for x in every])
-        apart = [x.unflatten(0, v.shape[:2]).tolist() for x, v in zip(points, vectors.values())]
-    figures.heads(list(vectors), together, apart, folder / "heads.png")
-    found = {name: {"mean": dispersion(v.mean(0)), "layers": [dispersion(x) for x in v], "points": points}
-             for (name, v), points in zip(vectors.items(), together)}
-    rows = [[f"{name} {label}", x["cosine"], x["distance"]] for name, one in found.items() for label, x in
-            [("mean", one["mean"]), *((f"layer {i}", x) for i, x in enumerate(one["layers"], 1))]]
-    text = (f"Head representations ({args.component}) averaged over words; mean: over layers too, as Li 2021 Fig. 3.\n"
-            "Mean cosine of two heads, and their mean distance as a share of the mean length. In heads.png (t-SNE)\n"
-            "the axes have no unit, and how far two runs lie apart says nothing.\n"
-            + table(["", "cosine", "distance"], rows))
+        every = [v.flatten(0, 1) for v in vectors]                   # [layers H, d_k]
+        points = measure.project(torch.cat(every)).split([len(x) for x in every])
+        apart = [x.unflatten(0, v.shape[:2]).tolist() for x, v in zip(points, vectors)]
+    figures.heads(names, together, apart, folder / "heads.png")
+    found = {}
+    rows = []
+    for name, v, points in zip(names, vectors, together):
+        mean = measure.dispersion(v.mean(0))
+        layers = [measure.dispersion(x) for x in v]
+        found[name] = {"mean": mean, "layers": layers, "points": points}
+        rows.append([f"{name} mean", mean["cosine"], mean["distance"]])
+        for i, x in enumerate(layers, 1):
+            rows.append([f"{name} layer {i}", x["cosine"], x["distance"]])
+    text = (f"Head representations ({settings.component}) averaged over words; mean: over layers "
+            "too, as Li 2021\nFig. 3. Mean cosine of two heads, and their mean distance as a share "
+            "of the mean length. In\nheads.png (t-SNE) the axes have no unit, and how far two runs "
+            "lie apart says nothing.\n" + table(["", "cosine", "distance"], rows))
     return found, text, ["heads.png"]
 
 
-def attention(runs, shown, args, folder):
-    """The heat maps of the first two runs (Duan 2020 Fig. 5), and every run's entropy of attention per head."""
-    import figures
-    maps = {run.name: attention_map(run, args.component, args.layer, index) for run, index in shown}
-    where = f"{args.component}, layer " + "/".join(dict.fromkeys(str(one["layer"]) for one in maps.values()))
-    figures.attention(dict(list(maps.items())[:2]), f"attention, {where}", folder / "attention.png")
+def attention(runs, pairs, settings, folder):
+    """The heat maps of the first two runs (Duan 2020 Fig. 5), and every run's entropy of attention
+    per head."""
+    from papers import figures
+    maps = {}
+    for one, index in pairs:
+        maps[one.name] = measure.attention_map(one, settings.component, settings.layer, index)
+    layers = dict.fromkeys(str(one["layer"]) for one in maps.values())
+    where = f"{settings.component}, layer {'/'.join(layers)}"
+    first_two = dict(list(maps.items())[:2])
+    figures.attention(first_two, f"attention, {where}", folder / "attention.png")
     most = max(len(one["entropy"]) for one in maps.values())
     rows = [[name, *padded(one["entropy"], most)] for name, one in maps.items()]
-    text = (f"Entropy of the attention (nats; uniform over n tokens is log n) in {where}, mean over queries; keys:\n"
-            + "\n".join(f"  {line}" for line in dict.fromkeys(" ".join(one["keys"]) for one in maps.values())) + "\n"
-            + table(["head", *map(str, range(1, most + 1))], rows))
+    keys = dict.fromkeys("  " + " ".join(one["keys"]) for one in maps.values())
+    lines = ["Entropy of the attention (nats; uniform over n tokens is log n) in "
+             f"{where}, mean over queries; keys:", *keys,
+             table(["head", *numbered("", most)], rows)]
     if len(maps) > 2:
-        text += "\nattention.png shows the first two runs"
-    return maps, text, ["attention.png"]
+        lines.append("attention.png shows the first two runs")
+    return maps, "\n".join(lines), ["attention.png"]
 
 
-def routing(runs, shown, args, folder):
+def routing(runs, pairs, settings, folder):
     """Entropy, agreement and activations of every routing, and the couplings of the sentence."""
-    import figures
-    found = {run.name: routing_statistics(run, args.max_tokens) for run in runs}
-    active = {name: one for name, one in found.items() if one}
-    couplings = {run.name: sentence_couplings(run, index) for run, index in shown if found[run.name]}
+    from papers import figures
+    found = {one.name: measure.routing_statistics(one, settings.max_tokens) for one in runs}
+    active = {name: places for name, places in found.items() if places}
+    couplings = {}
+    for one, index in pairs:
+        if one.name in active:
+            couplings[one.name] = measure.sentence_couplings(one, index)
+    result = {"statistics": found, "couplings": couplings}
     if not active:
-        return {"statistics": found, "couplings": couplings}, "Routing: none of the runs has any.", []
-    figures.routing(active, folder / "routing.png")
+        return result, "Routing: none of the runs has any.", []
     names = ["routing.png"]
-    for run in runs:
-        if run.name in couplings:
-            names.append(f"coupling-{run.name.replace(' ', '-')}.png")
-            figures.couplings(couplings[run.name], run.model.config.heads,
-                              f"couplings of the sentence, columns sum to 1: {run.name}", folder / names[-1])
-    T = max(len(x["entropy"]) for one in active.values() for x in one.values())
-    rows = [[f"{name} {place}", *padded(x["entropy"], T), *padded(x["agreement"], T),
-             sum(x["activations"]) / len(x["activations"]) if x["activations"] else None]
-            for name, one in active.items() for place, x in one.items()]
-    head = ["", *(f"entropy {t}" for t in range(1, T + 1)), *(f"agree {t}" for t in range(1, T + 1)), "mean A"]
-    text = ("Routing after 1, 2, ... iterations on the validation set: the couplings' entropy / log N (1: all alike,\n"
-            "0: all to one capsule), the cosine of votes and capsules weighted by the couplings, EM's mean A. The\n"
-            "couplings are those a routing ends with: dynamic routing's first are alike, EM's follow an E-step.\n"
-            + table(head, rows))
-    return {"statistics": found, "couplings": couplings}, text, names
+    figures.routing(active, folder / "routing.png")
+    for one in runs:
+        if one.name in couplings:
+            names.append(f"coupling-{one.name.replace(' ', '-')}.png")
+            title = f"couplings of the sentence, columns sum to 1: {one.name}"
+            figures.couplings(couplings[one.name], one.model.config.heads, title,
+                              folder / names[-1])
+    T = max(len(x["entropy"]) for places in active.values() for x in places.values())
+    rows = []
+    for name, places in active.items():
+        for place, x in places.items():
+            A = x["activations"]
+            mean = sum(A) / len(A) if A else None
+            rows.append([f"{name} {place}", *padded(x["entropy"], T), *padded(x["agreement"], T),
+                         mean])
+    text = ("Routing after 1, 2, ... iterations on the validation set: the couplings' entropy / "
+            "log N (1: all\nalike, 0: all to one capsule), the cosine of votes and capsules "
+            "weighted by the couplings, EM's\nmean A. The couplings are those a routing ends with: "
+            "dynamic routing's first are alike, EM's\nfollow an E-step.\n"
+            + table(["", *numbered("entropy", T), *numbered("agree", T), "mean A"], rows))
+    return result, text, names
 
 
-def length(runs, shown, args, folder):
+def length(runs, pairs, settings, folder):
     """BLEU by source length (Gu 2019 Fig. 3), all runs in the bins of the first."""
-    import figures
-    text = runs[0].corpora
-    ends = args.bins or fitting_bins([source_length(line, text.src) for line in (text.test or text.valid).source])
-    found = {run.name: {**bleu_by_length(run, ends, args.beam), "set": "test" if run.corpora.test else "validation"}
-             for run in runs}
+    from papers import figures
+    first = runs[0].corpora
+    lines = (first.test or first.valid).source
+    lengths = [measure.source_length(line, first.src) for line in lines]
+    ends = settings.bins or measure.fitting_bins(lengths)
+    found = {}
+    bins = {}                           # their ends -> run -> BLEU and number of sentences
+    for one in runs:
+        part = "test" if one.corpora.test else "validation"
+        found[one.name] = {**measure.bleu_by_length(one, ends, settings.beam), "set": part}
+        for x in found[one.name]["bins"]:
+            cell = f"{x['bleu']:.2f} ({x['count']})"
+            bins.setdefault((x["low"], x["high"]), {})[one.name] = cell
     figures.lengths(found, folder / "length.png")
-    bins = [{(x["low"], x["high"]): (x["count"], x["bleu"]) for x in one["bins"]} for one in found.values()]
-    cell = lambda one, key: f"{one[key][1]:.2f} ({one[key][0]})" if key in one else "-"
-    rows = [[f"{low}-{high}" if high else f"{low}+", *(cell(one, (low, high)) for one in bins)]
-            for low, high in sorted({key for one in bins for key in one}, key=lambda key: key[0])]
-    rows.append(["all", *(f"{one['bleu']:.2f} ({sum(x['count'] for x in one['bins'])})" for one in found.values())])
-    rows.append(["set, beam", *(f"{one['set']}, {one['beam']}" for one in found.values())])
+    rows = []
+    for low, high in sorted(bins, key=lambda ends: ends[0]):
+        label = f"{low}-{high}" if high else f"{low}+"
+        rows.append([label, *(bins[low, high].get(name) for name in found)])
+    everything = ["all"]
+    how = ["set, beam"]
+    for one in found.values():
+        count = sum(x["count"] for x in one["bins"])
+        everything.append(f"{one['bleu']:.2f} ({count})")
+        how.append(f"{one['set']}, {one['beam']}")
     signatures = "; ".join(dict.fromkeys(one["signature"] for one in found.values()))
-    return found, (f"BLEU (and number of sentences) by source length (Gu 2019 Fig. 3). {signatures}\n"
-                   + table(["source length", *found], rows)), ["length.png"]
+    heading = f"BLEU (and number of sentences) by source length (Gu 2019 Fig. 3). {signatures}\n"
+    text = heading + table(["source length", *found], [*rows, everything, how])
+    return found, text, ["length.png"]
 
 
-PARTS = {"disagreement": disagreement, "heads": heads, "attention": attention, "routing": routing, "length": length}
+MEASURES = {"disagreement": disagreement, "heads": heads, "attention": attention,
+            "routing": routing, "length": length}
 
 
 # ---- The command
 
-def parser() -> Parser:
-    """The command line."""
-    p = Parser(prog="analyze.py", description="The papers' analyses of trained runs: disagreement scores, heads as "
-               "points, attention heat maps, what routing does, BLEU by length. Tables go to the screen and to "
-               "analysis.json, figures are PNG.")
-    p.add_argument("runs", nargs="+", metavar="RUN", help="run folders, e.g. runs/NAME; the first is the baseline")
-    p.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", default=list(PARTS), help="these parts alone, "
-                   f"of {', '.join(PARTS)}; analysis.json then holds these alone, too (all)")
-    p.add_argument("--out", metavar="DIR", help="where analysis.json and the figures go (the first run's folder)")
-    p.add_argument("--checkpoint", default="best", metavar="NAME", help="best, last, average, step-N")
-    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    p.add_argument("--max-tokens", type=whole(1, 10 ** 8), default=4096, metavar="N", help="batch size in tokens")
-    g = p.add_argument_group("the heads and the sentence that are drawn")
-    g.add_argument("--component", choices=COMPONENTS, default="enc", help="enc: encoder self-attention, cross: decoder "
-                   "to encoder, dec: decoder self-attention; of the heat maps and of the heads as points")
-    g.add_argument("--layer", type=whole(1, 1000), metavar="N", help="layer of the heat maps, from 1 at the bottom "
-                   "(the top one)")
-    g.add_argument("--sentence", metavar="N|TEXT", help="validation pair N, from 1, or a source sentence, which every "
-                   "run then translates itself (the first pair of 8 to 16 tokens a side)")
-    g = p.add_argument_group("BLEU by length")
-    g.add_argument("--bins", nargs="+", type=whole(1), metavar="N", help="upper ends of the bins, in source words (up "
-                   "to 7 that fit the text)")
-    g.add_argument("--beam", type=whole(1, 1000), metavar="N", help="beam size (the run's own)")
-    g = p.add_argument_group("text, where a run's own is no longer in its place")
-    g.add_argument("--valid", metavar="PREFIX", help="validation text, PREFIX.SRC and PREFIX.TGT (the run's)")
-    g.add_argument("--test", metavar="PREFIX", help="test text (the run's; without one, the validation text)")
-    g.add_argument("--src", metavar="SRC", help="source language, the ending of its files (the run's)")
-    g.add_argument("--tgt", metavar="TGT", help="target language (the run's)")
-    return p
-
-
-def command(args) -> None:
+def analyze(settings: Settings) -> None:
     """Measures the parts asked for, prints the tables, writes analysis.json and the figures."""
-    runs = open_runs(args)
-    check(runs, args)
-    shown = [sentence(run, args) for run in runs] if {"attention", "routing"} & set(args.only) else []
-    folder = Path(args.out or args.runs[0])
+    if not settings.runs:
+        raise UserError("which run? Name one or several run folders, as in runs/NAME")
+    runs = open_runs(settings)
+    check(runs, settings)
+    pairs = []                          # the runs with the sentence that is drawn
+    if "attention" in settings.only or "routing" in settings.only:
+        pairs = [sentence(one, settings) for one in runs]
+    folder = Path(settings.out or settings.runs[0])
     with reported("make the folder", f"--out {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
     check_writable(folder / "analysis.json", "--out")
     try:
-        import figures  # noqa: F401
         import sklearn  # noqa: F401
+
+        from papers import figures  # noqa: F401
     except ImportError as error:
         raise UserError(f"{error.name} is not installed: pip install -r requirements.txt") from None
-    result = {"runs": {run.name: {"folder": str(path), "checkpoint": args.checkpoint, "text": run.corpora.name}
-                       for path, run in zip(args.runs, runs)}}
+
+    result = {"runs": {}}
+    for path, one in zip(settings.runs, runs):
+        result["runs"][one.name] = {"folder": path, "checkpoint": settings.checkpoint,
+                                    "text": one.corpora.name}
     written = ["analysis.json"]
-    for part in dict.fromkeys(args.only):
-        result[part], text, names = PARTS[part](runs, shown, args, folder)
+    for part in dict.fromkeys(settings.only):
+        result[part], text, names = MEASURES[part](runs, pairs, settings, folder)
         written += names
         print(f"{text}\n", flush=True)
-    atomic_write(folder / "analysis.json", json.dumps(without_nan(result), indent=1, ensure_ascii=False) + "\n")
+    content = json.dumps(without_nan(result), indent=1, ensure_ascii=False)
+    atomic_write(folder / "analysis.json", content + "\n")
     print(f"{folder}: {', '.join(written)}")
 
 
 def main(argv=None) -> int:
     """The command line; returns the exit status."""
-    return flags.run(command, parser(), argv)
+    return run(analyze, Settings, "analyze.py", "The papers' analyses of trained runs: "
+               "disagreement scores, heads as points, attention heat maps, what routing does, BLEU "
+               "by length. Tables go to the screen and to analysis.json, figures are PNG.", argv)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
-"""What every mechanism costs in speed and memory, measured in one run and set beside the papers' speed columns.
+"""What every mechanism costs in speed and memory, measured in one run and set beside the papers'
+speed columns.
 
-    python bench.py                                             # size tiny on one CPU core: a quarter of an hour
+    python bench.py                                             # size tiny on one CPU core: a
+    quarter of an hour
     python bench.py --arch base --vocab-size 32000 --device cuda
 
-The rows take turns, and are built anew for every turn; figures are medians. Batches are synthetic: random tokens in
-sentences whose lengths are spread like those of news text. Training is `train_mt.train_step`, decoding
-`search.beam_search` with beam 4; torch.nn.Transformer runs through the same two. It keeps no keys and values from
-step to step, so that its only way is to decode the whole prefix again.
+The rows take turns, and are built anew for every turn; figures are medians. Batches are synthetic:
+random tokens in sentences whose lengths are spread like those of news text. Training is
+`train_mt.train_step`, decoding `search.beam_search` with beam 4; torch.nn.Transformer runs through
+the same two. It keeps no keys and values from step to step, so that its only way is to decode the
+whole prefix again.
 """
-import argparse
+
+import dataclasses
 import json
 import multiprocessing
 import re
@@ -16,7 +20,9 @@ import statistics
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,87 +31,108 @@ import torch.nn as nn
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
-from nmt import files
-
-from nmt import search
-
 from attention import Cache
-from nmt.flags import Parser, real, run, whole
-from nmt.encoded import EncodedPairs
-from nmt.batches import Batch, batches, collate
-from nmt.tokenizer import EOS, SPECIAL_TOKENS
-from transformer import PAD
-from nmt.fast_routing import can_compile, install
-from nmt.machine import Machine, keep_freed_memory, pick_device, processor
-from papers.torch_transformer import LogitsObjective, TorchTransformer
-from train_mt import Objective, Step, train_step
 from disagreement import MEASURED
-from transformer import SIZES, Transformer, TransformerConfig
+from nmt import fast_dropout, files, search
+from nmt.batches import Batch, Step, batches, collate
+from nmt.encoded import EncodedPairs
+from nmt.fast_routing import can_compile, install
+from nmt.flags import flag, run
+from nmt.loss import Objective
+from nmt.machine import Machine, keep_freed_memory, pick_device, processor
+from nmt.tokenizer import EOS, SPECIAL_TOKENS
+from papers.torch_transformer import LogitsObjective, TorchTransformer
+from train_mt import train_step
+from transformer import PAD, SIZES, Transformer, TransformerConfig
 
-SPREAD, NOISE = 0.5, 0.2        # standard deviations of log source length, and of log (target / source length)
+DESCRIPTION = (
+    "Measures what every mechanism costs in training speed, decoding speed and memory, "
+    "beside the papers' figures and the limit that the matrix products alone set."
+)
+# standard deviations of log source length, and of log (target / source length)
+SPREAD, NOISE = 0.5, 0.2
 BEAM, LENPEN = 4, 0.6
-TRAINING = argparse.Namespace(label_smoothing=0.1, clip=0.0)
+LABEL_SMOOTHING = 0.1
 
 
 class Row(NamedTuple):
     """A model to measure, and its published speed relative to the baseline of the same paper."""
+
     label: str
-    settings: dict | None       # of TransformerConfig; None: torch.nn.Transformer
+    settings: dict | None  # of TransformerConfig; None: torch.nn.Transformer
     training: float | None = None
     decoding: float | None = None
 
 
 def table_rows(layers: int = 6) -> dict[str, Row]:
-    """The rows by name. Published speeds: Li 2018 Tables 1-2, Li 2019 Tables 2-3, all of size base or big."""
+    """The rows by name. Published speeds: Li 2018 Tables 1-2, Li 2019 Tables 2-3, all of size base
+    or big."""
     low, everywhere = (f"enc:1-{min(2, layers)}",), ("enc", "cross", "dec")
-    em = lambda at: dict(agg="em", agg_at=at)
     return {
         "torch": Row("torch.nn.Transformer", None),
         "linear": Row("linear", {}, 1.0, 1.0),
         "reg-output": Row("--reg output", dict(reg=("output",)), 0.88),
-        "reg-enc": Row("--reg, all kinds, at enc", dict(reg=KINDS, reg_at=("enc",)), 0.87),
+        "reg-enc": Row("--reg, all kinds, at enc", dict(reg=MEASURED, reg_at=("enc",)), 0.87),
         "dynamic-enc": Row("--agg dynamic at enc", dict(agg="dynamic", agg_at=("enc",)), 0.64),
-        "em-enc": Row("--agg em at enc", em(("enc",)), 0.63, 0.99),
-        "em-low": Row(f"--agg em at {low[0]}", em(low), 0.87),
-        "em-all": Row("--agg em at enc cross dec", em(everywhere), 0.34, 0.53),
+        "em-enc": Row("--agg em at enc", dict(agg="em", agg_at=("enc",)), 0.63, 0.99),
+        "em-low": Row(f"--agg em at {low[0]}", dict(agg="em", agg_at=low), 0.87),
+        "em-all": Row("--agg em at enc cross dec", dict(agg="em", agg_at=everywhere), 0.34, 0.53),
         "gu-dynamic": Row("--agg gu-dynamic", dict(agg="gu-dynamic")),
         "gu-em": Row("--agg gu-em", dict(agg="gu-em")),
-        "capsule": Row("--capsule enc dec", dict(capsule=("enc", "dec"))),
+        "capsule": Row("--capsule enc dec", dict(capsule_attention=("enc", "dec"))),
     }
 
 
-GROWTH = ("linear", "em-enc", "capsule")         # rows of the second table
+GROWTH = ("linear", "em-enc", "capsule")  # rows of the second table
 
 
-def parser() -> Parser:
-    """The command line of bench.py."""
-    p = Parser(prog="bench.py", description="Measures what every mechanism costs in training speed, decoding speed and "
-               "memory, beside the papers' figures and the limit that the matrix products alone set.")
-    switch = dict(action=argparse.BooleanOptionalAction, default=None)
-    p.add_argument("--arch", choices=SIZES, default="tiny", help="size of the models: " + ", ".join(SIZES))
-    p.add_argument("--rows", nargs="+", choices=table_rows(), metavar="ROW", default=list(table_rows()),
-                   help=f"what to measure (all); linear always is: {', '.join(table_rows())}")
-    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    p.add_argument("--amp", help="bfloat16 matrix products (yes on a GPU)", **switch)
-    p.add_argument("--compile", help="compiled routing (yes on a GPU)", **switch)
-    p.add_argument("--threads", type=whole(1, 1024), default=1, help="threads on a CPU; with one, times are CPU seconds, "
-                   "which other programs disturb least")
-    p.add_argument("--vocab-size", type=whole(100, 10 ** 6), default=10_000, metavar="N", help="joint vocabulary")
-    p.add_argument("--median-length", type=real(1, 1000), default=24.0, metavar="L", help="tokens of a source sentence")
-    p.add_argument("--max-tokens", type=whole(16, 10 ** 8), default=4096, help="size of a training batch")
-    p.add_argument("--batches", type=whole(1, 1000), default=3, help="training batches per turn")
-    p.add_argument("--sentences", type=whole(1, 10 ** 6), help="sentences decoded per turn (CPU 32, GPU 512)")
-    p.add_argument("--repeats", type=whole(1, 1000), default=3, help="turns of every row")
-    p.add_argument("--lengths", type=whole(2, 10 ** 5), nargs="*", default=[16, 32, 64, 128, 256, 512], metavar="L",
-                   help="sentence lengths of the second table (16 32 64 128 256 512); none leaves it out")
-    p.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True, help="measure peak memory; on a CPU "
-                   "that takes a process of its own for every row")
-    p.add_argument("--seed", type=whole(0, 2 ** 31), default=1, help="seed of parameters, lengths and tokens")
-    p.add_argument("--json", metavar="FILE", help="where all figures of all turns go")
-    return p
+@dataclass
+class Settings:
+    """The flags of bench.py; None: see `command`."""
+
+    arch: str = flag(
+        "tiny", f"size of the models: {', '.join(SIZES)}", choices=tuple(SIZES), metavar="SIZE"
+    )
+    rows: tuple[str, ...] = flag(
+        tuple(table_rows()),
+        f"what to measure (all); linear always is: {', '.join(table_rows())}",
+        choices=tuple(table_rows()),
+        metavar="ROW",
+    )
+    device: str = flag("auto", "auto, cpu, cuda or cuda:N")
+    amp: bool | None = flag(None, "bfloat16 matrix products (yes on a GPU)")
+    compile: bool | None = flag(None, "compiled routing (yes on a GPU)")
+    threads: int = flag(
+        1,
+        "threads on a CPU; with one, times are CPU seconds, which other programs disturb least",
+        low=1,
+        high=1024,
+    )
+    vocab_size: int = flag(10_000, "joint vocabulary", low=100, high=10**6, metavar="N")
+    median_length: float = flag(24.0, "tokens of a source sentence", low=1, high=1000, metavar="L")
+    max_tokens: int = flag(4096, "size of a training batch", low=16, high=10**8)
+    batches: int = flag(3, "training batches per turn", low=1, high=1000)
+    sentences: int | None = flag(
+        None, "sentences decoded per turn (CPU 32, GPU 512)", low=1, high=10**6
+    )
+    repeats: int = flag(3, "turns of every row", low=1, high=1000)
+    lengths: tuple[int, ...] = flag(
+        (16, 32, 64, 128, 256, 512),
+        "sentence lengths of the second table (16 32 64 128 256 512); none leaves it out",
+        low=2,
+        high=10**5,
+        metavar="L",
+        empty=True,
+    )
+    memory: bool = flag(
+        True, "measure peak memory; on a CPU that takes a process of its own for every row"
+    )
+    seed: int = flag(1, "seed of parameters, lengths and tokens", low=0, high=2**31)
+    json: str | None = flag(None, "where all figures of all turns go", metavar="FILE")
 
 
 # ---- What is measured
+
 
 def build(name: str, args, device) -> nn.Module:
     """The model of a row, with random parameters, on a device."""
@@ -115,11 +142,13 @@ def build(name: str, args, device) -> nn.Module:
         config = TransformerConfig(args.vocab_size, **size, **(row.settings or {}))
         if row.settings is None:
             return TorchTransformer(config)
-        return install(Transformer(config), compiled=bool(args.compile))
+        model = install(Transformer(config), compiled=bool(args.compile))
+        return fast_dropout.install(model)
 
 
 def make_corpus(args) -> EncodedPairs:
-    """Sentence pairs of random tokens for some 40 batches, source lengths log-normal, the target's close to them."""
+    """Sentence pairs of random tokens for some 40 batches, source lengths log-normal, the target's
+    close to them."""
     random = np.random.default_rng(args.seed)
     count = max(40 * args.max_tokens // int(args.median_length) + 1, args.sentences)
     source = args.median_length * np.exp(SPREAD * random.standard_normal(count))
@@ -127,7 +156,9 @@ def make_corpus(args) -> EncodedPairs:
     longest = min(256, args.max_tokens - 2)
     sides = []
     for lengths in (source, target):
-        offsets = np.concatenate([[0], np.cumsum(np.clip(np.rint(lengths), 1, longest).astype(np.int64))])
+        offsets = np.concatenate(
+            [[0], np.cumsum(np.clip(np.rint(lengths), 1, longest).astype(np.int64))]
+        )
         sides += [random.integers(len(SPECIAL_TOKENS), args.vocab_size, offsets[-1]), offsets]
     return EncodedPairs(*sides)
 
@@ -147,27 +178,41 @@ def training_work(corpus: EncodedPairs, args, device) -> list[Step]:
 
 
 def decoding_work(corpus: EncodedPairs, args) -> list[tuple[torch.Tensor, int]]:
-    """--sentences sources in padded batches [B, L_s], evenly spread over the lengths; and how far to decode each
+    """--sentences sources in padded batches [B, L_s], evenly spread over the lengths; and how far
+    to decode each
     batch: the mean length of its targets, with EOS."""
     order = np.argsort(corpus.source_lengths)
-    order = [int(order[int((i + 0.5) * len(order) / args.sentences)]) for i in range(args.sentences)]
+    order = [
+        int(order[int((i + 0.5) * len(order) / args.sentences)]) for i in range(args.sentences)
+    ]
     lengths = [int(corpus.source_lengths[i] + 1) * BEAM for i in order]
     found = [[order[i] for i in batch] for batch in search.batches(lengths, 8192)]
-    return [(collate(corpus, indices).source, 1 + round(corpus.target_lengths[indices].mean())) for indices in found]
+    return [
+        (collate(corpus, indices).source, 1 + round(corpus.target_lengths[indices].mean()))
+        for indices in found
+    ]
 
 
 def growth_work(length: int, args, device) -> Step:
     """An update of sentences that are all `length` tokens long on both sides, EOS included."""
     tokens = max(max(args.lengths), args.max_tokens // 4)
-    ids = torch.randint(len(SPECIAL_TOKENS), args.vocab_size, (max(1, tokens // length), length + 1))
+    ids = torch.randint(
+        len(SPECIAL_TOKENS), args.vocab_size, (max(1, tokens // length), length + 1)
+    )
     return as_step(Batch(ids[:, 1:].contiguous(), ids), device)
 
 
 # ---- Measuring
 
+
 def timed(f, where: Machine) -> float:
-    """Seconds that f takes: CPU seconds of this process on a CPU with one thread, else of the clock on the wall."""
-    clock = time.process_time if where.device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+    """Seconds that f takes: CPU seconds of this process on a CPU with one thread, else of the
+    clock on the wall."""
+    clock = (
+        time.process_time
+        if where.device.type == "cpu" and torch.get_num_threads() == 1
+        else time.perf_counter
+    )
     wait = torch.cuda.synchronize if where.device.type == "cuda" else lambda: None
     wait()
     started = clock()
@@ -178,8 +223,10 @@ def timed(f, where: Machine) -> float:
 
 def trainer(model, args, where: Machine):
     """A function that trains the model on a list of updates."""
-    settings = argparse.Namespace(**vars(TRAINING), amp=args.amp)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-6, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    settings = SimpleNamespace(label_smoothing=LABEL_SMOOTHING, clip=0.0, amp=args.amp)
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=1e-6, betas=(0.9, 0.98), eps=1e-9, fused=True
+    )
     objective = (Objective if hasattr(model, "hidden") else LogitsObjective)(model).train()
     return lambda work: [train_step(objective, optimizer, step, settings, where) for step in work]
 
@@ -193,13 +240,15 @@ def training_speed(model, work: list[Step], args, where: Machine) -> float:
 
 @torch.no_grad()
 def decoding_speed(model, work, args, where: Machine) -> float:
-    """Sentences per second in decoding. No hypothesis ends before its limit: all models decode as many tokens."""
-    model.eval().output.weight[EOS] = 0                  # its logit, 0, is never among the best of a vocabulary
+    """Sentences per second in decoding. No hypothesis ends before its limit: all models decode as
+    many tokens."""
+    model.eval().output.weight[EOS] = 0  # its logit, 0, is never among the best of a vocabulary
 
     def decode(work):
         with torch.autocast(where.device.type, torch.bfloat16, enabled=args.amp):
             for source, length in work:
                 search.beam_search(model, source.to(where.device), BEAM, LENPEN, max_length=length)
+
     decode([(source, min(length, 3)) for source, length in work])
     return sum(len(source) for source, _ in work) / timed(lambda: decode(work), where)
 
@@ -207,33 +256,44 @@ def decoding_speed(model, work, args, where: Machine) -> float:
 def resident_peak() -> int:
     """Bytes of memory that this process has held at most."""
     try:
-        status = Path("/proc/self/status").read_text()   # getrusage's figure starts from the parent process'
+        # getrusage's figure starts from the parent process'
+        status = Path("/proc/self/status").read_text()
         return int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) * 1024
     except (OSError, TypeError):
         import resource
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+            1 if sys.platform == "darwin" else 1024
+        )
 
 
 def peak_on_cpu(name: str, args) -> int:
-    """Bytes that training a row takes, beyond the interpreter and its libraries; for a process of its own."""
+    """Bytes that training a row takes, beyond the interpreter and its libraries; for a process of
+    its own."""
     torch.set_num_threads(args.threads)
     keep_freed_memory()
-    work, where = training_work(make_corpus(args), args, torch.device("cpu")), Machine(torch.device("cpu"))
+    work, where = (
+        training_work(make_corpus(args), args, torch.device("cpu")),
+        Machine(torch.device("cpu")),
+    )
     minute = Transformer(TransformerConfig(args.vocab_size, d_model=2, heads=1, layers=1, d_ff=2))
-    trainer(minute, args, where)([as_step(Batch(*(x[:1, :2] for x in work[0].batches[0])), where.device)])
-    before = resident_peak()                             # with all that the first step of any model loads
+    trainer(minute, args, where)(
+        [as_step(Batch(*(x[:1, :2] for x in work[0].batches[0])), where.device)]
+    )
+    before = resident_peak()  # with all that the first step of any model loads
     train = trainer(build(name, args, "cpu"), args, where)
     train([work[0], work[-1]])
     return resident_peak() - before
 
 
 def matrix_flops(name: str, args, training: list[Step], decoding) -> dict:
-    """Floating-point operations of the matrix products, per target token in training and per sentence in decoding.
+    """Floating-point operations of the matrix products, per target token in training and per
+    sentence in decoding.
 
-    A backward pass takes twice the forward pass; what a routing does cell by cell is not counted. Nothing is computed:
-    the tensors have shapes and no data.
+    A backward pass takes twice the forward pass; what a routing does cell by cell is not counted.
+    Nothing is computed: the tensors have shapes and no data.
     """
-    model = build(name, argparse.Namespace(**{**vars(args), "compile": False}), "meta")
+    model = build(name, dataclasses.replace(args, compile=False), "meta")
     with FlopCounterMode(display=False) as forward:
         for batch in (step.batches[0] for step in training):
             model(batch.source.to("meta"), batch.target[:, :-1].to("meta"))
@@ -246,8 +306,10 @@ def matrix_flops(name: str, args, training: list[Step], decoding) -> dict:
                     index = torch.empty(rows * BEAM, dtype=torch.long, device="meta")
                     memory, rows = memory.select(index), rows * BEAM
                     cache.reorder(index)
-    return {"training_flops": 3 * forward.get_total_flops() / sum(step.tokens for step in training),
-            "decoding_flops": search.get_total_flops() / sum(len(source) for source, _ in decoding)}
+    return {
+        "training_flops": 3 * forward.get_total_flops() / sum(step.tokens for step in training),
+        "decoding_flops": search.get_total_flops() / sum(len(source) for source, _ in decoding),
+    }
 
 
 def turn(name: str, args, where: Machine, training, decoding) -> dict:
@@ -256,8 +318,10 @@ def turn(name: str, args, where: Machine, training, decoding) -> dict:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(where.device)
     model = build(name, args, where.device)
-    found = {"parameters": sum(p.numel() for p in model.parameters()),
-             "training": training_speed(model, training, args, where)}
+    found = {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "training": training_speed(model, training, args, where),
+    }
     if where.device.type == "cuda":
         found["memory"] = torch.cuda.max_memory_allocated(where.device)
     model.zero_grad(set_to_none=True)
@@ -265,14 +329,16 @@ def turn(name: str, args, where: Machine, training, decoding) -> dict:
 
 
 def growth_turn(name: str, args, where: Machine) -> list[float]:
-    """One turn of a row of the second table: microseconds of training per target token, for every length."""
+    """One turn of a row of the second table: microseconds of training per target token, for every
+    length."""
     model = build(name, args, where.device)
     steps = [growth_work(length, args, where.device) for length in args.lengths]
     return [1e6 / training_speed(model, [step], args, where) for step in steps]
 
 
 def measure(args, where: Machine) -> dict:
-    """All figures: {"rows": {name: {...}}, "growth": {name: [turns][lengths]}}; lists hold a figure per turn."""
+    """All figures: {"rows": {name: {...}}, "growth": {name: [turns][lengths]}}; lists hold a
+    figure per turn."""
     corpus = make_corpus(args)
     training, decoding = training_work(corpus, args, where.device), decoding_work(corpus, args)
     growing = [name for name in GROWTH if name in args.rows] if args.lengths else []
@@ -280,8 +346,12 @@ def measure(args, where: Machine) -> dict:
     if args.compile:
         args.compile = can_compile(where.device)
     jobs = [("memory", name) for name in args.rows if args.memory and where.device.type == "cpu"]
-    jobs += [(kind, name) for _ in range(args.repeats) for kind, names in (("row", args.rows), ("growth", growing))
-             for name in names]
+    jobs += [
+        (kind, name)
+        for _ in range(args.repeats)
+        for kind, names in (("row", args.rows), ("growth", growing))
+        for name in names
+    ]
     growth = {name: [] for name in growing}
     for kind, name in tqdm(jobs, unit="turn", disable=not sys.stderr.isatty()):
         started = time.perf_counter()
@@ -294,23 +364,31 @@ def measure(args, where: Machine) -> dict:
             for key, value in turn(name, args, where, training, decoding).items():
                 rows[name].setdefault(key, []).append(value)
         if not sys.stderr.isatty():
-            print(f"{kind} {name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+            print(
+                f"{kind} {name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True
+            )
     return {"rows": rows, "growth": growth}
 
 
 # ---- Tables
 
+
 def summarized(rows: dict, layers: int) -> dict[str, dict]:
-    """Per row: the medians, the median ratios to `linear` in the same turn, and the ratios that the matrix products
-    alone would allow."""
+    """Per row: the medians, the median ratios to `linear` in the same turn, and the ratios that
+    the matrix products alone would allow."""
     base, found = rows["linear"], {}
     for name, row in rows.items():
         published = table_rows(layers)[name]
-        found[name] = {"label": published.label, "parameters": row["parameters"][0],
-                       "memory": max(row["memory"]) if "memory" in row else None}
+        found[name] = {
+            "label": published.label,
+            "parameters": row["parameters"][0],
+            "memory": max(row["memory"]) if "memory" in row else None,
+        }
         for what, paper in (("training", published.training), ("decoding", published.decoding)):
             found[name][what] = statistics.median(row[what])
-            found[name][f"{what}_ratio"] = statistics.median(x / y for x, y in zip(row[what], base[what]))
+            found[name][f"{what}_ratio"] = statistics.median(
+                x / y for x, y in zip(row[what], base[what])
+            )
             found[name][f"{what}_paper"] = paper
             found[name][f"{what}_limit"] = base[f"{what}_flops"] / row[f"{what}_flops"]
     return found
@@ -319,19 +397,40 @@ def summarized(rows: dict, layers: int) -> dict[str, dict]:
 def aligned(rows: list[list[str]]) -> str:
     """Rows of cells as text: the first column to the left, the others to the right."""
     first, *wide = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  ".join([row[0].ljust(first), *map(str.rjust, row[1:], wide)]) for row in rows)
+    return "\n".join(
+        "  ".join([row[0].ljust(first), *map(str.rjust, row[1:], wide)]) for row in rows
+    )
 
 
 def speed_table(found: dict[str, dict]) -> str:
-    """The first table. Ratios are to `linear`: ours, the paper's, and the limit set by the matrix products."""
-    ratio = lambda x: "" if x is None else f"{x:.2f}"
-    cells = [["", "parameters", "train tok/s", "ratio", "paper", "limit", "decode sent/s", "ratio", "paper", "limit",
-              "peak MiB"]]
+    """The first table. Ratios are to `linear`: ours, the paper's, and the limit set by the matrix
+    products."""
+
+    def ratio(x):
+        return "" if x is None else f"{x:.2f}"
+
+    cells = [
+        [
+            "",
+            "parameters",
+            "train tok/s",
+            "ratio",
+            "paper",
+            "limit",
+            "decode sent/s",
+            "ratio",
+            "paper",
+            "limit",
+            "peak MiB",
+        ]
+    ]
     for row in found.values():
         cells.append([row["label"], f"{row['parameters']:,}"])
         for what, digits in (("training", ",.0f"), ("decoding", ",.2f")):
-            cells[-1] += [format(row[what], digits)] + [ratio(row[f"{what}_{x}"]) for x in ("ratio", "paper", "limit")]
-        cells[-1].append("" if row["memory"] is None else f"{row['memory'] / 2 ** 20:,.0f}")
+            cells[-1] += [format(row[what], digits)] + [
+                ratio(row[f"{what}_{x}"]) for x in ("ratio", "paper", "limit")
+            ]
+        cells[-1].append("" if row["memory"] is None else f"{row['memory'] / 2**20:,.0f}")
     return aligned(cells)
 
 
@@ -346,10 +445,14 @@ def growth_table(growth: dict, lengths: list[int]) -> str:
 
 def computer(args, where: Machine) -> str:
     """The machine and the settings that the figures depend on, as a line."""
-    name = processor(where.device) + (f", threads: {args.threads}" if where.device.type == "cpu" else "")
-    return (f"{name}; PyTorch {torch.__version__}; size {args.arch}, vocabulary {args.vocab_size:,}, batches of "
-            f"{args.max_tokens:,} tokens; {'bfloat16' if args.amp else 'float32'}, routing "
-            f"{'compiled' if args.compile else 'not compiled'}")
+    name = processor(where.device) + (
+        f", threads: {args.threads}" if where.device.type == "cpu" else ""
+    )
+    return (
+        f"{name}; PyTorch {torch.__version__}; size {args.arch}, vocabulary {args.vocab_size:,}, "
+        f"batches of {args.max_tokens:,} tokens; {'bfloat16' if args.amp else 'float32'}, routing "
+        f"{'compiled' if args.compile else 'not compiled'}"
+    )
 
 
 def command(args) -> None:
@@ -366,19 +469,34 @@ def command(args) -> None:
     figures = measure(args, where)
     found = summarized(figures["rows"], SIZES[args.arch]["layers"])
     rate = figures["rows"]["linear"]["training_flops"] * found["linear"]["training"]
-    print(f"{computer(args, where)}\n\n{speed_table(found)}\n\n"
-          "ratio: to linear, in the same turn; paper: the published one; limit: if only matrix products took time\n"
-          f"linear trains at {rate / 1e9:,.0f} GFLOP/s of matrix products")
+    print(
+        f"{computer(args, where)}\n\n{speed_table(found)}\n\n"
+        "ratio: to linear, in the same turn; paper: the published one; limit: if only matrix "
+        "products took time\n"
+        f"linear trains at {rate / 1e9:,.0f} GFLOP/s of matrix products"
+    )
     if figures["growth"]:
-        print(f"\nMicroseconds of training per target token\n{growth_table(figures['growth'], args.lengths)}")
+        print("\nMicroseconds of training per target token")
+        print(growth_table(figures["growth"], args.lengths))
     if args.json:
-        files.atomic_write(args.json, json.dumps({"machine": computer(args, where), "settings": vars(args),
-                                                       "summary": found, **figures}, indent=1) + "\n")
+        files.atomic_write(
+            args.json,
+            json.dumps(
+                {
+                    "machine": computer(args, where),
+                    "settings": dataclasses.asdict(args),
+                    "summary": found,
+                    **figures,
+                },
+                indent=1,
+            )
+            + "\n",
+        )
 
 
 def main(argv=None) -> int:
     """Runs the command line; returns the exit status."""
-    return run(command, parser(), argv)
+    return run(command, Settings, "bench.py", DESCRIPTION, argv)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """From the heads' outputs to one vector: a capsule layer behind the heads.
 
-Gu and Feng 2019, "Improving Multi-Head Attention with Capsule Networks", section 4, Eq. 3-7, with dynamic routing
-(Eq. 8-11, routing_dynamic.py) or EM routing (Eq. 12-15, routing_em.py).
+Gu and Feng 2019, "Improving Multi-Head Attention with Capsule Networks", section 4, Eq. 3-7, with
+dynamic routing (Eq. 8-11, routing_dynamic.py) or EM routing (Eq. 12-15, routing_em.py).
 """
 import math
 
@@ -15,25 +15,29 @@ from routing_em import em_routing
 
 
 def pose_columns(d_k: int, width: int) -> int:
-    """Columns q of Gu's pose matrices [p, q], p q = d_k: the common divisor of d_k and the output capsules' width
-    nearest to sqrt(d_k), the smaller one at a tie (d_k = width = 64: 8, as in Hinton et al. 2018)."""
+    """Columns q of Gu's pose matrices [p, q], p q = d_k: the common divisor of d_k and the output
+    capsules' width nearest to sqrt(d_k), the smaller one at a tie (d_k = width = 64: 8, as in
+    Hinton et al. 2018)."""
     common = math.gcd(d_k, width)
     divisors = [q for q in range(1, common + 1) if common % q == 0]
     return min(divisors, key=lambda q: (abs(q - math.sqrt(d_k)), q))
 
 
 class CapsuleAggregation(nn.Module):
-    """Gu 2019, section 4: a vote per pair of heads and output capsules, routing, `O = u + FFN(v)`. No W^O.
+    """Gu 2019, section 4: a vote per pair of heads and output capsules, routing, `O = u + FFN(v)`.
+    No W^O.
 
-    routing "dynamic" (Eq. 8-11): `u^_{j|i} = W_ij u_i` with `weight` [H, N, d_k, d/N]. routing "em" (Eq. 12-15):
-    head i is a pose matrix M_i [p, q], its vote is `W_ij M_i` [p', q] with `weight` [H, N, p', p], and the capsules
-    come out without their activations. capsules: N, default the number of heads. activations, coupling, settings: as
-    in `RoutingAggregation`. Raises ValueError for a routing of another name, or an N or a number of heads that does
-    not divide d_model.
+    routing "dynamic" (Eq. 8-11): `u^_{j|i} = W_ij u_i` with `weight` [H, N, d_k, d/N]. routing
+    "em" (Eq. 12-15): head i is a pose matrix M_i [p, q], its vote is `W_ij M_i` [p', q] with
+    `weight` [H, N, p', p], and the capsules come out without their activations. capsules: N,
+    default the number of heads. activations, coupling, settings: as in `RoutingAggregation`.
+    Raises ValueError for a routing of another name, or an N or a number of heads that does not
+    divide d_model.
     """
 
-    def __init__(self, d_model: int, heads: int, capsules: int | None = None, routing: str = "dynamic",
-                 iterations: int = 3, activations: bool = True, coupling: str = "routed", **settings):
+    def __init__(self, d_model: int, heads: int, capsules: int | None = None,
+                 routing: str = "dynamic", iterations: int = 3, activations: bool = True,
+                 coupling: str = "routed", **settings):
         super().__init__()
         if routing not in ("em", "dynamic"):
             raise ValueError(f"routing={routing!r}: choose 'em' or 'dynamic'")
@@ -62,12 +66,13 @@ class CapsuleAggregation(nn.Module):
             self.settings["normalize"] = False
             fan_in, fan_out = d_k, width
             self.weight = nn.Parameter(torch.empty(heads, self.capsules, fan_in, fan_out))
-        bound = math.sqrt(6 / (fan_in + fan_out))                            # Xavier, each W_ij by itself
+        bound = math.sqrt(6 / (fan_in + fan_out))                      # Xavier, each W_ij by itself
         nn.init.uniform_(self.weight, -bound, bound)
-        self.ffn = nn.Sequential(nn.Linear(d_model, d_model), nn.ReLU(), nn.Linear(d_model, d_model))
-        for linear in (self.ffn[0], self.ffn[2]):
+        inner, outer = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+        for linear in (inner, outer):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
+        self.ffn = nn.Sequential(inner, nn.ReLU(), outer)
 
     def cast_votes(self, outputs: Tensor) -> Tensor:
         """The votes u^ [B, L, H, N, D] of the heads' outputs u [B, H, L, d_k]."""
@@ -81,6 +86,7 @@ class CapsuleAggregation(nn.Module):
         votes = self.cast_votes(outputs)                                     # [B, L, H, N, D]
         # v = f(u^, c), c = Update(u^, v)                                      Gu Eq. 4
         start = random_coupling(votes) if self.random else None
-        v = self.route(votes, *betas(self), iterations=self.iterations, start=start, **self.settings)
+        settings = {"iterations": self.iterations, "start": start, **self.settings}
+        v = self.route(votes, *betas(self), **settings)
         # O = u + FFN(v), FFN(x) = max(0, x W_1 + b_1) W_2 + b_2               Gu Eq. 5-7
         return concatenate(outputs) + self.ffn(v.capsules.flatten(-2))       # [B, L, d]

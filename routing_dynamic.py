@@ -1,7 +1,8 @@
 """Dynamic routing ("simple routing") between capsules.
 
-Li et al. 2019, section 4.2.1, Algorithm 1 with Eq. 7-8; Gu and Feng 2019, Eq. 8-11; Duan et al. 2020,
-Algorithm 1 with Eq. 6-7. All three go back to Sabour et al. 2017, "Dynamic Routing Between Capsules".
+Li et al. 2019, section 4.2.1, Algorithm 1 with Eq. 7-8; Gu and Feng 2019, Eq. 8-11; Duan et al.
+2020, Algorithm 1 with Eq. 6-7. All three go back to Sabour et al. 2017, "Dynamic Routing Between
+Capsules".
 """
 from typing import NamedTuple
 
@@ -19,8 +20,8 @@ class DynamicRouting(NamedTuple):
 def squash(s: Tensor, dim: int = -1) -> Tensor:
     """Shrinks a vector's length into [0, 1): `||s||^2 / (1 + ||s||^2) * s / ||s||`, and 0 at s = 0.
 
-    Li 2019 Eq. 8, Gu 2019 Eq. 10, Duan 2020 Eq. 6. s: [..., D] with the vectors along `dim`; the same shape comes
-    back. The gradient at s = 0 is 0. Half precision is computed in float32.
+    Li 2019 Eq. 8, Gu 2019 Eq. 10, Duan 2020 Eq. 6. s: [..., D] with the vectors along `dim`; the
+    same shape comes back. The gradient at s = 0 is 0. Half precision is computed in float32.
     """
     # ||s||^2 / (1 + ||s||^2) / ||s|| = ||s|| / (1 + ||s||^2): no division by zero
     s = s.float() if s.dtype in (torch.float16, torch.bfloat16) else s
@@ -28,13 +29,15 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
     return s * (length / (1 + length * length))
 
 
-def combine(V: Tensor, B: Tensor, normalize: bool = True, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The output capsules under the logits B: the first half of an iteration, Li 2019 Algorithm 1 lines 4-5.
+def combine(V: Tensor, B: Tensor, normalize: bool = True,
+            mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The output capsules under the logits B: the first half of an iteration, Li 2019 Algorithm 1
+    lines 4-5.
 
-    V: votes [..., M, N, D]; B: [..., M, N] or [M, N]; normalize, mask: see `dynamic_routing`. Returns Omega
-    [..., N, D] and the coupling C [..., M, N] (or [M, N]).
+    V: votes [..., M, N, D]; B: [..., M, N] or [M, N]; normalize, mask: see `dynamic_routing`.
+    Returns Omega [..., N, D] and the coupling C [..., M, N] (or [M, N]).
     """
-    # C_mn = exp(B_mn) / sum_k exp(B_mk)                                       Li Alg. 1 line 4, Gu Eq. 9
+    # C_mn = exp(B_mn) / sum_k exp(B_mk)   Li Alg. 1 line 4, Gu Eq. 9
     exists = True if mask is None else mask.unsqueeze(-2)                    # [..., 1, N]
     logits = B if mask is None else B.masked_fill(~exists, torch.finfo(B.dtype).min)
     log_C = logits.log_softmax(-1)                                           # [..., M, N]
@@ -44,29 +47,31 @@ def combine(V: Tensor, B: Tensor, normalize: bool = True, mask: Tensor | None = 
     # C_mn / sum_m C_mn = softmax_m(log C_mn): exact where the sum underflows
     share = log_C.softmax(-2) * exists if normalize else C                   # [..., M, N]
     s = (share.unsqueeze(-1) * V).sum(-3)                                    # [..., N, D]
-    # Omega_n = ||s_n||^2 / (1 + ||s_n||^2) * s_n / ||s_n||                    Li Eq. 8, Gu Eq. 10, Duan Eq. 6
+    # Omega_n = ||s_n||^2 / (1 + ||s_n||^2) * s_n / ||s_n||   Li Eq. 8, Gu Eq. 10, Duan Eq. 6
     return squash(s), C
 
 
 def agreement(V: Tensor, capsules: Tensor) -> Tensor:
-    """How far votes [..., M, N, D] and capsules [..., N, D] agree, [..., M, N]: what an iteration adds to B."""
-    # Omega_n . V_mn                                                           Li Alg. 1 line 6, Gu Eq. 11
+    """How far votes [..., M, N, D] and capsules [..., N, D] agree, [..., M, N]: what an iteration
+    adds to B."""
+    # Omega_n . V_mn   Li Alg. 1 line 6, Gu Eq. 11
     return (capsules.unsqueeze(-3) * V).sum(-1)                              # [..., M, N]
 
 
-def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True, mask: Tensor | None = None,
-                    start: Tensor | None = None) -> DynamicRouting:
+def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
+                    mask: Tensor | None = None, start: Tensor | None = None) -> DynamicRouting:
     """Couples M input capsules to N output capsules by the agreement of votes and outputs.
 
-    Li 2019 Algorithm 1 (normalize=True divides by the total coupling, Eq. 7); normalize=False is Sabour et al.
-    2017, Gu 2019 Eq. 8-11 and Duan 2020 Algorithm 1.
+    Li 2019 Algorithm 1 (normalize=True divides by the total coupling, Eq. 7); normalize=False is
+    Sabour et al. 2017, Gu 2019 Eq. 8-11 and Duan 2020 Algorithm 1.
 
-    votes: V [..., M, N, D]; mask: [..., N], True for the output capsules that exist (the others get no coupling
-    and come out as 0); start: logits B [..., M, N] or [M, N] to start from; None: B = 0. Returns capsules [..., N, D],
-    coupling [..., M, N] and logits [..., M, N]. Half precision is computed in float32.
+    votes: V [..., M, N, D]; mask: [..., N], True for the output capsules that exist (the others
+    get no coupling and come out as 0); start: logits B [..., M, N] or [M, N] to start from; None:
+    B = 0. Returns capsules [..., N, D], coupling [..., M, N] and logits [..., M, N]. Half
+    precision is computed in float32.
     Raises ValueError unless iterations >= 1.
 
-    >>> votes = torch.randn(2, 7, 8, 16, 4)          # 2 sentences, 7 positions, M = 8, N = 16, D = 4
+    >>> votes = torch.randn(2, 7, 8, 16, 4)      # 2 sentences, 7 positions, M = 8, N = 16, D = 4
     >>> dynamic_routing(votes).capsules.shape
     torch.Size([2, 7, 16, 4])
     """
@@ -77,7 +82,7 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True, 
     B = V.new_zeros(V.shape[:-1]) if start is None else start                # [..., M, N]
     for _ in range(iterations):
         # C = softmax(B), Omega = squash(sum_m C_m V_m)
-        capsules, C = combine(V, B, normalize, mask)                         # [..., N, D], [..., M, N]
+        capsules, C = combine(V, B, normalize, mask)                      # [..., N, D], [..., M, N]
         # B_mn += Omega_n . V_mn
         B = B + agreement(V, capsules)                                       # [..., M, N]
     return DynamicRouting(capsules, C, B)

@@ -1,10 +1,13 @@
-"""Trains a translation model, validates and tests it: the project's main job, readable from top to bottom.
+"""Trains a translation model, validates and tests it: the project's main job, readable from top to
+bottom.
 
-    python train_mt.py --agg em --reg output                    # the embedded corpus, minutes on a CPU
+    python train_mt.py --agg em --reg output                    # the embedded corpus, minutes on a
+    CPU
     python train_mt.py --data multi30k                          # real text
     torchrun --nproc-per-node 8 train_mt.py --data wmt14-en-de --arch base      # 8 x 4,096 tokens
 
-A run lives in runs/NAME: config.json, tokenizer.json, metrics.jsonl, checkpoints. The same command again resumes it.
+A run lives in runs/NAME: config.json, tokenizer.json, metrics.jsonl, checkpoints. The same command
+again resumes it.
 """
 import contextlib
 import dataclasses
@@ -20,6 +23,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
+from nmt import fast_dropout
 from nmt.batches import Step, batches, padding_share, steps
 from nmt.corpus import DataFlags, load_corpora
 from nmt.encoded import encode_train, encode_valid
@@ -29,19 +33,36 @@ from nmt.files import atomic_write
 from nmt.flags import ModelFlags, UserError, flag, folder_name, run
 from nmt.loss import Objective
 from nmt.machine import Machine, agreed, check_fits, machine, stopped_by_signals
-from nmt.run_folder import (RunFolder, average, load, load_model_state, random_state, save, seed_all, set_random_state)
+from nmt.run_folder import (
+    RunFolder,
+    average,
+    load,
+    load_model_state,
+    random_state,
+    save,
+    seed_all,
+    set_random_state,
+)
 from nmt.tokenizer import corpus_tokenizer, load_tokenizer, save_tokenizer
 from transformer import PAD, Transformer, TransformerConfig
 
-# What a size takes where no flag says otherwise: the papers' settings for base and big, a small machine's for the rest.
+# What a size takes where no flag says otherwise: the papers' settings for base and big, a small
+# machine's for the rest.
 RECIPES = {
-    "toy": dict(steps=1_800, warmup=150, lr=0.4, decay="linear", clip=1.0, max_tokens=512, dropout=0.0, eval_every=450),
-    "tiny": dict(steps=4_000, warmup=500, lr=0.8, decay="linear", clip=1.0, max_tokens=2048, dropout=0.1),
-    "small": dict(steps=10_000, warmup=1_000, lr=0.8, decay="linear", clip=1.0, max_tokens=4096, dropout=0.1),
-    "base": dict(steps=100_000, warmup=4_000, lr=1.0, decay="sqrt", clip=0.0, max_tokens=4096, dropout=0.1),
-    "big": dict(steps=300_000, warmup=4_000, lr=1.0, decay="sqrt", clip=0.0, max_tokens=4096, dropout=0.3),
+    "toy": dict(steps=1_800, warmup=150, lr=0.4, decay="linear", clip=1.0, max_tokens=512,
+                dropout=0.0, eval_every=450),
+    "tiny": dict(steps=4_000, warmup=500, lr=0.8, decay="linear", clip=1.0, max_tokens=2048,
+                 dropout=0.1),
+    "small": dict(steps=10_000, warmup=1_000, lr=0.8, decay="linear", clip=1.0, max_tokens=4096,
+                  dropout=0.1),
+    "base": dict(steps=100_000, warmup=4_000, lr=1.0, decay="sqrt", clip=0.0, max_tokens=4096,
+                 dropout=0.1),
+    "big": dict(steps=300_000, warmup=4_000, lr=1.0, decay="sqrt", clip=0.0, max_tokens=4096,
+                dropout=0.3),
 }
-PATIENCE = 5                    # steps in a row without a finite gradient, after which the run gives up
+DESCRIPTION = ("Trains a Transformer for translation and tests it. All mechanisms combine freely; "
+               "their flags are grouped by paper.")
+PATIENCE = 5                # steps in a row without a finite gradient, after which the run gives up
 TRAINING = "training (Vaswani et al. 2017)"
 SCORES = "validation, checkpoints and test"
 MACHINE = "machine"
@@ -59,40 +80,51 @@ class Settings(ModelFlags, DataFlags):
     """Every setting of a run: a flag, a field of config.json. None: see `complete`."""
     steps: int | None = flag(None, f"updates of the parameters ({recipe('steps')})", TRAINING, 1)
     warmup: int | None = flag(None, f"warm-up steps ({recipe('warmup')})", TRAINING, 1)
-    lr: float | None = flag(None, "factor on the learning rate d^-0.5 min(step^-0.5, step warmup^-1.5) "
-                            f"({recipe('lr')})", TRAINING, above=0, high=1000, metavar="FACTOR")
-    decay: str | None = flag(None, "how the learning rate falls after the warm-up: with step^-0.5, or linearly to 0 "
-                             f"({recipe('decay')})", TRAINING, choices=("sqrt", "linear"))
-    max_tokens: int | None = flag(None, "size of a micro-batch: its sentences times the longest of them, in tokens "
-                                  f"({recipe('max_tokens')})", TRAINING, 1, 10 ** 8)
+    lr: float | None = flag(
+        None, f"factor on the learning rate d^-0.5 min(step^-0.5, step warmup^-1.5) "
+        f"({recipe('lr')})", TRAINING, above=0, high=1000, metavar="FACTOR")
+    decay: str | None = flag(
+        None, f"how the learning rate falls after the warm-up: with step^-0.5, or linearly to 0 "
+        f"({recipe('decay')})", TRAINING, choices=("sqrt", "linear"))
+    max_tokens: int | None = flag(
+        None, f"size of a micro-batch: its sentences times the longest of them, in tokens "
+        f"({recipe('max_tokens')})", TRAINING, 1, 10 ** 8)
     accumulate: int = flag(1, "micro-batches per step, in every process", TRAINING, 1, 10 ** 6)
     label_smoothing: float = flag(0.1, "label smoothing", TRAINING, 0, 0.99)
-    clip: float | None = flag(None, f"largest norm of the gradient; 0 does not clip ({recipe('clip')})", TRAINING, 0)
+    clip: float | None = flag(
+        None, f"largest norm of the gradient; 0 does not clip ({recipe('clip')})", TRAINING, 0)
     seed: int = flag(1, "seed of the parameters, dropout and batches", TRAINING, 0, 2 ** 31)
 
-    eval_every: int | None = flag(None, "steps between validations, each with a checkpoint (a tenth of the steps; toy "
-                                  "450)", SCORES, 1)
+    eval_every: int | None = flag(
+        None, "steps between validations, each with a checkpoint (a tenth of the steps; toy 450)",
+        SCORES, 1)
     log_every: int = flag(100, "steps between log lines", SCORES, 1)
-    average: int = flag(0, "test the average of the last K checkpoints; 0 tests the best one", SCORES, 0, 1000,
-                        metavar="K")
+    average: int = flag(
+        0, "test the average of the last K checkpoints; 0 tests the best one", SCORES, 0, 1000,
+        metavar="K")
     beam: int = flag(4, "beam size of the test", SCORES, 1, 1000)
     lenpen: float = flag(0.6, "length penalty alpha of the test", SCORES, 0, 100)
-    lowercase: bool = flag(False, "score BLEU case-insensitively, as Gu 2019 does for Zh-En", SCORES)
+    lowercase: bool = flag(
+        False, "score BLEU case-insensitively, as Gu 2019 does for Zh-En", SCORES)
 
-    name: str | None = flag(None, "name of the run's folder (made from the other flags)", MACHINE, type=folder_name)
+    name: str | None = flag(
+        None, "name of the run's folder (made from the other flags)", MACHINE, type=folder_name)
     runs: str = flag("runs", "where the runs' folders lie", MACHINE, metavar="DIR")
     device: str = flag("auto", "auto, cpu, cuda or cuda:N", MACHINE)
     amp: bool | None = flag(None, "bfloat16 matrix products (yes on a GPU)", MACHINE)
-    compile: bool | None = flag(None, "routing compiled into a few loops: faster after a start of a minute (yes on a "
-                                "GPU)", MACHINE)
-    workers: int | None = flag(None, "processes that prepare batches (GPU 2, CPU 0)", MACHINE, 0, 256)
+    compile: bool | None = flag(
+        None, "routing compiled into a few loops: faster after a start of a minute (yes on a GPU)",
+        MACHINE)
+    workers: int | None = flag(
+        None, "processes that prepare batches (GPU 2, CPU 0)", MACHINE, 0, 256)
 
 
 def complete(settings: Settings, where: Machine) -> None:
     """Fills in what the flags leave to the corpus, the size and the machine."""
     gpu = where.device.type == "cuda"
     toy = settings.data == "toy" and not settings.train and settings.arch == "tiny"
-    defaults = {**RECIPES["toy" if toy else settings.arch], "amp": gpu, "compile": gpu, "workers": 2 if gpu else 0}
+    defaults = {**RECIPES["toy" if toy else settings.arch],
+                "amp": gpu, "compile": gpu, "workers": 2 if gpu else 0}
     for name, value in defaults.items():
         if getattr(settings, name) is None:
             setattr(settings, name, value)
@@ -111,8 +143,9 @@ def complete(settings: Settings, where: Machine) -> None:
 # ---- One update
 
 def learning_rate(step: int, d_model: int, settings: Settings) -> float:
-    """The learning rate of step = 1, 2, ...: with --decay sqrt `d^-0.5 min(step^-0.5, step warmup^-1.5)` (Vaswani et al.
-    2017, section 5.3); with --decay linear the same rise to the same peak, then a straight line to 0 at the last step."""
+    """The learning rate of step = 1, 2, ...: with --decay sqrt
+    `d^-0.5 min(step^-0.5, step warmup^-1.5)` (Vaswani et al. 2017, section 5.3); with --decay
+    linear the same rise to the same peak, then a straight line to 0 at the last step."""
     warmup, last = settings.warmup, settings.steps + 1
     peak = settings.lr * (d_model * warmup) ** -0.5
     if settings.decay == "sqrt":
@@ -130,12 +163,13 @@ def losses(objective, batch, label_smoothing: float, device):
 
 
 def train_step(objective, optimizer, step: Step, settings: Settings, where: Machine):
-    """One update by an `Objective`: [cross-entropy, D times target tokens] summed over this process's micro-batches, and
-    the norm of the gradient, all still on the device. Where the loss or the gradient is not finite the parameters stay
-    as they are.
+    """One update by an `Objective`: [cross-entropy, D times target tokens] summed over this
+    process's micro-batches, and the norm of the gradient, all still on the device. Where the loss
+    or the gradient is not finite the parameters stay as they are.
 
-    The loss of a micro-batch is cross-entropy per target token - lambda D (Li 2018 section 3.1); the micro-batches
-    of an update are weighted by their target tokens, so it does not matter how the tokens fall on the processes.
+    The loss of a micro-batch is cross-entropy per target token - lambda D (Li 2018 section 3.1);
+    the micro-batches of an update are weighted by their target tokens, so it does not matter how
+    the tokens fall on the processes.
     """
     optimizer.zero_grad(set_to_none=True)
     reg_lambda = getattr(objective, "module", objective).model.config.reg_lambda
@@ -148,13 +182,16 @@ def train_step(objective, optimizer, step: Step, settings: Settings, where: Mach
                 cross_entropy, D = losses(objective, batch, settings.label_smoothing, where.device)
             # J = likelihood + lambda D                                        Li 2018 section 3.1
             loss = (cross_entropy - reg_lambda * D * tokens) / step.tokens
-            sound = torch.where(loss.detach().isfinite(), where.world, math.nan)     # NaN reaches every process's norm
-            (loss * sound).backward()                                        # the processes' gradients are averaged
+            # NaN reaches every process's norm
+            sound = torch.where(loss.detach().isfinite(), where.world, math.nan)
+            (loss * sound).backward()                        # the processes' gradients are averaged
         total += torch.stack([cross_entropy.detach(), D.detach() * tokens])
-    norm = torch.nn.utils.get_total_norm([p.grad for p in objective.parameters() if p.grad is not None])
+    gradients = [p.grad for p in objective.parameters() if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
     if settings.clip:
         torch.nn.utils.clip_grads_with_norm_(objective.parameters(), settings.clip, norm)
-    optimizer.found_inf = (~torch.isfinite(norm)).float()      # the fused Adam then leaves the step out, as for AMP
+    # the fused Adam then leaves the step out, as for AMP
+    optimizer.found_inf = (~torch.isfinite(norm)).float()
     optimizer.step()
     return total, norm
 
@@ -163,14 +200,18 @@ def train_step(objective, optimizer, step: Step, settings: Settings, where: Mach
 
 class Training:
     """A model in training: all that a checkpoint holds."""
-    COUNTS = ("step", "place", "best", "seconds", "tokens", "window", "window_tokens", "norms", "bad")
+    COUNTS = ("step", "place", "best", "seconds", "tokens", "window", "window_tokens", "norms",
+              "bad")
 
-    def __init__(self, settings: Settings, config: TransformerConfig, where: Machine, compiled: bool = False):
+    def __init__(self, settings: Settings, config: TransformerConfig, where: Machine,
+                 compiled: bool = False):
         self.settings = settings
         self.where = where
         seed_all(settings.seed)
         self.model = install(Transformer(config).to(where.device), compiled)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
+        fast_dropout.install(self.model)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98),
+                                          eps=1e-9, fused=True)
 
         def rate(done: int) -> float:
             return learning_rate(done + 1, config.d_model, settings)
@@ -180,11 +221,12 @@ class Training:
         self.best = -1.0                                 # validation BLEU
         self.seconds = 0.0                               # of training, up to the last log line
         self.tokens = 0                                  # target tokens, likewise
-        self.window = torch.zeros(2, device=where.device)        # cross-entropy and D since the last log line
+        # cross-entropy and D since the last log line
+        self.window = torch.zeros(2, device=where.device)
         self.window_tokens = 0
-        self.norms = []                                  # of the gradients since then, each with the place it leads to
+        self.norms = []               # of the gradients since then, each with the place it leads to
         self.bad = 0                                     # steps in a row whose norm is not finite
-        seed_all(settings.seed + 1_000_003 * where.rank)                     # every process has its own dropout
+        seed_all(settings.seed + 1_000_003 * where.rank)         # every process has its own dropout
 
     def save(self, path) -> None:
         """Writes all that resuming exactly takes."""
@@ -193,16 +235,18 @@ class Training:
                     **{name: getattr(self, name) for name in self.COUNTS}})
 
     def resume(self, path) -> None:
-        """Goes on from what `save` wrote. Raises UserError for a checkpoint that is not one of such a run."""
-        state = load(path, self.where.device, ("model", "optimizer", "schedule", "random", *self.COUNTS))
+        """Goes on from what `save` wrote. Raises UserError for a checkpoint that is not one of
+        such a run."""
+        needs = ("model", "optimizer", "schedule", "random", *self.COUNTS)
+        state = load(path, self.where.device, needs)
         load_model_state(self.model, state["model"], path)
         try:
             self.optimizer.load_state_dict(state["optimizer"])
             self.schedule.load_state_dict(state["schedule"])
         except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path}: its optimizer is not that of this run: use a checkpoint that the run wrote itself, "
-                            "or train again under another --name") from error
-        set_random_state(state["random"])                # the first process's; for the others see `fit`
+            raise UserError(f"{path}: its optimizer is not that of this run: use a checkpoint that "
+                            "the run wrote itself, or train again under another --name") from error
+        set_random_state(state["random"])            # the first process's; for the others see `fit`
         for name in self.COUNTS:
             setattr(self, name, state[name])
 
@@ -227,7 +271,7 @@ def fit(job: Training, folder, encoded, corpora, tokenizer, stop: list) -> None:
     for step in steps(encoded["train"], settings, job.place, where.rank, where.world, pinned):
         if job.step >= settings.steps or agreed(stop, job.step, where):
             break
-        if not where.first:                              # a checkpoint has the first process's random state alone
+        if not where.first:                # a checkpoint has the first process's random state alone
             torch.manual_seed(settings.seed + 1_000_003 * where.rank + job.step)
         total, norm = train_step(objective, job.optimizer, step, settings, where)
         job.schedule.step()
@@ -258,8 +302,9 @@ def log(job: Training, folder, seconds: float) -> None:
     job.seconds += seconds
     job.tokens += job.window_tokens
     if job.where.first:
-        folder.append_metrics({"step": job.step, "epoch": job.place[0], "loss": cross_entropy, "disagreement": D,
-                               "gradient_norm": norms[-1], "lr": rate, "tokens_per_second": speed})
+        folder.append_metrics({"step": job.step, "epoch": job.place[0], "loss": cross_entropy,
+                               "disagreement": D, "gradient_norm": norms[-1], "lr": rate,
+                               "tokens_per_second": speed})
         disagreement = f"  D {D:.3f}" if job.model.config.reg else ""
         say(f"step {job.step:6}  epoch {job.place[0]:3}  loss {cross_entropy:.3f}{disagreement}"
             f"  lr {rate:.2e}  {speed:,.0f} target tokens/s")
@@ -270,29 +315,36 @@ def log(job: Training, folder, seconds: float) -> None:
 
 
 def check_finite(job: Training, norms: list[float]) -> None:
-    """Names every step since the last log line that was left out. Raises UserError after PATIENCE of them in a row."""
+    """Names every step since the last log line that was left out. Raises UserError after PATIENCE
+    of them in a row."""
     first = job.step - len(norms) + 1
     for step, norm, (_, (epoch, batch)) in zip(range(first, job.step + 1), norms, job.norms):
         job.bad = 0 if math.isfinite(norm) else job.bad + 1
         if job.bad and job.where.first:
-            say(f"step {step:6}  epoch {epoch:3}  batch {batch}: the loss or its gradient is not finite: step left out")
+            say(f"step {step:6}  epoch {epoch:3}  batch {batch}: the loss or its gradient is not "
+                "finite: step left out")
         if job.bad == PATIENCE:
-            raise UserError(f"steps {step - PATIENCE + 1} to {step}, up to batch {batch} of epoch {epoch}: the loss or "
-                            "its gradient is not finite; the last checkpoint is intact: translate with it, or train "
-                            "again under another --name with a lower --lr or with --clip 1")
+            raise UserError(f"steps {step - PATIENCE + 1} to {step}, up to batch {batch} of epoch "
+                            f"{epoch}: the loss or its gradient is not finite; the last checkpoint "
+                            "is intact: translate with it, or train again under another --name "
+                            "with a lower --lr or with --clip 1")
 
 
 def validate_and_save(job: Training, folder, encoded, pairs, tokenizer) -> None:
     """Validation loss and BLEU by greedy search, two translations to look at, checkpoints."""
     settings = job.settings
     nll, D = validate(job.model, encoded, settings.max_tokens, settings.amp)
-    hypotheses, score, *_ = bleu(job.model, tokenizer, pairs, 1, settings.lenpen, settings.lowercase, settings.amp)
+    hypotheses, score, *_ = bleu(job.model, tokenizer, pairs, 1, settings.lenpen,
+                                 settings.lowercase, settings.amp)
     perplexity = math.exp(min(nll, 700))
-    folder.append_metrics({"step": job.step, "valid_loss": nll, "valid_perplexity": perplexity, "valid_bleu": score,
-                           "valid_disagreement": D})
-    say(f"step {job.step:6}  valid loss {nll:.3f}  perplexity {perplexity:.2f}  BLEU {score:.2f} (greedy)")
+    folder.append_metrics({"step": job.step, "valid_loss": nll, "valid_perplexity": perplexity,
+                           "valid_bleu": score, "valid_disagreement": D})
+    say(f"step {job.step:6}  valid loss {nll:.3f}  perplexity {perplexity:.2f}  "
+        f"BLEU {score:.2f} (greedy)")
     for i in (job.step % len(hypotheses), (job.step + len(hypotheses) // 2) % len(hypotheses)):
-        say(f"    source      {pairs.source[i]}\n    reference   {pairs.target[i]}\n    translation {hypotheses[i]}")
+        say(f"    source      {pairs.source[i]}\n"
+            f"    reference   {pairs.target[i]}\n"
+            f"    translation {hypotheses[i]}")
     weights = {"model": job.model.state_dict(), "step": job.step}
     if settings.average:
         save(folder.numbered(job.step), weights)
@@ -304,7 +356,8 @@ def validate_and_save(job: Training, folder, encoded, pairs, tokenizer) -> None:
 
 
 def test(job: Training, folder, encoded, corpora, tokenizer) -> None:
-    """The last words of a run: test BLEU by beam search with its signature, speed, parameters, disagreement."""
+    """The last words of a run: test BLEU by beam search with its signature, speed, parameters,
+    disagreement."""
     settings = job.settings
     averaged = [folder.numbered(step) for step in folder.steps()] if settings.average else []
     if averaged:
@@ -315,26 +368,29 @@ def test(job: Training, folder, encoded, corpora, tokenizer) -> None:
     load_model_state(job.model, state, folder.path)
     scores = disagreement_scores(validate(job.model, encoded, settings.max_tokens, settings.amp)[1])
     pairs = corpora.test or corpora.valid
-    hypotheses, score, signature, speed = bleu(job.model, tokenizer, pairs, settings.beam, settings.lenpen,
-                                               settings.lowercase, settings.amp)
+    hypotheses, score, signature, speed = bleu(job.model, tokenizer, pairs, settings.beam,
+                                               settings.lenpen, settings.lowercase, settings.amp)
     atomic_write(folder.path / "test.hyp", "".join(f"{line}\n" for line in hypotheses))
     folder.append_metrics({
-        "step": job.step, "test_bleu": score, "signature": signature, "set": "test" if corpora.test else "validation",
-        "beam": settings.beam, "lenpen": settings.lenpen, "average": len(averaged), "disagreement": scores,
+        "step": job.step, "test_bleu": score, "signature": signature,
+        "set": "test" if corpora.test else "validation", "beam": settings.beam,
+        "lenpen": settings.lenpen, "average": len(averaged), "disagreement": scores,
         "parameters": sum(p.numel() for p in job.model.parameters()), "tokens": job.tokens,
         "tokens_per_second": job.tokens / max(job.seconds, 1e-9), "sentences_per_second": speed})
 
 
 def report(path, result: dict) -> None:
     """Prints what `test` found."""
-    which = f"average of the last {result['average']} checkpoints" if result["average"] else "best checkpoint"
+    which = "best checkpoint"
+    if result["average"]:
+        which = f"average of the last {result['average']} checkpoints"
     say(f"\n{path}: {result['set']} BLEU {result['test_bleu']:.2f}   {result['signature']}\n"
         f"  {which}, beam {result['beam']}, length penalty {result['lenpen']}\n"
         f"  {result['parameters']:,} parameters; trained on {result['tokens']:,} target tokens, "
-        f"{result['tokens_per_second']:,.0f} per second; decoded {result['sentences_per_second']:.1f} sentences per "
-        "second\n"
-        "  disagreement exp(D) on the validation set; subspace and output: 1 where the heads cancel, 0.368 where they\n"
-        "  are alike; position: a sum over each sentence, smaller for longer ones\n"
+        f"{result['tokens_per_second']:,.0f} per second; decoded "
+        f"{result['sentences_per_second']:.1f} sentences per second\n"
+        "  disagreement exp(D) on the validation set; subspace and output: 1 where the heads\n"
+        "  cancel, 0.368 where they are alike; position: a sum over each sentence\n"
         f"{score_table(result['disagreement'])}")
 
 
@@ -342,14 +398,17 @@ def train(settings: Settings) -> None:
     """Trains, validates and tests one run; the same command again resumes it where it stopped."""
     where = machine(settings.device)
     complete(settings, where)
-    settings.model_config(vocab_size=1)                  # wrong sizes and places are told before anything is read
+    settings.model_config(vocab_size=1)    # wrong sizes and places are told before anything is read
     path = Path(settings.runs) / settings.name
 
     # data
-    with where.first_alone():                            # it downloads and encodes; the others find it done
+    with where.first_alone():                    # it downloads and encodes; the others find it done
         corpora = load_corpora(settings)
         known = (path / "tokenizer.json").exists()
-        tokenizer = load_tokenizer(path / "tokenizer.json") if known else corpus_tokenizer(corpora, settings.vocab_size)
+        if known:
+            tokenizer = load_tokenizer(path / "tokenizer.json")
+        else:
+            tokenizer = corpus_tokenizer(corpora, settings.vocab_size)
         encoded = {"train": encode_train(tokenizer, corpora, settings.max_length),
                    "valid": encode_valid(tokenizer, corpora)}
     lengths = encoded["train"].source_lengths, encoded["train"].target_lengths
@@ -365,9 +424,12 @@ def train(settings: Settings) -> None:
     model = dataclasses.asdict(config)
     kept = {name: value for name, value in dataclasses.asdict(settings).items()
             if name not in model and name not in ("name", "runs")}
-    kept["data_checksum"] = zlib.crc32(lengths[1], zlib.crc32(lengths[0]))   # a place in other text is no place
+    # a place in other text is no place
+    kept["data_checksum"] = zlib.crc32(lengths[1], zlib.crc32(lengths[0]))
 
-    opened = RunFolder(path, {"model": model, **kept}, FREE) if where.first else contextlib.nullcontext()
+    opened = contextlib.nullcontext()                    # only the first process writes
+    if where.first:
+        opened = RunFolder(path, {"model": model, **kept}, FREE)
     with opened as folder:
         if where.first and not known:
             save_tokenizer(tokenizer, folder.tokenizer)
@@ -379,9 +441,10 @@ def train(settings: Settings) -> None:
             folder.truncate_metrics(job.step)
             share = padding_share(*lengths, batches(*lengths, settings.max_tokens, settings.seed))
             resumed = f"; resumed at step {job.step}" if job.step else ""
-            say(f"{path}: {sum(p.numel() for p in job.model.parameters()):,} parameters on {where.world} x "
-                f"{where.device}, {len(encoded['train']):,} pairs, {config.vocab_size:,} tokens, {share:.1%} padding"
-                f"{resumed}")
+            parameters = sum(p.numel() for p in job.model.parameters())
+            say(f"{path}: {parameters:,} parameters on {where.world} x {where.device}, "
+                f"{len(encoded['train']):,} pairs, {config.vocab_size:,} tokens, "
+                f"{share:.1%} padding{resumed}")
 
         # train
         stop = []
@@ -404,8 +467,7 @@ def train(settings: Settings) -> None:
 
 def main(argv=None) -> int:
     """The command line; returns the exit status."""
-    return run(train, Settings, "train_mt.py", "Trains a Transformer for translation and tests it. All mechanisms "
-               "combine freely; their flags are grouped by paper.", argv)
+    return run(train, Settings, "train_mt.py", DESCRIPTION, argv)
 
 
 if __name__ == "__main__":

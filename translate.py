@@ -1,7 +1,8 @@
 """Translates text with a trained run: one line in, one line out; scores it, and compares two runs.
 
     python translate.py runs/NAME < in.txt > out.txt
-    python translate.py runs/NAME --input test.en --reference test.de --compare runs/OTHER > /dev/null
+    python translate.py runs/NAME --input test.en --reference test.de --compare runs/OTHER >
+    /dev/null
 
 The search itself is nmt/search.py, the scores are nmt/evaluate.py.
 """
@@ -20,6 +21,8 @@ from nmt.machine import memory, pick_device
 from nmt.run_folder import load_run
 from nmt.search import Translation, translate_nbest
 
+DESCRIPTION = ("Translates text with a trained run: one line in, one line out. Reads the terminal "
+               "line by line where there is no other input.")
 SEARCH = "beam search"
 SCORING = "scoring (on standard error)"
 
@@ -29,25 +32,31 @@ class Settings:
     """The flags of translate.py."""
     run: str = flag(help="run folder, e.g. runs/NAME", metavar="RUN", positional=True)
     input: str | None = flag(None, "text to translate, UTF-8 (standard input)", metavar="FILE")
-    output: str | None = flag(None, "where the translations go, at the end (standard output)", metavar="FILE")
+    output: str | None = flag(
+        None, "where the translations go, at the end (standard output)", metavar="FILE")
     checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
     device: str = flag("auto", "auto, cpu, cuda or cuda:N")
 
     beam: int = flag(4, "hypotheses kept; 1 is greedy search", SEARCH, 1, 1000)
     lenpen: float = flag(0.6, "length penalty; 0 prefers short translations", SEARCH, 0, 10)
-    nbest: int = flag(1, "translations per line; more than 1 adds a first column, the line's number", SEARCH, 1, 1000)
+    nbest: int = flag(
+        1, "translations per line; more than 1 adds a first column, the line's number", SEARCH, 1,
+        1000)
     scores: bool = flag(False, "adds a column before the text: log P / length penalty", SEARCH)
     max_tokens: int = flag(8192, "batch size in beams x source tokens", SEARCH, 1)
 
-    reference: str | None = flag(None, "reference translations: prints sacreBLEU and its signature", SCORING,
-                                 metavar="FILE")
+    reference: str | None = flag(
+        None, "reference translations: prints sacreBLEU and its signature", SCORING, metavar="FILE")
     lowercase: bool = flag(False, "scores without regard to case", SCORING)
-    compare: str | None = flag(None, "another run: prints a paired bootstrap test against it", SCORING, metavar="OTHER")
-    sign_test: bool = flag(False, "with --compare: the sign test of Li 2018 and Gu 2019 as well", SCORING)
+    compare: str | None = flag(
+        None, "another run: prints a paired bootstrap test against it", SCORING, metavar="OTHER")
+    sign_test: bool = flag(
+        False, "with --compare: the sign test of Li 2018 and Gu 2019 as well", SCORING)
 
 
 def check_flags(settings: Settings, interactive: bool) -> None:
-    """Raises UserError for flags that contradict each other, or an --output that cannot be written."""
+    """Raises UserError for flags that contradict each other, or an --output that cannot be
+    written."""
     if settings.nbest > settings.beam:
         raise UserError(f"--nbest {settings.nbest} needs a --beam of {settings.nbest} or more")
     if not settings.reference:
@@ -70,7 +79,8 @@ def check_flags(settings: Settings, interactive: bool) -> None:
 
 
 def formatted(translations: list[list[Translation]], settings: Settings) -> str:
-    """The output: a line per translation, columns separated by tabs: line number (--nbest), score (--scores), text."""
+    """The output: a line per translation, columns separated by tabs: line number (--nbest), score
+    (--scores), text."""
     rows = []
     for number, line in enumerate(translations, start=1):
         for translation in line:
@@ -97,7 +107,8 @@ def interact(translate, settings: Settings) -> None:
 
 
 def translation_of(folder: str, settings: Settings, device: torch.device):
-    """A function that translates lines with the run in a folder: lines -> nbest translations of each."""
+    """A function that translates lines with the run in a folder: lines -> nbest translations of
+    each."""
     model, tokenizer, _ = load_run(folder, settings.checkpoint, device)
     search = partial(translate_nbest, model, tokenizer, beam=settings.beam, lenpen=settings.lenpen,
                      max_tokens=settings.max_tokens, nbest=settings.nbest)
@@ -106,12 +117,14 @@ def translation_of(folder: str, settings: Settings, device: torch.device):
         try:
             return search(lines, progress=progress)
         except torch.OutOfMemoryError:
-            raise UserError(f"--max-tokens {settings.max_tokens} is too much for the memory of {device}") from None
+            raise UserError(f"--max-tokens {settings.max_tokens} is too much for the memory of "
+                            f"{device}") from None
     return translate
 
 
 def print_scores(found: dict, references: list[str], settings: Settings) -> None:
-    """BLEU of the run, and with --compare the tests against the other, on standard error; found: run -> translations."""
+    """BLEU of the run, and with --compare the tests against the other, on standard error; found:
+    run -> translations."""
     texts = {folder: [line[0].text for line in lines] for folder, lines in found.items()}
     score, signature = corpus_bleu(texts[settings.run], references, settings.lowercase)
     print(f"BLEU {score:.2f}  {signature}", file=sys.stderr)
@@ -119,7 +132,8 @@ def print_scores(found: dict, references: list[str], settings: Settings) -> None
         systems = [(folder, texts[folder]) for folder in (settings.compare, settings.run)]
         print(paired_bootstrap(systems, references, settings.lowercase), file=sys.stderr)
     if settings.sign_test:
-        better, worse, p = sign_test(texts[settings.compare], texts[settings.run], references, settings.lowercase)
+        better, worse, p = sign_test(texts[settings.compare], texts[settings.run], references,
+                                     settings.lowercase)
         print(f"sign test: {better} sentences better, {worse} worse, p = {p:.4f}", file=sys.stderr)
 
 
@@ -137,8 +151,8 @@ def command(settings: Settings) -> None:
     lines = read_lines(settings.input, largest)
     references = read_lines(settings.reference, largest) if settings.reference else []
     if references and len(references) != len(lines):
-        raise UserError(f"--reference {settings.reference} has {len(references)} lines and the input {len(lines)}; "
-                        "line i of the one must translate line i of the other")
+        raise UserError(f"--reference {settings.reference} has {len(references)} lines and the "
+                        f"input {len(lines)}; line i of the one must translate line i of the other")
     found = {folder: translate(lines, progress=True) for folder, translate in translators.items()}
     text = formatted(found[settings.run], settings)
     if settings.output:
@@ -152,8 +166,7 @@ def command(settings: Settings) -> None:
 
 def main(argv=None) -> int:
     """Runs the command line; returns the exit status."""
-    return run(command, Settings, "translate.py", "Translates text with a trained run: one line in, one line out. Reads "
-               "the terminal line by line where there is no other input.", argv)
+    return run(command, Settings, "translate.py", DESCRIPTION, argv)
 
 
 if __name__ == "__main__":

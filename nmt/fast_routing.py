@@ -1,11 +1,14 @@
-"""Routing made fast, its equations untouched: `install(model)` puts these forms in the place of the routings.
+"""Routing made fast, its equations untouched: `install(model)` puts these forms in the place of
+the routings.
 
-A routing is a loop of cheap operations on large tensors: the votes of one attention hold H numbers for every number of
-its output. Here
+A routing is a loop of cheap operations on large tensors: the votes of one attention hold H numbers
+for every number of its output. Here
 - the last step that changes no capsule is left out;
-- where the gradient runs through all iterations, the backward pass computes them again instead of keeping every result
+- where the gradient runs through all iterations, the backward pass computes them again instead of
+keeping every result
   (Chen et al. 2016), so that memory does not grow with the iterations;
-- on a CPU a piece of the votes that fits the cache goes through the whole loop before the next, because every token is
+- on a CPU a piece of the votes that fits the cache goes through the whole loop before the next,
+because every token is
   routed by itself;
 - torch.compile fuses the operations into a few loops, on request.
 """
@@ -18,11 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from capsule_transformer import horizontal_routing, vertical_routing
 from routing_dynamic import agreement, combine, dynamic_routing
 from routing_em import e_step, em_routing, inverse_temperature, m_step
 
-PIECE = 2 ** 17                 # votes that a CPU core routes at a time: 512 KiB in float32, a part of its own cache
+# votes that a CPU core routes at a time: 512 KiB in float32, a part of its own cache
+PIECE = 2 ** 17
 
 
 class Capsules(NamedTuple):
@@ -31,7 +34,8 @@ class Capsules(NamedTuple):
 
 
 def install(model: nn.Module, compiled: bool = False) -> nn.Module:
-    """Puts the fast forms into every module of a model that routes; compiled: see `can_compile`. Returns the model."""
+    """Puts the fast forms into every module of a model that routes; compiled: see `can_compile`.
+    Returns the model."""
     for module in model.modules():
         if hasattr(module, "route"):
             module.route = of_votes(module.route, compiled)
@@ -43,21 +47,22 @@ def install(model: nn.Module, compiled: bool = False) -> nn.Module:
 
 def can_compile(device="cpu") -> bool:
     """Whether torch.compile works on this machine; one line on stderr says so where it does not."""
-    torch._dynamo.config.cache_size_limit = 64           # forms of one function: per shape of capsules, training or not
+    # forms of one function: per shape of capsules, training or not
+    torch._dynamo.config.cache_size_limit = 64
     try:
         torch.compile(torch.exp)(torch.zeros(2, device=device))
         return True
-    except Exception as error:                           # each compiler and version fails in its own way
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        print(f"--compile: this machine cannot compile ({reason.strip()[:120]}); the routing runs uncompiled, with "
-              "the same results", file=sys.stderr)
+    except Exception as error:                      # each compiler and version fails in its own way
+        reason = " ".join(str(error).split()) or type(error).__name__
+        print(f"--compile: this machine cannot compile ({reason[:120]}); the routing runs "
+              "uncompiled, with the same results", file=sys.stderr)
         return False
 
 
 # ---- Without what changes no capsule
 
-def em_coupling(V: Tensor, beta_a, beta_mu, iterations: int, eps: float, density: str, schedule: str,
-                start: Tensor | None) -> Tensor:
+def em_coupling(V: Tensor, beta_a, beta_mu, iterations: int, eps: float, density: str,
+                schedule: str, start: Tensor | None) -> Tensor:
     """log C [..., M, N] that enters the last M-step of `em_routing`."""
     log_C = V.new_full(V.shape[-3:-1], -math.log(V.shape[-2])) if start is None else start
     for t in range(iterations - 1):
@@ -67,8 +72,9 @@ def em_coupling(V: Tensor, beta_a, beta_mu, iterations: int, eps: float, density
     return log_C
 
 
-def em_capsules(votes: Tensor, beta_a=None, beta_mu=None, iterations: int = 3, scale_by_activation: bool = True,
-                eps: float = 1e-9, density: str = "product", schedule: str = "hinton", gradient: str = "full",
+def em_capsules(votes: Tensor, beta_a=None, beta_mu=None, iterations: int = 3,
+                scale_by_activation: bool = True, eps: float = 1e-9, density: str = "product",
+                schedule: str = "hinton", gradient: str = "full",
                 start: Tensor | None = None) -> Capsules:
     """`em_routing` without its last E-step."""
     V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
@@ -80,8 +86,8 @@ def em_capsules(votes: Tensor, beta_a=None, beta_mu=None, iterations: int = 3, s
     return Capsules(A.unsqueeze(-1) * mu if scale_by_activation else mu)
 
 
-def dynamic_capsules(votes: Tensor, iterations: int = 3, normalize: bool = True, mask: Tensor | None = None,
-                     start: Tensor | None = None) -> Capsules:
+def dynamic_capsules(votes: Tensor, iterations: int = 3, normalize: bool = True,
+                     mask: Tensor | None = None, start: Tensor | None = None) -> Capsules:
     """`dynamic_routing` without its last update."""
     V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
     B = V.new_zeros(V.shape[-3:-1]) if start is None else start
@@ -102,10 +108,11 @@ def recomputed(routing, *arguments, **settings):
 
     EM with the gradient of the last M-step alone keeps little as it is.
     """
-    training = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments)
-    if not training or settings.get("gradient") == "last":
+    learned = any(isinstance(x, Tensor) and x.requires_grad for x in arguments)
+    if not (learned and torch.is_grad_enabled()) or settings.get("gradient") == "last":
         return routing(*arguments, **settings)
-    return checkpoint(routing, *arguments, use_reentrant=False, preserve_rng_state=False, **settings)
+    return checkpoint(routing, *arguments, use_reentrant=False, preserve_rng_state=False,
+                      **settings)
 
 
 @functools.cache
@@ -115,7 +122,8 @@ def compiled_form():
 
 
 def of_votes(routing, compiled: bool = False):
-    """The fast form of a routing of votes [..., M, N, D], of which every leading item is routed by itself."""
+    """The fast form of a routing of votes [..., M, N, D], of which every leading item is routed by
+    itself."""
     routing = SHORTER.get(routing, routing)
 
     def fast(votes: Tensor, *parameters, start: Tensor | None = None, **settings):
@@ -145,7 +153,7 @@ def of_logits(routing, compiled: bool = False):
         if compiled:
             for x in (logits, *arguments):
                 if isinstance(x, Tensor) and x.dim() == logits.dim():
-                    for dim in (0, 2, 3):                                    # all but the heads vary from batch to batch
+                    for dim in (0, 2, 3):               # all but the heads vary from batch to batch
                         torch._dynamo.maybe_mark_dynamic(x, dim)
         return run(routing, logits, *arguments)
     return fast

@@ -1,11 +1,13 @@
-"""A dataclass as a command line: its fields are the flags, their defaults the flags' own, their metadata the help.
+"""A dataclass as a command line: its fields are the flags, their defaults the flags' own, their
+metadata the help.
 
-A mistake of the user's (a flag, a file, a line of text) is a `UserError`: `run` prints it as one line on stderr and
-returns 2. Anything else is a bug and keeps its traceback.
+A mistake of the user's (a flag, a file, a line of text) is a `UserError`: `run` prints it as one
+line on stderr and returns 2. Anything else is a bug and keeps its traceback.
 """
 import argparse
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import re
@@ -26,17 +28,21 @@ class UserError(ValueError):
 
 # ---- From a dataclass to a parser
 
-def flag(default=MISSING, help: str = "", group: str = "", low=None, high=None, above=None, choices=None,
-         metavar: str | None = None, alias: str | None = None, type=None, positional: bool = False):
+def flag(default=MISSING, help: str = "", group: str = "", low=None, high=None, above=None,
+         choices=None, metavar: str | None = None, alias: str | None = None, type=None,
+         positional: bool = False, empty: bool = False):
     """A dataclass field that is a flag of the same name with dashes.
 
-    default: the field's; None or () where something else decides, which the help then says. group: the heading in
-    --help. low, high, above: the range of a number (above: from there, exclusive). choices: the words allowed. alias:
-    another spelling, as in "--capsule". type: text -> value, where the annotation alone does not say. positional:
-    without dashes. The annotation decides the rest: bool gives --name and --no-name, tuple[...] takes several words.
+    default: the field's; None or () where something else decides, which the help then says. group:
+    the heading in --help. low, high, above: the range of a number (above: from there, exclusive).
+    choices: the words allowed. alias: another spelling, as in "--capsule". type: text -> value,
+    where the annotation alone does not say. positional: without dashes. empty: may be given without
+    a word. The annotation decides the rest: bool gives --name and --no-name, tuple[...] takes
+    several words.
     """
-    metadata = dict(help=help, group=group, low=low, high=high, above=above, choices=choices, metavar=metavar,
-                    alias=alias, type=type, positional=positional)
+    metadata = dict(help=help, group=group, low=low, high=high, above=above, choices=choices,
+                    metavar=metavar, alias=alias, type=type, positional=positional,
+                    empty=empty)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -44,12 +50,14 @@ class Parser(argparse.ArgumentParser):
     """`argparse.ArgumentParser` that takes no abbreviations and errs in one line."""
 
     def __init__(self, *args, **kwargs):
-        super().__init__(*args, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+        super().__init__(*args, allow_abbrev=False, **kwargs)
 
     def error(self, message: str):
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} (--help lists the arguments)\n")
+        message = " ".join(message.split())
+        self.exit(2, f"{self.prog}: error: {message} (--help lists the arguments)\n")
 
 
+@functools.cache
 def parser_of(settings: type, prog: str, description: str) -> Parser:
     """The parser of a dataclass of `flag` fields; what it parses holds only what was given."""
     parser = Parser(prog=prog, description=description, argument_default=argparse.SUPPRESS)
@@ -76,7 +84,7 @@ def options_of(field, hint) -> dict:
     given = field.metadata
     default = field.default
     text = given["help"].replace("%", "%%")
-    if default is not MISSING and isinstance(default, (int, float, str)) and not isinstance(default, bool):
+    if isinstance(default, (int, float, str)) and not isinstance(default, bool):
         text += f" (default: {default})"
     options = {"help": text}
     kinds = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
@@ -84,7 +92,7 @@ def options_of(field, hint) -> dict:
     if kind is bool:
         return {**options, "action": argparse.BooleanOptionalAction}
     if typing.get_origin(kind) is tuple:
-        options["nargs"] = "*" if given["positional"] else "+"
+        options["nargs"] = "*" if given["positional"] or given["empty"] else "+"
         kind = typing.get_args(kind)[0]
     if given["choices"]:
         options["choices"] = given["choices"]
@@ -101,7 +109,8 @@ def options_of(field, hint) -> dict:
 
 
 def number(cast, low=None, high=None, above=None):
-    """An argparse type: `cast(text)` from low (or above `above`) to high; the error names the range."""
+    """An argparse type: `cast(text)` from low (or above `above`) to high; the error names the
+    range."""
     lowest = above if above is not None else low
     lowest = -math.inf if lowest is None else lowest
     highest = 10 ** 9 if high is None else high
@@ -111,7 +120,7 @@ def number(cast, low=None, high=None, above=None):
             value = cast(text)
         except ValueError:
             value = math.nan
-        if lowest <= value <= highest and value != above:                    # NaN fails every comparison
+        if lowest <= value <= highest and value != above:               # NaN fails every comparison
             return value
         kind = "a whole number" if cast is int else "a number"
         shown = text if len(text) <= 40 else f"{text[:40]}..."
@@ -121,9 +130,11 @@ def number(cast, low=None, high=None, above=None):
 
 
 def folder_name(text: str) -> str:
-    """An argparse type for the name of a folder; an empty one, "." and ".." would be a folder that is there already."""
+    """An argparse type for the name of a folder; an empty one, "." and ".." would be a folder that
+    is there already."""
     if not text.strip(" ./\\"):
-        raise argparse.ArgumentTypeError(f"{text!r} names no folder: give a name of letters and digits")
+        raise argparse.ArgumentTypeError(f"{text!r} names no folder: give a name of letters and "
+                                         "digits")
     return text
 
 
@@ -133,9 +144,13 @@ def parse(settings: type, argv, prog: str, description: str):
     parser = parser_of(settings, prog, description)
     for word in words:
         if "\0" in word:
-            parser.error(f"{word[:80]!r} holds a NUL character, which no name of a file can: take it out")
+            parser.error(f"{word[:80]!r} holds a NUL character, which no name of a file can: take "
+                         "it out")
     found = vars(parser.parse_args(words))
-    filled = settings(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+    for name, value in found.items():
+        if isinstance(value, list):
+            found[name] = tuple(value)
+    filled = settings(**found)
     filled.given = frozenset(found)
     return filled
 
@@ -162,10 +177,11 @@ def command_line(settings: type, values: dict) -> list[str]:
 # ---- Running a command
 
 def run(command, settings: type, prog: str, description: str, argv=None) -> int:
-    """Parses argv, calls `command(settings)` and returns the exit status: 0, 2 after a mistake that the user can mend
-    (a UserError, a full disk, too little memory), 130 after Ctrl-C. SIGTERM raises SystemExit(143), so that files
-    half-written are cleared away."""
-    for stream in (sys.stdout, sys.stderr):       # a letter that the terminal's encoding lacks must not end a run
+    """Parses argv, calls `command(settings)` and returns the exit status: 0, 2 after a mistake
+    that the user can mend (a UserError, a full disk, too little memory), 130 after Ctrl-C. SIGTERM
+    raises SystemExit(143), so that files half-written are cleared away."""
+    # a letter that the terminal's encoding lacks must not end a run
+    for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     filled = parse(settings, argv, prog, description)
@@ -178,24 +194,27 @@ def run(command, settings: type, prog: str, description: str, argv=None) -> int:
         message = error
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:                       # the reader of our output went away, as `head` does
+    except BrokenPipeError:                     # the reader of our output went away, as `head` does
         discard_output()
         return 0
-    except OSError as error:                      # files that the program opens itself are named closer to the mistake
-        message = f"{error.filename or 'standard output'}: {error.strerror or error}: choose another place"
+    except OSError as error:   # files that the program opens itself are named closer to the mistake
+        place = error.filename or "standard output"
+        message = f"{place}: {error.strerror or error}: choose another place"
         if not error.filename:
             discard_output()
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        message = "the memory does not suffice: choose a smaller model, or smaller batches (--max-tokens, --batch)"
+        message = ("the memory does not suffice: choose a smaller model, or smaller batches "
+                   "(--max-tokens, --batch)")
     print(f"{prog}: error: {' '.join(str(message).split())}", file=sys.stderr)
     return 2
 
 
 @contextlib.contextmanager
 def terminable():
-    """A block that SIGTERM leaves by SystemExit(143), through every `finally`; signals reach the main thread only."""
+    """A block that SIGTERM leaves by SystemExit(143), through every `finally`; signals reach the
+    main thread only."""
     def leave(number, frame):
         raise SystemExit(128 + number)
     try:
@@ -210,13 +229,15 @@ def terminable():
 
 
 def discard_output() -> None:
-    """Sends what is still to come on standard output nowhere, so that Python's last flush does not fail as well."""
+    """Sends what is still to come on standard output nowhere, so that Python's last flush does not
+    fail as well."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether an exception says that the memory is used up; of the CPU's, torch says it with a plain RuntimeError."""
+    """Whether an exception says that the memory is used up; of the CPU's, torch says it with a
+    plain RuntimeError."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return "allocate memory" in str(error) or "not enough memory" in str(error)
@@ -225,7 +246,8 @@ def out_of_memory(error: Exception) -> bool:
 # ---- The model's flags
 
 def reg_weight_word(text: str) -> float | tuple[str, float]:
-    """A word of --reg-weight: a number, or (component, number) of enc=1. Raises argparse.ArgumentTypeError."""
+    """A word of --reg-weight: a number, or (component, number) of enc=1. Raises
+    argparse.ArgumentTypeError."""
     component, equals, value = text.rpartition("=")
     if equals and component not in COMPONENTS:
         raise argparse.ArgumentTypeError(f"{text!r}: write one number, or enc=1 cross=0.5 dec=0.5")
@@ -234,7 +256,8 @@ def reg_weight_word(text: str) -> float | tuple[str, float]:
 
 
 def reg_weight_of(words) -> float | dict[str, float]:
-    """The words of --reg-weight as the field of the configuration. Raises UserError for a mixture of both forms."""
+    """The words of --reg-weight as the field of the configuration. Raises UserError for a mixture
+    of both forms."""
     pairs = [word for word in words if isinstance(word, tuple)]
     if len(words) == 1 and not pairs:
         return words[0]
@@ -244,7 +267,8 @@ def reg_weight_of(words) -> float | dict[str, float]:
 
 
 def as_flags(message: str) -> str:
-    """A message of TransformerConfig, which names fields as `field=value`, in the words of the command line."""
+    """A message of TransformerConfig, which names fields as `field=value`, in the words of the
+    command line."""
     message = re.sub(r"\bem_activations=False", "--no-em-activations", message)
     return re.sub(r"\b([a-z][a-z_]*)=", lambda found: f"--{found[1].replace('_', '-')} ", message)
 
@@ -259,59 +283,74 @@ def sizes_in_words() -> str:
     """What --arch can be, in words."""
     words = []
     for name, size in SIZES.items():
-        words.append(f"{name} {size['layers']} layers, d {size['d_model']}, {size['heads']} heads, FFN {size['d_ff']}")
+        words.append(f"{name} {size['layers']} layers, d {size['d_model']}, {size['heads']} heads, "
+                     f"FFN {size['d_ff']}")
     return "; ".join(words)
 
 
 @dataclass
 class ModelFlags:
-    """The flags of a model, by paper: the fields of TransformerConfig, of which None leaves the choice to the size."""
-    arch: str = flag("tiny", f"size: {sizes_in_words()}", MODEL, choices=tuple(SIZES), metavar="SIZE")
-    layers: int | None = flag(None, "layers of the encoder and of the decoder, over --arch", MODEL, 1, 1000)
+    """The flags of a model, by paper: the fields of TransformerConfig, of which None leaves the
+    choice to the size."""
+    arch: str = flag(
+        "tiny", f"size: {sizes_in_words()}", MODEL, choices=tuple(SIZES), metavar="SIZE")
+    layers: int | None = flag(
+        None, "layers of the encoder and of the decoder, over --arch", MODEL, 1, 1000)
     d_model: int | None = flag(None, "model width, over --arch", MODEL, 2, 65536)
     heads: int | None = flag(None, "attention heads, over --arch", MODEL, 1, 4096)
     d_ff: int | None = flag(None, "width of the feed-forward layer, over --arch", MODEL, 1, 10 ** 6)
     dropout: float | None = flag(None, "one dropout rate", MODEL, 0, 0.99)
-    norm: str = flag("pre", "layer normalization before or after a block", MODEL, choices=("pre", "post"))
-    tie: str = flag("all", "which embeddings are shared: none, target with output, or all three", MODEL,
-                    choices=("none", "target", "all"))
+    norm: str = flag(
+        "pre", "layer normalization before or after a block", MODEL, choices=("pre", "post"))
+    tie: str = flag(
+        "all", "which embeddings are shared: none, target with output, or all three", MODEL,
+        choices=("none", "target", "all"))
 
-    agg: str = flag("linear", "linear: concatenation and W^O; dynamic, em: Li's routing-by-agreement; gu-dynamic, "
-                    "gu-em: Gu's capsule layer", AGGREGATION, choices=AGGREGATIONS)
+    agg: str = flag(
+        "linear", "linear: concatenation and W^O; dynamic, em: Li's routing-by-agreement; "
+        "gu-dynamic, gu-em: Gu's capsule layer", AGGREGATION, choices=tuple(AGGREGATIONS))
     agg_at: tuple[str, ...] | None = flag(
-        None, "where: enc, cross, dec with layers, as in enc:1-2 cross:6 dec:4,6 (dynamic, em: the lowest two encoder "
-        "layers; gu-*: the last of cross and dec)", AGGREGATION, metavar="PLACE")
+        None, "where: enc, cross, dec with layers, as in enc:1-2 cross:6 dec:4,6 (dynamic, em: the "
+        "lowest two encoder layers; gu-*: the last of cross and dec)", AGGREGATION, metavar="PLACE")
     capsules: int | None = flag(
-        None, "output capsules N, a divisor of the width (dynamic, em: the width itself; gu-*: the number of heads)",
-        AGGREGATION, 1, 65536, metavar="N")
+        None, "output capsules N, a divisor of the width (dynamic, em: the width itself; gu-*: the "
+        "number of heads)", AGGREGATION, 1, 65536, metavar="N")
     iterations: int = flag(3, "iterations of every routing", AGGREGATION, 1, 100, metavar="T")
-    em_density: str = flag("product", "density of a vote in EM routing: the product over its dimensions (Hinton et al. "
-                           "2018) or their sum (Li 2019)", AGGREGATION, choices=DENSITIES)
-    em_schedule: str = flag("hinton", "lambda of EM's activations: 0.01 (1 - 0.95^(t+1)), or 1 to 3 as in Li's "
-                            "released code", AGGREGATION, choices=SCHEDULES)
-    em_gradient: str = flag("last", "gradient through the last M-step alone, or through the full routing", AGGREGATION,
-                            choices=GRADIENTS)
-    em_activations: bool = flag(True, "EM routing with activations A_n (the released code ran without)", AGGREGATION)
-    coupling: str = flag("routed", "random: a control with the same parameters, drawn anew for every batch",
-                         AGGREGATION, choices=("routed", "random"))
+    em_density: str = flag(
+        "product", "density of a vote in EM routing: the product over its dimensions (Hinton et "
+        "al. 2018) or their sum (Li 2019)", AGGREGATION, choices=DENSITIES)
+    em_schedule: str = flag(
+        "hinton", "lambda of EM's activations: 0.01 (1 - 0.95^(t+1)), or 1 to 3 as in Li's "
+        "released code", AGGREGATION, choices=SCHEDULES)
+    em_gradient: str = flag(
+        "last", "gradient through the last M-step alone, or through the full routing", AGGREGATION,
+        choices=GRADIENTS)
+    em_activations: bool = flag(
+        True, "EM routing with activations A_n (the released code ran without)", AGGREGATION)
+    coupling: str = flag(
+        "routed", "random: a control with the same parameters, drawn anew for every batch",
+        AGGREGATION, choices=("routed", "random"))
 
     reg: tuple[str, ...] = flag(
-        (), "what the heads are rewarded to differ in: subspace, position, output; squared-position: Li 2018 footnote "
-        "2; squared-subspace, squared-output: orthogonal rather than cancelling", DISAGREEMENT, choices=tuple(KINDS),
-        metavar="KIND")
-    reg_at: tuple[str, ...] | None = flag(None, "where, as --agg-at (everywhere)", DISAGREEMENT, metavar="PLACE")
+        (), "what the heads are rewarded to differ in: subspace, position, output; "
+        "squared-position: Li 2018 footnote 2; squared-subspace, squared-output: orthogonal rather "
+        "than cancelling", DISAGREEMENT, choices=tuple(KINDS), metavar="KIND")
+    reg_at: tuple[str, ...] | None = flag(
+        None, "where, as --agg-at (everywhere)", DISAGREEMENT, metavar="PLACE")
     reg_weight: tuple[str, ...] | None = flag(
-        None, "weight of the reward (1; the decoder's two attentions count half each); or one per component: enc=1 "
-        "cross=0.5 dec=0.5", DISAGREEMENT, type=reg_weight_word, metavar="LAMBDA")
+        None, "weight of the reward (1; the decoder's two attentions count half each); or one per "
+        "component: enc=1 cross=0.5 dec=0.5", DISAGREEMENT, type=reg_weight_word, metavar="LAMBDA")
 
     capsule_attention: tuple[str, ...] = flag(
-        (), "where: enc, dec with layers, as in enc:1-3 dec", CAPSULE, metavar="PLACE", alias="--capsule")
+        (), "where: enc, dec with layers, as in enc:1-3 dec", CAPSULE, metavar="PLACE",
+        alias="--capsule")
     capsule_parts: tuple[str, ...] = flag(
-        PARTS, "of the encoder: vertical, horizontal or both (the decoder has only the horizontal one)", CAPSULE,
-        choices=PARTS, metavar="PART")
+        PARTS, "of the encoder: vertical, horizontal or both (the decoder has only the horizontal "
+        "one)", CAPSULE, choices=PARTS, metavar="PART")
 
     def model_config(self, vocab_size: int, **overrides) -> TransformerConfig:
-        """The configuration: the size's defaults, these flags over them, then overrides. Raises UserError."""
+        """The configuration: the size's defaults, these flags over them, then overrides. Raises
+        UserError."""
         values = {**SIZES[self.arch], "dropout": 0.3 if self.arch == "big" else 0.1}
         for field in dataclasses.fields(TransformerConfig):
             value = None if field.name == "vocab_size" else getattr(self, field.name, None)

@@ -1,8 +1,9 @@
-"""The cross-entropy of a large vocabulary from the vectors before the output matrix, never holding all the logits.
+"""The cross-entropy of a large vocabulary from the vectors before the output matrix, never holding
+all the logits.
 
-For n tokens and V words the logits are a tensor [n, V], the largest of a training step, and the usual way writes and
-reads it many times. Here some hundred tokens go through at a time, their gradient is computed with their loss, and only
-what has the shape of the arguments is kept.
+For n tokens and V words the logits are a tensor [n, V], the largest of a training step, and the
+usual way writes and reads it many times. Here some hundred tokens go through at a time, their
+gradient is computed with their loss, and only what has the shape of the arguments is kept.
 """
 import torch
 from torch import Tensor, nn
@@ -10,23 +11,29 @@ from torch.autograd.function import once_differentiable
 
 from transformer import PAD, Transformer
 
-TOKENS = {"cpu": 256, "cuda": 4096}      # at a time: the logits stay in a CPU's cache, and fill a GPU
+TOKENS = {"cpu": 256, "cuda": 4096}    # at a time: the logits stay in a CPU's cache, and fill a GPU
 
 
-def smoothed_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float = 0.0) -> Tensor:
-    """`sum over the tokens of logsumexp(z) - (1 - eps) z_y - eps mean(z)`, `z = hidden weight^T`: a scalar.
+def smoothed_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor,
+                           smoothing: float = 0.0) -> Tensor:
+    """`sum over the tokens of logsumexp(z) - (1 - eps) z_y - eps mean(z)`, `z = hidden weight^T`:
+    a scalar.
 
-    hidden [n, d], weight [V, d], target [n] ids in 0..V-1, smoothing eps (Szegedy et al. 2016, section 7). The same as
-    `F.cross_entropy(z, target, reduction="sum", label_smoothing=eps)`. Under autocast the matrix products run in its
-    precision and all else in float32, which the result then is. Differentiable once, by hidden and weight.
+    hidden [n, d], weight [V, d], target [n] ids in 0..V-1, smoothing eps (Szegedy et al. 2016,
+    section 7). The same as `F.cross_entropy(z, target, reduction="sum", label_smoothing=eps)`.
+    Under autocast the matrix products run in its precision and all else in float32, which the
+    result then is. Differentiable once, by hidden and weight.
     """
     return _SmoothedCrossEntropy.apply(hidden, weight, target, smoothing, torch.is_grad_enabled())
 
 
-def of_tokens(hidden: Tensor, weight: Tensor, target: Tensor, pad: int, tokens: int, smoothing: float = 0.0) -> Tensor:
-    """The same, of padded sentences: hidden [B, L, d], target [B, L] with `tokens` ids that are not `pad`.
+def of_tokens(hidden: Tensor, weight: Tensor, target: Tensor, pad: int, tokens: int,
+              smoothing: float = 0.0) -> Tensor:
+    """The same, of padded sentences: hidden [B, L, d], target [B, L] with `tokens` ids that are
+    not `pad`.
 
-    Padding does not meet the weight at all. tokens is asked for because counting on a GPU would wait for it.
+    Padding does not meet the weight at all. tokens is asked for because counting on a GPU would
+    wait for it.
     """
     target = target.flatten()
     places = (target == pad).int().argsort(stable=True)[:tokens]             # [tokens]
@@ -34,24 +41,28 @@ def of_tokens(hidden: Tensor, weight: Tensor, target: Tensor, pad: int, tokens: 
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """The loss with, already in the forward pass, its gradients: of all the logits it keeps nothing."""
+    """The loss with, already in the forward pass, its gradients: of all the logits it keeps
+    nothing."""
 
     @staticmethod
     def forward(ctx, hidden, weight, target, smoothing, training):
         V, device = len(weight), hidden.device.type
         exact = torch.promote_types(hidden.dtype, torch.float32)
-        product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        product = hidden.dtype                                              # of the matrix products
+        if torch.is_autocast_enabled(device):
+            product = torch.get_autocast_dtype(device)
         h, W = hidden.to(product), weight.to(product)                        # [n, d], [V, d]
         # eps mean(z) = eps h . mean(W): the share of the smoothing needs no logits
         mean = weight.mean(0, dtype=exact)                                   # [d]
         total = hidden.sum(0, dtype=exact)                                   # [d]
-        loss = -smoothing * (total * mean).sum()                             # in full precision, under autocast too
+        loss = -smoothing * (total * mean).sum()             # in full precision, under autocast too
         if training:
             d_hidden = torch.empty_like(hidden)
             d_weight = torch.zeros_like(weight, memory_format=torch.contiguous_format)
         step = TOKENS.get(device, TOKENS["cuda"])
         for start in range(0, len(hidden), step):
-            piece, y = h[start:start + step], target[start:start + step].unsqueeze(1)      # [c, d], [c, 1]
+            piece = h[start:start + step]                                    # [c, d]
+            y = target[start:start + step].unsqueeze(1)                      # [c, 1]
             z = piece @ W.T                                                  # [c, V]
             softmax = z.softmax(-1, dtype=exact)
             # logsumexp(z) = z_i - log softmax(z)_i for every i; for the largest nothing underflows
@@ -60,7 +71,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             loss += (logsumexp - (1 - smoothing) * z_y).sum()
             if training:
                 # dz = softmax(z) - (1 - eps) onehot(y) - eps / V, the last of which comes below
-                dz = softmax.scatter_add_(1, y, softmax.new_full(y.shape, smoothing - 1)).to(product)
+                share = softmax.new_full(y.shape, smoothing - 1)
+                dz = softmax.scatter_add_(1, y, share).to(product)          # [c, V]
                 d_hidden[start:start + step] = dz @ W
                 _add_product(d_weight, dz.T, piece)
         if training:
@@ -85,17 +97,20 @@ def _add_product(total: Tensor, x: Tensor, y: Tensor) -> None:
 
 
 class Objective(nn.Module):
-    """A model with the two parts of its loss: what DistributedDataParallel wraps, for it follows `forward` alone."""
+    """A model with the two parts of its loss: what DistributedDataParallel wraps, for it follows
+    `forward` alone."""
 
     def __init__(self, model: Transformer):
         super().__init__()
         self.model = model
 
-    def forward(self, source: Tensor, target: Tensor, tokens: int, label_smoothing: float) -> tuple[Tensor, Tensor]:
-        """source [B, L_s], target [B, L_t + 1] with `tokens` tokens after BOS -> smoothed cross-entropy, summed over
-        these tokens, and the disagreement D."""
+    def forward(self, source: Tensor, target: Tensor, tokens: int,
+                label_smoothing: float) -> tuple[Tensor, Tensor]:
+        """source [B, L_s], target [B, L_t + 1] with `tokens` tokens after BOS -> smoothed
+        cross-entropy, summed over these tokens, and the disagreement D."""
         target_in, target_out = target[:, :-1], target[:, 1:]                # [B, L_t]
         hidden, heads = self.model.hidden(source, target_in)                 # [B, L_t, d]
         # where the next token is padding nothing is predicted: such positions count in neither sum
-        cross_entropy = of_tokens(hidden, self.model.output.weight, target_out, PAD, tokens, label_smoothing)
+        weight = self.model.output.weight                                    # [V, d]
+        cross_entropy = of_tokens(hidden, weight, target_out, PAD, tokens, label_smoothing)
         return cross_entropy, self.model.disagreement(heads, source != PAD, target_out != PAD)

@@ -1,191 +1,282 @@
-"""From the rows of a table (paper_tables.py) to runs of train_mt.py: places and sizes fitted to the scale, and names.
+"""From the rows of a table (papers/tables.py) to runs of train_mt.py: their flags and their names.
 
-The scale is the flags of train_mt.py that are alike for every row. A run's folder is named after the scale and what its
-mechanisms do, so that two rows that say the same in different words share their runs, and so do tables.
+The scale is the flags of train_mt.py that are alike for every row. A run's folder is named after
+the scale and after what its mechanisms do, so that two rows that say the same in different words
+share their runs, and so do tables.
 """
-import argparse
-import functools
 import json
 import re
 import zlib
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 import train_mt
-from nmt.flags import UserError
+from nmt.flags import UserError, command_line, parse
 from nmt.machine import Machine
 from papers.tables import Row, Table
-from transformer import COMPONENTS, TransformerConfig
+from transformer import COMPONENTS, PARTS, TransformerConfig
 
-# what tells the rows apart; --iterations and --reg-weight may be given where no row does
-ROWS = ("agg", "agg_at", "capsules", "reg", "reg_at", "capsule", "capsule_parts", "em_density", "em_schedule", "em_gradient",
-        "em_activations", "coupling", "seed", "name", "average")
-MECHANISMS = ("iterations", "reg_weight")
+# The fields of TransformerConfig that are a model's size and recipe; all others are mechanisms.
+SIZES = ("vocab_size", "d_model", "heads", "layers", "d_ff", "dropout", "norm", "tie", "decoder")
+# Fields that say how another mechanism works: they are in a run's checksum, not in its name.
+OPTIONS = ("agg_at", "capsules", "iterations", "em_density", "em_schedule", "em_gradient",
+           "em_activations", "coupling", "reg_at", "reg_weight", "capsule_parts")
+# Mechanisms that may be given for a whole table; they reach the rows that have a use for them.
+FOR_ALL = ("iterations", "reg_weight")
 
 
-class Run(NamedTuple):
-    """A run of a script: its folder's name, its flags but for --name, --runs and --device; and of train_mt.py the seed,
-    the model, the settings, and the flags of the mechanisms alone."""
-    name: str
-    flags: list
+class Job(NamedTuple):
+    """A run of a script, in a folder of its own; the last five are of train_mt.py alone."""
+    name: str                           # of the folder
+    label: str                          # for people: the row and the seed
+    flags: list[str]                    # but for --name, --runs and --device
+    script: str = "train_mt.py"
     seed: int | None = None
     config: TransformerConfig | None = None
-    settings: argparse.Namespace | None = None
-    mechanisms: list = []
-    script: str = "train_mt.py"
+    settings: train_mt.Settings | None = None
+    mechanisms: list[str] = []          # the flags that tell it from the baseline of its scale
 
 
-flags_parser = functools.cache(train_mt.parser)          # it is asked for every row
+def completed(words: list[str]) -> train_mt.Settings:
+    """The settings that train_mt.py has on a CPU with these words as its command line."""
+    settings = parse(train_mt.Settings, words, "train_mt.py", "")
+    train_mt.complete(settings, Machine(torch.device("cpu")))
+    return settings
 
 
-def command_line(given: dict) -> list[str]:
-    """Parsed flags of train_mt.py, {dest: value}, as a command line."""
-    words = []
-    for action in flags_parser()._actions:
-        if action.dest in given:
-            value, option = given[action.dest], action.option_strings[0]
-            if isinstance(value, bool):
-                words.append(option if value else action.option_strings[-1])
-            else:
-                words += [option, *map(str, value if isinstance(value, (list, tuple)) else [value])]
-    return words
+def rows_own() -> set[str]:
+    """The settings that tell rows and seeds apart, so that nobody else may set them."""
+    model = {field.name for field in fields(TransformerConfig)}
+    return model - {*SIZES, *FOR_ALL} | {"seed", "name", "average"}
 
 
-def completed(flags: list[str]) -> argparse.Namespace:
-    """The settings that train_mt.py takes from these flags, on a CPU."""
-    args = flags_parser().parse_args(flags)
-    train_mt.complete(args, Machine(torch.device("cpu")))
-    return args
+# ---- Rows fitted to the scale
 
-
-def filled(flags: str, config: TransformerConfig) -> list[str]:
-    """A row's flags with its places and capsules fitted to the model; see paper_tables.py."""
-    L, d, H = config.layers, config.d_model, config.heads
-    divisor = lambda n: max(i for i in range(1, max(1, min(n, d)) + 1) if d % i == 0)
-    half = max(1, L // 2)
-    return flags.format(L=L, d=d, H=H, lower=f"1-{half}", upper=f"{min(L, L // 2 + 1)}-{L}", two=f"1-{min(2, L)}",
-                        top=f"{max(1, L - 1)}-{L}", d_2=divisor(d // 2), d_4=divisor(d // 4), d_16=divisor(d // 16),
-                        d_64=divisor(d // 64), H_4=divisor(H // 4), H_2=divisor(H // 2), H2=divisor(2 * H),
-                        H4=divisor(4 * H), H8=divisor(8 * H), H_8th=H / 8, ffn=wider_ffn(config)).split()
+def largest_divisor(n: int, limit: int) -> int:
+    """The largest divisor of n that is no larger than the limit, or than n; at least 1."""
+    return max([1, *(i for i in range(1, min(limit, n) + 1) if n % i == 0)])
 
 
 def wider_ffn(config: TransformerConfig) -> int:
-    """The FFN's width that gives the baseline as many parameters as EM routing in its lowest two encoder layers."""
-    added = min(2, config.layers) * (config.heads * config.d_model ** 2 + config.heads * config.d_model + 4 * config.d_model)
-    return config.d_ff + round(added / (2 * config.layers * (2 * config.d_model + 1)))
+    """The FFN's width that gives the baseline as many parameters as EM routing in its lowest two
+    encoder layers."""
+    d, H = config.d_model, config.heads
+    added = min(2, config.layers) * (H * d ** 2 + H * d + 4 * d)
+    return config.d_ff + round(added / (2 * config.layers * (2 * d + 1)))
 
 
-def size_flags(table: Table, row: Row, scale: list[str]) -> list[str]:
-    """The flags that make the row's size out of the scale's: big is twice the width, heads and FFN, as in the papers.
+def fitted(flags: str, config: TransformerConfig) -> list[str]:
+    """A row's flags with its places and sizes fitted to the model; see papers/tables.py."""
+    L, d, H = config.layers, config.d_model, config.heads
+    values = {"L": L, "d": d, "H": H, "H_8th": H / 8, "ffn": wider_ffn(config),
+              "lower": f"1-{max(1, L // 2)}", "upper": f"{min(L, L // 2 + 1)}-{L}",
+              "two": f"1-{min(2, L)}", "top": f"{max(1, L - 1)}-{L}"}
+    for part in (2, 4, 16, 64):
+        values[f"d_{part}"] = largest_divisor(d, d // part)
+    for part in (2, 4):
+        values[f"H_{part}"] = largest_divisor(d, H // part)
+    for times in (2, 4, 8):
+        values[f"H{times}"] = largest_divisor(d, times * H)
+    return flags.format(**values).split()
 
-    Raises UserError where the scale is the largest size already."""
-    if row.size == "base":
+
+def size_flags(table: Table, size: str, scale: list[str]) -> list[str]:
+    """The flags that make a row's size out of the scale's: big is twice the width, heads and FFN,
+    as in the papers. Raises UserError where the scale is the largest size already."""
+    if size == "base":
         return []
-    args = completed(scale)
-    config = TransformerConfig.from_flags(args, vocab_size=1)
-    if args.arch == "big":
-        raise UserError("--arch big: this table has rows of twice the size; choose tiny, small or base")
-    wide = row.size == "wide"
-    if args.arch == "base" and config == TransformerConfig.from_flags(completed(["--arch", "base"]), vocab_size=1):
-        return table.big.split() + ["--heads", str(config.heads)] * wide
+    settings = completed(scale)
+    config = settings.model_config(vocab_size=1)
+    if settings.arch == "big":
+        raise UserError("--arch big: this table has rows of twice the size; choose tiny, small or "
+                        "base")
+    heads = config.heads if size == "wide" else 2 * config.heads
+    if config == completed(["--arch", "base"]).model_config(vocab_size=1):
+        return [*table.big.split(), "--heads", str(heads)]
     return ["--d-model", str(2 * config.d_model), "--d-ff", str(2 * config.d_ff),
-            "--heads", str(config.heads * (1 if wide else 2))]
+            "--heads", str(heads)]
+
+
+# ---- What tells a model from the baseline
+
+def spans(layers: list[int]) -> str:
+    """Layers from 0, ascending, as the command line counts them: [0, 1, 3] -> "1-2,4"."""
+    words = []
+    for layer in layers:
+        if layer - 1 in layers:
+            first = words[-1].partition("-")[0]
+            words[-1] = f"{first}-{layer + 1}"
+        else:
+            words.append(str(layer + 1))
+    return ",".join(words)
 
 
 def place_words(places: dict, layers: int) -> list[str]:
     """{component: layers from 0} in the words of the command line: enc, enc:1-2, enc:1,3."""
     words = []
-    for component, found in places.items():
-        chosen, parts = sorted(found), []
-        for i in chosen:
-            if parts and parts[-1][1] == i - 1:
-                parts[-1][1] = i
-            else:
-                parts.append([i, i])
-        spans = ",".join(str(a + 1) if a == b else f"{a + 1}-{b + 1}" for a, b in parts)
-        words.append(component if len(chosen) == layers else f"{component}:{spans}")
+    for component in COMPONENTS:
+        chosen = sorted(places.get(component, ()))
+        if len(chosen) == layers:
+            words.append(component)
+        elif chosen:
+            words.append(f"{component}:{spans(chosen)}")
     return words
 
 
-def mechanism_flags(c: TransformerConfig) -> list[str]:
-    """The one spelling of a model's mechanisms: two rows whose models do the same share it, and so their runs."""
-    words, places = [], {name: c.places(name) for name in ("agg", "reg", "capsule")}
-    at = lambda name: place_words({x: places[name][x] for x in COMPONENTS if x in places[name]}, c.layers)
-    if at("agg"):
-        words += ["--agg", c.agg, "--agg-at", *at("agg")]
-        if c.capsules not in (None, c.heads if c.agg.startswith("gu-") else c.d_model):
-            words += ["--capsules", str(c.capsules)]
-        for name in ("em_density", "em_schedule", "em_gradient", "coupling"):
-            if getattr(c, name) != getattr(TransformerConfig, name):
-                words += ["--" + name.replace("_", "-"), getattr(c, name)]
-        if not c.em_activations:
-            words.append("--no-em-activations")
-    if at("reg") and c.reg_weight:
-        words += ["--reg", *sorted(set(c.reg)), "--reg-at", *at("reg")]
-        if isinstance(c.reg_weight, dict):
-            words += ["--reg-weight", *(f"{component}={value}" for component, value in c.reg_weight.items())]
-        elif c.reg_weight != 1:
-            words += ["--reg-weight", str(c.reg_weight)]
-    if at("capsule"):
-        words += ["--capsule", *at("capsule")]
-        if "enc" in places["capsule"] and len(set(c.capsule_parts)) == 1:
-            words += ["--capsule-parts", c.capsule_parts[0]]
-    if c.iterations != 3 and (at("agg") or at("capsule")):
-        words += ["--iterations", str(c.iterations)]
-    return words
+def mechanisms(config: TransformerConfig) -> dict:
+    """{field: value} of the mechanisms in which a model departs from the baseline, in one spelling:
+    two models that do the same have the same. A field that is not named here is taken as it is."""
+    found = {}
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.name not in SIZES and value != field.default:
+            found[field.name] = value
+    if config.agg != "linear":
+        found["agg_at"] = place_words(config.places("agg"), config.layers)
+        if config.capsules == (config.heads if config.agg.startswith("gu-") else config.d_model):
+            found.pop("capsules", None)
+    if config.reg and config.reg_weight == 0:
+        for name in ("reg", "reg_at", "reg_weight"):
+            found.pop(name, None)
+    elif config.reg:
+        found["reg"] = sorted(set(config.reg))
+        found["reg_at"] = place_words(config.places("reg"), config.layers)
+    if config.capsule_attention:
+        places = config.places("capsule_attention")
+        found["capsule_attention"] = place_words(places, config.layers)
+        if "enc" not in places or set(config.capsule_parts) == set(PARTS):
+            found.pop("capsule_parts", None)
+    return found
 
 
-def data_label(args) -> str:
-    """The name of the text that a run is trained on: of --data, or the folder and prefix of --train."""
-    if not args.train:
-        return args.data
-    path = Path(args.train).resolve()
+def mechanism_flags(config: TransformerConfig, base: TransformerConfig | None = None) -> list[str]:
+    """`mechanisms` as flags, and the sizes in which the model departs from a base.
+
+    Raises UserError for a field that no flag sets: it would be lost on the way to train_mt.py.
+    """
+    values = mechanisms(config)
+    for name in SIZES:
+        if base is not None and getattr(config, name) != getattr(base, name):
+            values[name] = getattr(config, name)
+    known = {field.name for field in fields(train_mt.Settings)}
+    for name in values:
+        if name not in known:
+            raise UserError(f"TransformerConfig.{name} has no flag: add it to ModelFlags in "
+                            "nmt/flags.py, so that train_mt.py can be told")
+    return command_line(train_mt.Settings, values)
+
+
+# ---- Names
+
+def data_label(settings: train_mt.Settings) -> str:
+    """The name of the text that a run is trained on: of --data, or the folder and prefix of
+    --train."""
+    if not settings.train:
+        return settings.data
+    path = Path(settings.train).resolve()
     return path.parent.name if path.name == "train" else f"{path.parent.name}-{path.name}"
 
 
-def folder(args, config: TransformerConfig, mechanisms: list[str], given: dict) -> str:
-    """The name of a run's folder without its seed: text, size, mechanisms, and a checksum of all that matters."""
-    out = {*train_mt.FREE, "name", "runs", "seed", "amp", *vars(config), *ROWS} - {k for k in given if k == "amp"}
-    matter = {**{key: value for key, value in vars(args).items() if key not in out}, "text": data_label(args),
-              "sizes": [getattr(config, x) for x in ("d_model", "heads", "layers", "d_ff", "dropout", "norm", "tie")]}
-    number = zlib.crc32(json.dumps([matter, mechanisms], sort_keys=True).encode())
-    words = [config.agg if "--agg" in mechanisms else "", *(sorted(set(config.reg)) if "--reg" in mechanisms else ()),
-             "capsule" if "--capsule" in mechanisms else ""]
-    return "-".join(filter(None, [data_label(args), args.arch, *words, f"{number:08x}"]))
+def mechanism_words(config: TransformerConfig) -> list[str]:
+    """The mechanisms of a model as words of a folder's name."""
+    words = []
+    for name, value in mechanisms(config).items():
+        if name == "agg":
+            words.append(value)
+        elif name == "reg":
+            words += value
+        elif name == "capsule_attention":
+            words.append("capsule")
+        elif name not in OPTIONS:
+            words.append(name.replace("_", "-"))
+    return words
 
 
-def plan(table: Table, given: dict, seeds) -> list[tuple[Row, list[Run]]]:
+def folder(settings: train_mt.Settings, config: TransformerConfig, flags: list[str],
+           given: dict) -> str:
+    """The name of a run's folder without its seed: text, size, mechanisms, and a checksum of all
+    that matters."""
+    free = {*train_mt.FREE, *rows_own(), *asdict(config), "runs"}
+    if "amp" not in given:              # then the machine decides
+        free.add("amp")
+    matter = {name: value for name, value in asdict(settings).items() if name not in free}
+    matter["text"] = data_label(settings)
+    matter["sizes"] = [getattr(config, name) for name in
+                       ("d_model", "heads", "layers", "d_ff", "dropout", "norm", "tie")]
+    checksum = zlib.crc32(json.dumps([matter, flags], sort_keys=True).encode())
+    words = [data_label(settings), settings.arch, *mechanism_words(config)]
+    return "-".join([*words, f"{checksum:08x}"])
+
+
+# ---- The plan
+
+def check_given(table: Table, given: dict) -> None:
+    """Raises UserError for a given setting that a row of the table sets itself."""
+    for row in table.rows:
+        for flag in re.findall(r"--(\S+)", row.flags or ""):
+            if flag.replace("-", "_") in given:
+                raise UserError(f"--{flag}: the rows of {table.source}, {table.title}, set it "
+                                "themselves: leave it out")
+
+
+def scale_flags(table: Table, given: dict) -> list[str]:
+    """The flags that all rows have in common: those given, and the paper's own for Chinese."""
+    shared = {name: value for name, value in given.items() if name not in FOR_ALL}
+    words = command_line(train_mt.Settings, shared)
+    settings = completed(words)
+    chinese = settings.src == "zh" or (settings.src is None and settings.data == "wmt17-zh-en")
+    if table.chinese and chinese:
+        flag = table.chinese.split()[0]
+        if flag.removeprefix("--").replace("-", "_") not in given:
+            words += table.chinese.split()
+    return words
+
+
+def useful(given: dict, config: TransformerConfig) -> dict:
+    """Of the settings FOR_ALL that were given, those that a row's model has a use for."""
+    routed = config.agg != "linear" and config.coupling == "routed"
+    uses = {"iterations": routed or bool(config.capsule_attention), "reg_weight": bool(config.reg)}
+    return {name: given[name] for name in FOR_ALL if name in given and uses[name]}
+
+
+def plan(table: Table, given: dict, seeds) -> list[tuple[Row, list[Job]]]:
     """The rows of a table with their runs, one per seed; none for a row that is only quoted.
 
-    Raises UserError for a flag that the rows set themselves, and where a row is no valid model at this scale.
+    given: {field: value} of train_mt.py's settings for all rows. Raises UserError for a setting
+    that the rows set themselves, and where a row is no valid model at this scale.
     """
-    for row in table.rows:
-        words = (row.flags or "").replace("{", "").replace("}", "")
-        for flag in re.findall(r"--(\S+)", words):
-            if flag.replace("-", "_") in given:
-                raise UserError(f"--{flag}: the rows of {table.source}, {table.title}, set it themselves: leave it out")
-    shared = {key: value for key, value in given.items() if key not in MECHANISMS}
-    extra = command_line({key: value for key, value in given.items() if key in MECHANISMS})
-    scale, found = command_line(shared), []
-    args = completed(scale)
-    if table.chinese and (args.src or {"wmt17-zh-en": "zh"}.get(args.data)) == "zh":
-        flag = table.chinese.split()[0]
-        scale += table.chinese.split() if flag[2:].replace("-", "_") not in given else []
+    check_given(table, given)
+    scale = scale_flags(table, given)
+    sized = {}                          # size -> its flags, and the baseline of that size
+    rows = []
     for row in table.rows:
         if row.flags is None:
-            found.append((row, []))
+            rows.append((row, []))
             continue
-        sized = scale + size_flags(table, row, scale)
-        base = TransformerConfig.from_flags(completed(sized), vocab_size=1)
-        args = completed(sized + extra + filled(row.flags, base))
-        config = TransformerConfig.from_flags(args, vocab_size=1)
-        mechanisms = mechanism_flags(config)
-        for name in ("heads", "d_ff"):                                       # where a row sets a size of its own
-            if getattr(config, name) != getattr(base, name):
-                mechanisms += ["--" + name.replace("_", "-"), str(getattr(config, name))]
-        name = folder(args, config, mechanisms, given)
-        found.append((row, [Run(f"{name}-seed{seed}", [*sized, *mechanisms, "--seed", str(seed)], seed, config, args,
-                                mechanisms) for seed in seeds]))
-    return found
+        if row.size not in sized:
+            words = scale + size_flags(table, row.size, scale)
+            sized[row.size] = words, completed(words).model_config(vocab_size=1)
+        rows.append((row, row_jobs(row, given, seeds, *sized[row.size])))
+    return rows
+
+
+def row_jobs(row: Row, given: dict, seeds, words: list[str], base: TransformerConfig) -> list[Job]:
+    """The runs of a row, one per seed; words: the flags of its size; base: the baseline's model."""
+    own = fitted(row.flags, base)
+    settings = completed(words + own)
+    config = settings.model_config(vocab_size=1)
+    extra = useful(given, config)
+    if extra:
+        settings = completed(words + own + command_line(train_mt.Settings, extra))
+        config = settings.model_config(vocab_size=1)
+    flags = mechanism_flags(config, base)
+    name = folder(settings, config, flags, given)
+    jobs = []
+    for seed in seeds:
+        label = f"{' '.join(row.label.split())}, seed {seed}"
+        jobs.append(Job(f"{name}-seed{seed}", label, [*words, *flags, "--seed", str(seed)],
+                        seed=seed, config=config, settings=settings, mechanisms=flags))
+    return jobs

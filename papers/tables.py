@@ -1,27 +1,31 @@
-"""The result tables of the five papers, and four of this project's own, as data: rows of flags and published numbers.
+"""The result tables of the five papers, and six of this project's own: flags and published numbers.
 
-A row holds the flags of train_mt.py that make its model out of the scale's; a published number is the printed text. In
-flags, {L} is the number of layers, {lower} and {upper} the two halves of them, {H2} twice the heads, {d_4} a quarter of
-the width, and so on: see `plan.filled`. Rows with flags None are quoted in the paper from elsewhere and are not run.
+A row holds the flags of train_mt.py that make its model out of the scale's; a published number is
+the printed text. In flags, {L} is the number of layers, {lower} and {upper} the two halves of them,
+{H2} twice the heads, {d_4} a quarter of the width, and so on: see `plan.fitted`. Rows with flags
+None are quoted in the paper from elsewhere and are not run.
 """
 from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """A row of a table. size: "base" is the scale's size; "big" twice its width, heads and FFN, as big is of base;
-    "wide" the same with base's heads (Li 2021 Table 6). published: by column, as printed; None where nothing is."""
+    """A row of a table.
+
+    size: "base" is the scale's size; "big" twice its width, heads and FFN, as big is of base;
+    "wide" the same with base's heads (Li 2021 Table 6).
+    """
     label: str
     flags: str | None = ""
-    published: tuple = ()
+    published: tuple = ()       # by column, as printed; None where nothing is
     size: str = "base"
 
 
 class Table(NamedTuple):
     """A table: where it stands, what it was measured on, its published columns, rows and footnotes.
 
-    kind: "mt" (train_mt.py: speed and BLEU), "scores" (exp(D) by kind), "layers" (exp(D) of the positions by layer),
-    "probe", "logic" (those scripts' own tables), "figure" (analyze.py draws). Footnotes are numbered from 1; a
-    published cell refers to them as in "47.43 (+0.11) [1]". chinese: the paper's flags for Chinese source text alone.
+    kind: "mt" (train_mt.py: speed and BLEU), "scores" (exp(D) by kind), "layers" (exp(D) of the
+    positions by layer), "probe", "logic" (those scripts' own tables), "figure" (analyze.py draws).
+    Footnotes are numbered from 1; a published cell refers to them as in "47.43 (+0.11) [1]".
     """
     source: str
     title: str
@@ -30,26 +34,34 @@ class Table(NamedTuple):
     rows: tuple
     notes: tuple = ()
     kind: str = "mt"
-    chinese: str = ""
+    chinese: str = ""           # the paper's flags for Chinese source text alone
     big: str = "--arch big"     # what "big" is where the scale is exactly --arch base
     part: str = ""              # of a figure: what analyze.py draws
 
 
-ZH_EN, EN_DE, NIST = "WMT17 Zh-En", "WMT14 En-De", "NIST Zh-En (LDC, not public)"
-SHORT, LOWER = "--max-length 50", "--lowercase"                              # Li 2021, Duan; Gu
-LI18, LI19, LI21, DUAN, GU = "Li 2018", "Li 2019", "Li 2021", "Duan 2020", "Gu 2019"
+ZH_EN = "WMT17 Zh-En"
+EN_DE = "WMT14 En-De"
+NIST = "NIST Zh-En (LDC, not public)"
+SHORT = "--max-length 50"       # Li 2021, Duan
+LOWER = "--lowercase"           # Gu
+BIG_2021 = "--arch big --dropout 0.1"
+LI18 = "Li 2018"
+LI19 = "Li 2019"
+LI21 = "Li 2021"
+DUAN = "Duan 2020"
+GU = "Gu 2019"
+OWN = "this project"
 TWO = "[1,2] is what the paper calls Effective Aggregation, and Li 2021 Aggregation"
 SAME = "the same numbers as {}, from which Li 2021 takes the table"
-OWN = "this project"
 
-TERMS = tuple(Row(label, flags, published) for label, flags, published in (
-    ("1  baseline", "", ("1.21", "24.13")),
-    ("2  subspace", "--reg subspace --reg-at enc", ("1.15", "24.64")),
-    ("3  position", "--reg position --reg-at enc", ("1.14", "24.42")),
-    ("4  output", "--reg output --reg-at enc", ("1.15", "24.78")),
-    ("5  subspace, output", "--reg subspace output --reg-at enc", ("1.12", "24.73")),
-    ("6  subspace, position", "--reg subspace position --reg-at enc", ("1.11", "24.38")),
-    ("7  all three", "--reg subspace position output --reg-at enc", ("1.05", "24.60"))))
+TERMS = (
+    Row("1  baseline", "", ("1.21", "24.13")),
+    Row("2  subspace", "--reg subspace --reg-at enc", ("1.15", "24.64")),
+    Row("3  position", "--reg position --reg-at enc", ("1.14", "24.42")),
+    Row("4  output", "--reg output --reg-at enc", ("1.15", "24.78")),
+    Row("5  subspace, output", "--reg subspace output --reg-at enc", ("1.12", "24.73")),
+    Row("6  subspace, position", "--reg subspace position --reg-at enc", ("1.11", "24.38")),
+    Row("7  all three", "--reg subspace position output --reg-at enc", ("1.05", "24.60")))
 
 NETWORKS = (
     Row("baseline", "", ("1.21", "24.13")),
@@ -75,20 +87,26 @@ SCORES = (
     Row("position", "--reg position --reg-at enc", ("0.882", "0.219", "0.882")),
     Row("output", "--reg output --reg-at enc", ("0.989", "0.006", "0.997")))
 
-SCORES_BY_LAYER = tuple(Row(row.label, row.flags, published) for row, published in zip(SCORES, (
-    ("0.040", "0.009", "0.002", "0.003", "0.008", "0.006"),
-    ("0.039", "0.009", "0.001", "0.003", "0.006", "0.005"),
-    ("0.217", "0.167", "0.219", "0.242", "0.233", "0.249"),
-    ("0.048", "0.009", "0.002", "0.003", "0.008", "0.006"))))
+SCORES_BY_LAYER = (
+    Row("n/a", "", ("0.040", "0.009", "0.002", "0.003", "0.008", "0.006")),
+    Row("subspace", "--reg subspace --reg-at enc",
+        ("0.039", "0.009", "0.001", "0.003", "0.006", "0.005")),
+    Row("position", "--reg position --reg-at enc",
+        ("0.217", "0.167", "0.219", "0.242", "0.233", "0.249")),
+    Row("output", "--reg output --reg-at enc",
+        ("0.048", "0.009", "0.002", "0.003", "0.008", "0.006")))
 
 COMPONENTS = (
     Row("2  baseline", "", ("88.0M", "1.92", "1.67", "27.31", "-")),
-    Row("3  Enc, simple", "--agg dynamic --agg-at enc", ("+12.6M", "1.23", "1.66", "27.98", "+0.67")),
+    Row("3  Enc, simple", "--agg dynamic --agg-at enc",
+        ("+12.6M", "1.23", "1.66", "27.98", "+0.67")),
     Row("4  Enc, EM", "--agg em --agg-at enc", ("+12.6M", "1.20", "1.65", "28.28", "+0.97")),
     Row("5  E-D, EM", "--agg em --agg-at cross", ("+12.6M", "1.20", "1.21", "27.94", "+0.63")),
     Row("6  Dec, EM", "--agg em --agg-at dec", ("+12.6M", "1.21", "1.21", "28.15", "+0.84")),
-    Row("7  Enc, E-D, EM", "--agg em --agg-at enc cross", ("+25.2M", "0.87", "1.20", "28.45", "+1.14")),
-    Row("8  Enc, E-D, Dec, EM", "--agg em --agg-at enc cross dec", ("+37.8M", "0.66", "0.89", "28.47", "+1.16")))
+    Row("7  Enc, E-D, EM", "--agg em --agg-at enc cross",
+        ("+25.2M", "0.87", "1.20", "28.45", "+1.14")),
+    Row("8  Enc, E-D, Dec, EM", "--agg em --agg-at enc cross dec",
+        ("+37.8M", "0.66", "0.89", "28.47", "+1.16")))
 
 LAYERS = (
     Row("1  None", "", ("88.0M", "1.92", "27.31")),
@@ -99,6 +117,11 @@ LAYERS = (
     Row("6  [6]", "--agg em --agg-at enc:{L}", ("90.1M", "1.88", "27.68")),
     Row("7  [1]", "--agg em --agg-at enc:1", ("90.1M", "1.88", "27.75")))
 INCREMENTS = ("88.0M", "+12.6M", "+6.3M", "+6.3M", "+4.2M", "+2.1M", "90.1M [1]")
+# Li 2021 takes both over, without the decoding speed, and with increments of the parameters
+COMPONENTS_2021 = tuple(row._replace(published=row.published[:2] + row.published[3:])
+                        for row in COMPONENTS)
+LAYERS_2021 = tuple(row._replace(published=(increment, *row.published[1:]))
+                    for row, increment in zip(LAYERS, INCREMENTS))
 
 LI2019_MAIN = (
     Row("Wu et al. 2016, GNMT", None, (None, "26.30", None, None)),
@@ -111,7 +134,10 @@ LI2019_MAIN = (
     Row("big", "", ("264M", "28.58", "304M", "24.56"), "big"),
     Row("big + Effective Aggregation", "--agg em", ("297M", "28.96↑", "337M", "25.00↑"), "big"))
 
-LI2021_MAIN = LI2019_MAIN[:5] + (
+LI2021_MAIN = (
+    Row("Wu et al. 2016, RNN with 8 layers", None, (None, "26.30", None, None)),
+    Row("Gehring et al. 2017, CNN with 15 layers", None, (None, "26.36", None, None)),
+    *LI2019_MAIN[2:5],
     Row("base", "", ("88M", "27.31", "108M", "24.13")),
     Row("base + Disagreement", "--reg output", ("88M", "28.20↑", "108M", "24.85↑")),
     Row("base + Aggregation", "--agg em", ("92M", "28.26↑", "112M", "24.68↑")),
@@ -130,19 +156,26 @@ WIDE = (
 TASKS = ("SeLen", "WC", "TrDep", "ToCo", "BShif", "Tense", "SubNm", "ObjNm", "SOMO", "CoIn")
 # rows of the probing tables: flags name the model of probe.py
 PROBING_2019 = (
-    Row("Base", "baseline", ("97.22", "97.92", "44.48", "84.44", "49.30", "84.20", "87.66", "82.94", "50.24", "68.77")),
-    Row("Simple", "simple", ("97.10", "98.85", "43.37", "86.15", "49.87", "88.22", "87.25", "85.07", "48.77", "69.12")),
-    Row("EM", "em", ("96.26", "98.75", "47.72", "87.00", "51.82", "88.17", "89.97", "86.40", "51.55", "69.86")))
+    Row("Base", "baseline",
+        ("97.22", "97.92", "44.48", "84.44", "49.30", "84.20", "87.66", "82.94", "50.24", "68.77")),
+    Row("Simple", "simple",
+        ("97.10", "98.85", "43.37", "86.15", "49.87", "88.22", "87.25", "85.07", "48.77", "69.12")),
+    Row("EM", "em",
+        ("96.26", "98.75", "47.72", "87.00", "51.82", "88.17", "89.97", "86.40", "51.55", "69.86")))
 # the ten tasks, then the averages of the first two, the next three and the last five
 PROBING_2021 = (
-    Row("Baseline", "baseline", ("95.35", "98.03", "44.40", "83.48", "51.45", "84.57", "82.80", "80.31", "49.87",
-                                 "69.39", "96.69", "59.77", "73.38")),
-    Row("Disagreement", "disagreement", ("96.47", "98.65", "46.54", "84.24", "53.54", "85.03", "83.15", "80.49",
-                                         "49.58", "68.48", "97.56", "61.44", "73.34")),
-    Row("Aggregation", "aggregation", ("96.02", "98.31", "45.77", "84.05", "50.97", "85.56", "85.47", "82.46", "50.09",
-                                       "70.21", "97.15 [1]", "60.26", "74.76")),
-    Row("Combine", "combined", ("96.55", "98.87", "46.93", "84.17", "54.26", "86.07", "85.84", "83.38", "50.13",
-                                "69.99", "97.71", "61.78", "75.08")))
+    Row("Baseline", "baseline",
+        ("95.35", "98.03", "44.40", "83.48", "51.45", "84.57", "82.80", "80.31", "49.87",
+         "69.39", "96.69", "59.77", "73.38")),
+    Row("Disagreement", "disagreement",
+        ("96.47", "98.65", "46.54", "84.24", "53.54", "85.03", "83.15", "80.49",
+         "49.58", "68.48", "97.56", "61.44", "73.34")),
+    Row("Aggregation", "aggregation",
+        ("96.02", "98.31", "45.77", "84.05", "50.97", "85.56", "85.47", "82.46", "50.09",
+         "70.21", "97.15 [1]", "60.26", "74.76")),
+    Row("Combine", "combined",
+        ("96.55", "98.87", "46.93", "84.17", "54.26", "86.07", "85.84", "83.38", "50.13",
+         "69.99", "97.71", "61.78", "75.08")))
 
 DUAN_MAIN = (
     Row("Wu et al. 2016, RNN with 8 layers", None, (None, "26.30")),
@@ -161,10 +194,10 @@ GU_ZH = (
     Row("Wang et al. 2018a", None, ("-", "46.60", "47.73", "45.35", "43.97", "-", "-")),
     Row("Zhang et al. 2018b", None, ("-", "48.28", "-", "46.24", "46.14", "38.07", "-")),
     Row("base", "", ("84.6M", "46.70", "47.68", "47.04", "46.16", "37.19", "44.95")),
-    Row("+ Dynamic Routing", "--agg gu-dynamic", ("92.2M [1]", "47.60", "48.04", "47.30", "46.56", "37.80",
-                                                  "45.46 (+0.51)")),
-    Row("+ EM Routing", "--agg gu-em", ("91.7M [1]", "47.62", "48.07", "47.97*", "46.80", "38.01*",
-                                        "45.70 (+0.75) [2]")))
+    Row("+ Dynamic Routing", "--agg gu-dynamic",
+        ("92.2M [1]", "47.60", "48.04", "47.30", "46.56", "37.80", "45.46 (+0.51)")),
+    Row("+ EM Routing", "--agg gu-em",
+        ("91.7M [1]", "47.62", "48.07", "47.97*", "46.80", "38.01*", "45.70 (+0.75) [2]")))
 
 GU_DE = (
     Row("base", "", ("60.9M", "27.34")),
@@ -174,26 +207,30 @@ GU_DE = (
     Row("big + Dynamic Routing", "--agg gu-dynamic", ("216.2M [1]", "28.65"), "big"),
     Row("big + EM Routing", "--agg gu-em", ("214.2M [1]", "28.71"), "big"))
 
-GU_PLACES = tuple(Row(label, flags and f"--agg gu-em --agg-at {flags}", (published,)) for label, flags, published in (
-    ("base", "", "47.68"),
-    ("Enc_1", "enc:1", "47.25 (-0.43)"),
-    ("Enc_1, Enc_2", "enc:{two}", "47.19 (-0.49)"),
-    ("Enc_5, Enc_6", "enc:{top}", "47.64 (-0.04)"),
-    ("ED_1", "cross:1", "47.38 (-0.30)"),
-    ("ED_6", "cross:{L}", "47.98 (+0.30)"),
-    ("ED_5, ED_6", "cross:{top}", "47.43 (+0.11) [1]"),
-    ("Dec_1", "dec:1", "47.45 (-0.23)"),
-    ("Dec_6", "dec:{L}", "48.03 (+0.35)"),
-    ("Dec_5, Dec_6", "dec:{top}", "47.83 (+0.15)"),
-    ("ED_6, Dec_6", "cross:{L} dec:{L}", "48.07 (+0.39)"),
-    ("ED_5, ED_6, Dec_5, Dec_6", "cross:{top} dec:{top}", "47.99 (+0.31)")))
+GU_PLACES = (
+    Row("base", "", ("47.68",)),
+    Row("Enc_1", "--agg gu-em --agg-at enc:1", ("47.25 (-0.43)",)),
+    Row("Enc_1, Enc_2", "--agg gu-em --agg-at enc:{two}", ("47.19 (-0.49)",)),
+    Row("Enc_5, Enc_6", "--agg gu-em --agg-at enc:{top}", ("47.64 (-0.04)",)),
+    Row("ED_1", "--agg gu-em --agg-at cross:1", ("47.38 (-0.30)",)),
+    Row("ED_6", "--agg gu-em --agg-at cross:{L}", ("47.98 (+0.30)",)),
+    Row("ED_5, ED_6", "--agg gu-em --agg-at cross:{top}", ("47.43 (+0.11) [1]",)),
+    Row("Dec_1", "--agg gu-em --agg-at dec:1", ("47.45 (-0.23)",)),
+    Row("Dec_6", "--agg gu-em --agg-at dec:{L}", ("48.03 (+0.35)",)),
+    Row("Dec_5, Dec_6", "--agg gu-em --agg-at dec:{top}", ("47.83 (+0.15)",)),
+    Row("ED_6, Dec_6", "--agg gu-em --agg-at cross:{L} dec:{L}", ("48.07 (+0.39)",)),
+    Row("ED_5, ED_6, Dec_5, Dec_6", "--agg gu-em --agg-at cross:{top} dec:{top}",
+        ("47.99 (+0.31)",)))
 
 ALL = (
     Row("baseline", ""),
-    Row("subspace disagreement", "--reg subspace"), Row("position disagreement", "--reg position"),
+    Row("subspace disagreement", "--reg subspace"),
+    Row("position disagreement", "--reg position"),
     Row("output disagreement", "--reg output"),
-    Row("simple routing", "--agg dynamic"), Row("EM routing", "--agg em"),
-    Row("Gu's capsules, dynamic", "--agg gu-dynamic"), Row("Gu's capsules, EM", "--agg gu-em"),
+    Row("simple routing", "--agg dynamic"),
+    Row("EM routing", "--agg em"),
+    Row("Gu's capsules, dynamic", "--agg gu-dynamic"),
+    Row("Gu's capsules, EM", "--agg gu-em"),
     Row("Capsule-Transformer", "--capsule enc dec"),
     Row("EM + output disagreement (Li 2021)", "--agg em --reg output"),
     Row("EM + capsule attention", "--agg em --capsule enc dec"),
@@ -202,7 +239,8 @@ ALL = (
     Row("EM + output disagreement + capsule attention", "--agg em --reg output --capsule enc dec"),
     Row("output disagreement, λ = H/8", "--reg output --reg-weight {H_8th}"),
     Row("output disagreement in the encoder", "--reg output --reg-at enc"),
-    Row("output disagreement in the encoder, λ = H/8", "--reg output --reg-at enc --reg-weight {H_8th}"),
+    Row("output disagreement in the encoder, λ = H/8",
+        "--reg output --reg-at enc --reg-weight {H_8th}"),
     Row("EM + output disagreement, λ = H/8", "--agg em --reg output --reg-weight {H_8th}"),
     Row("squared output disagreement", "--reg squared-output"),
     Row("EM without activations", "--agg em --no-em-activations"),
@@ -238,110 +276,183 @@ EM_OPTIONS = (
     Row("Gu's EM, no activations", "--agg gu-em --no-em-activations"),
     Row("Gu's EM, sum of the densities", "--agg gu-em --em-density sum"))
 
+SCORE_NOTE = ("The position score falls with the length of the sentences, and so cannot be "
+              "compared between corpora")
+PLOT = "the paper prints a plot without numbers"
+TRIED = "(Li 2019 §5.2.1 tried them and prints none)"
+BASELINE = Row("baseline", "")
+
+DUAN_NETWORKS = (
+    Row("1  baseline", "", ("24.28",)),
+    Row("2  Enc", "--capsule enc", ("24.87",)),
+    Row("3  Dec", "--capsule dec", ("24.65",)),
+    Row("4  Enc, Dec", "--capsule enc dec", ("25.02",)))
+
+DUAN_PARTS = (
+    Row("1  baseline", "", ("24.28",)),
+    Row("2  vertical", "--capsule enc --capsule-parts vertical", ("24.74",)),
+    Row("3  horizontal", "--capsule enc --capsule-parts horizontal", ("24.76",)),
+    Row("4  both", "--capsule enc", ("24.87",)))
+
+DUAN_LAYERS = (
+    Row("1  baseline", "", ("24.28",)),
+    Row("2  [1-3]", "--capsule enc:{lower}", ("24.64",)),
+    Row("3  [4-6]", "--capsule enc:{upper}", ("24.48",)),
+    Row("4  [1-6]", "--capsule enc", ("24.87",)))
+
+GU_CAPSULES = (
+    BASELINE,
+    Row("N = H/4", "--agg gu-em --capsules {H_4}"),
+    Row("N = H/2", "--agg gu-em --capsules {H_2}"),
+    Row("N = H", "--agg gu-em --capsules {H}"),
+    Row("N = 2H", "--agg gu-em --capsules {H2}"),
+    Row("N = 4H", "--agg gu-em --capsules {H4}"),
+    Row("N = 8H", "--agg gu-em --capsules {H8}"))
+
+CAPSULES = (
+    BASELINE,
+    Row("N = d/64", "--agg em --capsules {d_64}"),
+    Row("N = d/16", "--agg em --capsules {d_16}"),
+    Row("N = d/4", "--agg em --capsules {d_4}"),
+    Row("N = d/2", "--agg em --capsules {d_2}"),
+    Row("N = d", "--agg em --capsules {d}"))
+
+ITERATIONS = (BASELINE, *(Row(f"T = {t}", f"--agg em --iterations {t}") for t in range(1, 6)))
+
+SQUARED = (
+    BASELINE,
+    Row("product", "--reg position --reg-at enc"),
+    Row("squared difference", "--reg squared-position --reg-at enc"))
+
 TABLES = {
-    "li2018-1": Table(LI18 + " Table 1", "regularization terms, encoder self-attention only", f"{ZH_EN}, base",
-                      ("steps/s", "BLEU"), TERMS),
-    "li2018-2": Table(LI18 + " Table 2", "output disagreement on different attention networks", f"{ZH_EN}, base",
-                      ("steps/s", "BLEU"), NETWORKS),
-    "li2018-3": Table(LI18 + " Table 3", "main results", f"{ZH_EN} and {EN_DE}",
-                      ("Zh-En steps/s", "Zh-En BLEU", "En-De steps/s", "En-De BLEU"), LI2018_MAIN,
-                      ("↑: significantly better than the baseline of the same size (p < 0.01)",)),
-    "li2018-4": Table(LI18 + " Table 4", "disagreement scores exp(D) of the encoder, validation set", f"{ZH_EN}, base",
-                      ("subspace", "position", "output"), SCORES,
-                      ("8 orthogonal heads score exp(-1/8) = 0.882, and 1 means that the heads' unit vectors cancel. "
-                       "The position score falls with the length of the sentences, and so cannot be compared between "
-                       "corpora",), "scores"),
-    "li2018-5": Table(LI18 + " Table 5", "exp(D) of the attended positions by encoder layer, validation set",
-                      f"{ZH_EN}, base", tuple(f"layer {i}" for i in range(1, 7)), SCORES_BY_LAYER,
-                      ("The position score falls with the length of the sentences, and so cannot be compared between "
-                       "corpora",), "layers"),
-    "li2019-1": Table(LI19 + " Table 1", "ten probing tasks, 3 encoder layers, accuracy in per cent", "SentEval", TASKS,
-                      PROBING_2019, kind="probe"),
-    "li2019-2": Table(LI19 + " Table 2", "aggregation in different attention components", f"{EN_DE}, base",
-                      ("parameters", "steps/s", "decoded/s", "BLEU", "Δ"), COMPONENTS),
-    "li2019-3": Table(LI19 + " Table 3", "EM routing in different encoder layers", f"{EN_DE}, base",
-                      ("parameters", "steps/s", "BLEU"), LAYERS, (TWO,)),
-    "li2019-4": Table(LI19 + " Table 4", "main results", f"{EN_DE} and {ZH_EN}",
-                      ("En-De parameters", "En-De BLEU", "Zh-En parameters", "Zh-En BLEU"), LI2019_MAIN,
-                      ("↑, ⇑: significantly better than the baseline of the same size (p < 0.05, p < 0.01)",)),
-    "li2021-1": Table(LI21 + " Table 1", "regularization terms, encoder self-attention only", f"{ZH_EN}, base",
-                      ("steps/s", "BLEU"), TERMS, (SAME.format("Li 2018 Table 1"),), chinese=SHORT),
-    "li2021-2": Table(LI21 + " Table 2", "output disagreement on different attention networks", f"{ZH_EN}, base",
-                      ("steps/s", "BLEU"), NETWORKS, (SAME.format("Li 2018 Table 2"),), chinese=SHORT),
-    "li2021-3": Table(LI21 + " Table 3", "aggregation in different attention components", f"{EN_DE}, base",
-                      ("parameters", "steps/s", "BLEU", "Δ"),
-                      tuple(row._replace(published=row.published[:2] + row.published[3:]) for row in COMPONENTS),
-                      (SAME.format("Li 2019 Table 2") + ", without its decoding speed",), chinese=SHORT),
-    "li2021-4": Table(LI21 + " Table 4", "EM routing in different encoder layers", f"{EN_DE}, base",
-                      ("parameters", "steps/s", "BLEU"),
-                      tuple(row._replace(published=(x, *row.published[1:])) for row, x in zip(LAYERS, INCREMENTS)),
-                      ("misprint: 90.1M is a total among increments; the increment is +2.1M", TWO), chinese=SHORT),
-    "li2021-5": Table(LI21 + " Table 5", "main results", f"{EN_DE} and {ZH_EN}",
-                      ("En-De parameters", "En-De BLEU", "Zh-En parameters", "Zh-En BLEU"), LI2021_MAIN,
-                      ("↑: significantly better than the baseline of the same size (p < 0.05 or p < 0.01)",
-                       "base + Disagreement and big + Disagreement have 28.51 and 29.28 En-De in Li 2018 Table 3"),
-                      chinese=SHORT, big="--arch big --dropout 0.1"),
-    "li2021-6": Table(LI21 + " Table 6", "big with 8 heads", EN_DE, ("parameters", "BLEU", "Δ"), WIDE,
-                      ("not by the equations: 2 (H d² + H d + 4d) is +16.8M for 8 heads, not +24M",),
-                      chinese=SHORT, big="--arch big --dropout 0.1"),
-    "li2021-7": Table(LI21 + " Table 7", "ten probing tasks, 6 encoder layers, accuracy in per cent", "SentEval",
-                      (*TASKS, "surface", "syntactic", "semantic"), PROBING_2021,
-                      ("misprint: 96.02 and 98.31 average 97.165; the other averages are off by 0.01 at most",),
-                      "probe"),
-    "li2021-fig3": Table(LI21 + " Fig. 3", "t-SNE of the heads by kind of disagreement", f"{ZH_EN}, base", (),
-                         tuple(row._replace(published=()) for row in SCORES), kind="figure", chinese=SHORT,
-                         part="heads"),
-    "li2021-fig4": Table(LI21 + " Fig. 4", "logical inference by number of operators", "Bowman et al. 2015", (),
-                         tuple(Row(name, name) for name in ("baseline", "disagreement", "aggregation", "combined")),
-                         ("the paper prints a plot without numbers",), "logic"),
-    "duan-1": Table(DUAN + " Table 1", "main results", f"{ZH_EN} and {EN_DE}", ("Zh-En BLEU", "En-De BLEU"), DUAN_MAIN,
-                    ("misquoted: 27.98 is Li 2019's simple routing (Table 2); Effective Aggregation has 28.26",
-                     "§4.2 gives 1.6K new parameters for the big model; by the equations they are 1,632"),
-                    chinese=SHORT),
-    "duan-2": Table(DUAN + " Table 2", "capsule routing in encoder and decoder", f"{ZH_EN}, base", ("BLEU",), (
-        Row("1  baseline", "", ("24.28",)), Row("2  Enc", "--capsule enc", ("24.87",)),
-        Row("3  Dec", "--capsule dec", ("24.65",)),
-        Row("4  Enc, Dec", "--capsule enc dec", ("25.02",))), chinese=SHORT),
-    "duan-3": Table(DUAN + " Table 3", "vertical and horizontal routing, encoder", f"{ZH_EN}, base", ("BLEU",), (
-        Row("1  baseline", "", ("24.28",)), Row("2  vertical", "--capsule enc --capsule-parts vertical", ("24.74",)),
-        Row("3  horizontal", "--capsule enc --capsule-parts horizontal", ("24.76",)),
-        Row("4  both", "--capsule enc", ("24.87",))), chinese=SHORT),
-    "duan-4": Table(DUAN + " Table 4", "capsule routing in different encoder layers", f"{ZH_EN}, base", ("BLEU",), (
-        Row("1  baseline", "", ("24.28",)), Row("2  [1-3]", "--capsule enc:{lower}", ("24.64",)),
-        Row("3  [4-6]", "--capsule enc:{upper}", ("24.48",)),
-        Row("4  [1-6]", "--capsule enc", ("24.87",))), chinese=SHORT),
-    "duan-fig5": Table(DUAN + " Fig. 5", "attention of the top encoder layer, vanilla and capsule", f"{ZH_EN}, base",
-                       (), (Row("baseline", ""), Row("capsule-Transformer", "--capsule enc dec")), kind="figure",
-                       chinese=SHORT, part="attention"),
-    "gu-1": Table(GU + " Table 1", "main results, base", NIST,
-                  ("parameters", "MT03", "MT04", "MT05", "MT06", "MT08", "AVE."), GU_ZH,
-                  ("not by the equations: the same layers add +1.0M and +0.5M in any language; the paper's own En-De "
-                   "rows say +1.1M and +0.7M", "the five scores average 45.694, a gain of 0.74",
-                   "*: significantly better than the baseline (p < 0.05)"), chinese=LOWER),
-    "gu-2": Table(GU + " Table 2", "main results", EN_DE, ("parameters", "BLEU"), GU_DE,
-                  ("not by the equations, which give +0.53M (base, EM), +4.2M and +2.1M (big); the big rows fit with "
-                   "W^O kept, where the base row with dynamic routing would not",)),
-    "gu-3": Table(GU + " Table 3", "EM routing in different places", f"{NIST}, MT04, base", ("BLEU",), GU_PLACES,
-                  ("misprint: 47.43 is -0.25 against 47.68; +0.11 would be 47.79",), chinese=LOWER),
-    "gu-fig2": Table(GU + " Fig. 2", "number of output capsules, EM routing", f"{NIST}, MT04, base", (), (
-        Row("baseline", ""), *(Row(f"N = {name}", f"--agg gu-em --capsules {{{key}}}") for name, key in (
-            ("H/4", "H_4"), ("H/2", "H_2"), ("H", "H"), ("2H", "H2"), ("4H", "H4"), ("8H", "H8")))),
-        ("the paper prints a plot without numbers; it finds N = H, as many output as input capsules, the best",),
-        chinese=LOWER),
-    "gu-fig3": Table(GU + " Fig. 3", "BLEU by source length", f"{NIST}, MT03-08, base", (),
-                     (Row("baseline", ""), Row("EM routing", "--agg gu-em")),
-                     ("the paper prints a plot without numbers: alike up to 60 words, EM ahead beyond",), "figure",
-                     LOWER, part="length"),
-    "main": Table(OWN, "every way of aggregating the heads, its paper's best places, under one recipe", "", (), MAIN),
-    "em-options": Table(OWN, "EM routing: density, schedule of λ, gradient, activations", "", (), EM_OPTIONS),
-    "all": Table(OWN, "every mechanism of the five papers, and the best ones combined, under one recipe", "", (), ALL),
-    "iterations": Table(OWN, "routing iterations T, EM routing (Li 2019 §5.2.1 tried them and prints none)", "", (), (
-        Row("baseline", ""), *(Row(f"T = {t}", f"--agg em --iterations {t}") for t in range(1, 6)))),
-    "capsules": Table(OWN, "output capsules N, EM routing (Li 2019 §5.2.1 tried them and prints none)", "", (), (
-        Row("baseline", ""), *(Row(f"N = {name}", f"--agg em --capsules {{{key}}}") for name, key in (
-            ("d/64", "d_64"), ("d/16", "d_16"), ("d/4", "d_4"), ("d/2", "d_2"), ("d", "d"))))),
-    "squared": Table(OWN, "attended positions: product (Li 2018 Eq. 2) or squared difference (footnote 2), encoder",
-                     "", (), (Row("baseline", ""), Row("product", "--reg position --reg-at enc"),
-        Row("squared difference", "--reg squared-position --reg-at enc")),
-        ("Li 2018 footnote 2: the squared difference underperforms the product, in preliminary experiments",)),
+    "li2018-1": Table(
+        LI18 + " Table 1", "regularization terms, encoder self-attention only", f"{ZH_EN}, base",
+        ("steps/s", "BLEU"), TERMS),
+    "li2018-2": Table(
+        LI18 + " Table 2", "output disagreement on different attention networks", f"{ZH_EN}, base",
+        ("steps/s", "BLEU"), NETWORKS),
+    "li2018-3": Table(
+        LI18 + " Table 3", "main results", f"{ZH_EN} and {EN_DE}",
+        ("Zh-En steps/s", "Zh-En BLEU", "En-De steps/s", "En-De BLEU"), LI2018_MAIN,
+        notes=("↑: significantly better than the baseline of the same size (p < 0.01)",)),
+    "li2018-4": Table(
+        LI18 + " Table 4", "disagreement scores exp(D) of the encoder, validation set",
+        f"{ZH_EN}, base", ("subspace", "position", "output"), SCORES, kind="scores",
+        notes=("8 orthogonal heads score exp(-1/8) = 0.882, and 1 means that the heads' unit "
+               f"vectors cancel. {SCORE_NOTE}",)),
+    "li2018-5": Table(
+        LI18 + " Table 5", "exp(D) of the attended positions by encoder layer, validation set",
+        f"{ZH_EN}, base", tuple(f"layer {i}" for i in range(1, 7)), SCORES_BY_LAYER, kind="layers",
+        notes=(SCORE_NOTE,)),
+    "li2019-1": Table(
+        LI19 + " Table 1", "ten probing tasks, 3 encoder layers, accuracy in per cent", "SentEval",
+        TASKS, PROBING_2019, kind="probe"),
+    "li2019-2": Table(
+        LI19 + " Table 2", "aggregation in different attention components", f"{EN_DE}, base",
+        ("parameters", "steps/s", "decoded/s", "BLEU", "Δ"), COMPONENTS),
+    "li2019-3": Table(
+        LI19 + " Table 3", "EM routing in different encoder layers", f"{EN_DE}, base",
+        ("parameters", "steps/s", "BLEU"), LAYERS, notes=(TWO,)),
+    "li2019-4": Table(
+        LI19 + " Table 4", "main results", f"{EN_DE} and {ZH_EN}",
+        ("En-De parameters", "En-De BLEU", "Zh-En parameters", "Zh-En BLEU"), LI2019_MAIN,
+        notes=("↑, ⇑: significantly better than the baseline of the same size (p < 0.05, "
+               "p < 0.01)",)),
+    "li2021-1": Table(
+        LI21 + " Table 1", "regularization terms, encoder self-attention only", f"{ZH_EN}, base",
+        ("steps/s", "BLEU"), TERMS, notes=(SAME.format("Li 2018 Table 1"),), chinese=SHORT),
+    "li2021-2": Table(
+        LI21 + " Table 2", "output disagreement on different attention networks", f"{ZH_EN}, base",
+        ("steps/s", "BLEU"), NETWORKS, notes=(SAME.format("Li 2018 Table 2"),), chinese=SHORT),
+    "li2021-3": Table(
+        LI21 + " Table 3", "aggregation in different attention components", f"{EN_DE}, base",
+        ("parameters", "steps/s", "BLEU", "Δ"), COMPONENTS_2021,
+        notes=(SAME.format("Li 2019 Table 2") + ", without its decoding speed",), chinese=SHORT),
+    "li2021-4": Table(
+        LI21 + " Table 4", "EM routing in different encoder layers", f"{EN_DE}, base",
+        ("parameters", "steps/s", "BLEU"), LAYERS_2021,
+        notes=("misprint: 90.1M is a total among increments; the increment is +2.1M", TWO),
+        chinese=SHORT),
+    "li2021-5": Table(
+        LI21 + " Table 5", "main results", f"{EN_DE} and {ZH_EN}",
+        ("En-De parameters", "En-De BLEU", "Zh-En parameters", "Zh-En BLEU"), LI2021_MAIN,
+        notes=("↑: significantly better than the baseline of the same size (p < 0.05 or p < 0.01)",
+               "base + Disagreement and big + Disagreement have 28.51 and 29.28 En-De in Li 2018 "
+               "Table 3"),
+        chinese=SHORT, big=BIG_2021),
+    "li2021-6": Table(
+        LI21 + " Table 6", "big with 8 heads", EN_DE, ("parameters", "BLEU", "Δ"), WIDE,
+        notes=("not by the equations: 2 (H d² + H d + 4d) is +16.8M for 8 heads, not +24M",),
+        chinese=SHORT, big=BIG_2021),
+    "li2021-7": Table(
+        LI21 + " Table 7", "ten probing tasks, 6 encoder layers, accuracy in per cent", "SentEval",
+        (*TASKS, "surface", "syntactic", "semantic"), PROBING_2021, kind="probe",
+        notes=("misprint: 96.02 and 98.31 average 97.165; the other averages are off by 0.01 at "
+               "most",)),
+    "li2021-fig3": Table(
+        LI21 + " Fig. 3", "t-SNE of the heads by kind of disagreement", f"{ZH_EN}, base", (),
+        tuple(row._replace(published=()) for row in SCORES), kind="figure", part="heads",
+        chinese=SHORT),
+    "li2021-fig4": Table(
+        LI21 + " Fig. 4", "logical inference by number of operators", "Bowman et al. 2015", (),
+        tuple(Row(name, name) for name in ("baseline", "disagreement", "aggregation", "combined")),
+        kind="logic", notes=(PLOT,)),
+    "duan-1": Table(
+        DUAN + " Table 1", "main results", f"{ZH_EN} and {EN_DE}", ("Zh-En BLEU", "En-De BLEU"),
+        DUAN_MAIN, chinese=SHORT,
+        notes=("misquoted: 27.98 is Li 2019's simple routing (Table 2); Effective Aggregation has "
+               "28.26",
+               "§4.2 gives 1.6K new parameters for the big model; by the equations they are "
+               "1,632")),
+    "duan-2": Table(
+        DUAN + " Table 2", "capsule routing in encoder and decoder", f"{ZH_EN}, base", ("BLEU",),
+        DUAN_NETWORKS, chinese=SHORT),
+    "duan-3": Table(
+        DUAN + " Table 3", "vertical and horizontal routing, encoder", f"{ZH_EN}, base", ("BLEU",),
+        DUAN_PARTS, chinese=SHORT),
+    "duan-4": Table(
+        DUAN + " Table 4", "capsule routing in different encoder layers", f"{ZH_EN}, base",
+        ("BLEU",), DUAN_LAYERS, chinese=SHORT),
+    "duan-fig5": Table(
+        DUAN + " Fig. 5", "attention of the top encoder layer, vanilla and capsule",
+        f"{ZH_EN}, base", (), (BASELINE, Row("capsule-Transformer", "--capsule enc dec")),
+        kind="figure", part="attention", chinese=SHORT),
+    "gu-1": Table(
+        GU + " Table 1", "main results, base", NIST,
+        ("parameters", "MT03", "MT04", "MT05", "MT06", "MT08", "AVE."), GU_ZH, chinese=LOWER,
+        notes=("not by the equations: the same layers add +1.0M and +0.5M in any language; the "
+               "paper's own En-De rows say +1.1M and +0.7M",
+               "the five scores average 45.694, a gain of 0.74",
+               "*: significantly better than the baseline (p < 0.05)")),
+    "gu-2": Table(
+        GU + " Table 2", "main results", EN_DE, ("parameters", "BLEU"), GU_DE,
+        notes=("not by the equations, which give +0.53M (base, EM), +4.2M and +2.1M (big); the big "
+               "rows fit with W^O kept, where the base row with dynamic routing would not",)),
+    "gu-3": Table(
+        GU + " Table 3", "EM routing in different places", f"{NIST}, MT04, base", ("BLEU",),
+        GU_PLACES, chinese=LOWER,
+        notes=("misprint: 47.43 is -0.25 against 47.68; +0.11 would be 47.79",)),
+    "gu-fig2": Table(
+        GU + " Fig. 2", "number of output capsules, EM routing", f"{NIST}, MT04, base", (),
+        GU_CAPSULES, chinese=LOWER,
+        notes=(PLOT + "; it finds N = H, as many output as input capsules, the best",)),
+    "gu-fig3": Table(
+        GU + " Fig. 3", "BLEU by source length", f"{NIST}, MT03-08, base", (),
+        (BASELINE, Row("EM routing", "--agg gu-em")), kind="figure", part="length", chinese=LOWER,
+        notes=(PLOT + ": alike up to 60 words, EM ahead beyond",)),
+    "main": Table(
+        OWN, "every way of aggregating the heads, its paper's best places, under one recipe", "",
+        (), MAIN),
+    "em-options": Table(
+        OWN, "EM routing: density, schedule of λ, gradient, activations", "", (), EM_OPTIONS),
+    "all": Table(
+        OWN, "every mechanism of the five papers, and the best ones combined, under one recipe", "",
+        (), ALL),
+    "iterations": Table(OWN, f"routing iterations T, EM routing {TRIED}", "", (), ITERATIONS),
+    "capsules": Table(OWN, f"output capsules N, EM routing {TRIED}", "", (), CAPSULES),
+    "squared": Table(
+        OWN, "attended positions: product (Li 2018 Eq. 2) or squared difference (footnote 2), "
+        "encoder", "", (), SQUARED,
+        notes=("Li 2018 footnote 2: the squared difference underperforms the product, in "
+               "preliminary experiments",)),
 }

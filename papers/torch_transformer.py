@@ -1,4 +1,6 @@
-"""`torch.nn.Transformer` dressed as this project's `Transformer`, to be measured beside it in bench.py."""
+"""`torch.nn.Transformer` dressed as this project's `Transformer`, to be measured beside it in
+bench.py."""
+
 import warnings
 
 import torch
@@ -8,35 +10,52 @@ import torch.nn.functional as F
 from attention import Cache
 from transformer import PAD, Embedding, Memory, TransformerConfig
 
-warnings.filterwarnings("ignore", "enable_nested_tensor")                   # of nn.Transformer, about itself
+warnings.filterwarnings("ignore", "enable_nested_tensor")  # of nn.Transformer, about itself
 
 
 class TorchTransformer(nn.Module):
-    """`torch.nn.Transformer` (pre norm) with what it lacks for translation, embeddings, positions, tied output and
-    masks, in the shape of `Transformer`, so that the same training step and beam search run both."""
+    """`torch.nn.Transformer` (pre norm) with what it lacks for translation, embeddings, positions,
+    tied output and masks, in the shape of `Transformer`, so that the same training step and beam
+    search run both."""
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config.vocab_size, config.d_model, config.dropout)
-        self.body = nn.Transformer(config.d_model, config.heads, config.layers, config.layers, config.d_ff,
-                                   config.dropout, batch_first=True, norm_first=True)
+        self.body = nn.Transformer(
+            config.d_model,
+            config.heads,
+            config.layers,
+            config.layers,
+            config.d_ff,
+            config.dropout,
+            batch_first=True,
+            norm_first=True,
+        )
         self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.output.weight = self.embedding.weight
 
     def encode(self, source) -> Memory:
         """source [B, L_s] ids -> Memory."""
-        mask = source != PAD                                                 # [B, L_s]
-        return Memory(self.body.encoder(self.embedding(source), src_key_padding_mask=~mask), mask, [])
+        mask = source != PAD  # [B, L_s]
+        return Memory(
+            self.body.encoder(self.embedding(source), src_key_padding_mask=~mask), mask, []
+        )
 
     def decode(self, target, memory: Memory, cache: Cache | None = None):
-        """target [B, L_t] ids -> logits [B, L_t, V]; with a cache, which holds the tokens so far, of the last one."""
+        """target [B, L_t] ids -> logits [B, L_t, V]; with a cache, which holds the tokens so far,
+        of the last one."""
         if cache is not None:
-            target = torch.cat([*cache.growing.get(self, ()), target], dim=1)            # [B, L_t]
+            target = torch.cat([*cache.growing.get(self, ()), target], dim=1)  # [B, L_t]
             cache.growing[self] = (target,)
         ahead = nn.Transformer.generate_square_subsequent_mask(target.shape[1], target.device)
-        x = self.body.decoder(self.embedding(target), memory.states, tgt_mask=ahead, tgt_is_causal=True,
-                              memory_key_padding_mask=~memory.mask)          # [B, L_t, d]
+        x = self.body.decoder(
+            self.embedding(target),
+            memory.states,
+            tgt_mask=ahead,
+            tgt_is_causal=True,
+            memory_key_padding_mask=~memory.mask,
+        )  # [B, L_t, d]
         return self.output(x if cache is None else x[:, -1:])
 
     def forward(self, source, target_in):
@@ -45,7 +64,8 @@ class TorchTransformer(nn.Module):
 
 
 class LogitsObjective(nn.Module):
-    """In the place of `train_mt.Objective` the loss as it is usually written: the cross-entropy of all logits."""
+    """In the place of `train_mt.Objective` the loss as it is usually written: the cross-entropy of
+    all logits."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -53,7 +73,12 @@ class LogitsObjective(nn.Module):
 
     def forward(self, source, target, tokens: int, label_smoothing: float):
         """As `Objective.forward`; no disagreement: 0."""
-        logits, _ = self.model(source, target[:, :-1])                       # [B, L_t, V]
-        cross_entropy = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=PAD, reduction="sum",
-                                        label_smoothing=label_smoothing)
+        logits, _ = self.model(source, target[:, :-1])  # [B, L_t, V]
+        cross_entropy = F.cross_entropy(
+            logits.flatten(0, 1),
+            target[:, 1:].flatten(),
+            ignore_index=PAD,
+            reduction="sum",
+            label_smoothing=label_smoothing,
+        )
         return cross_entropy, torch.zeros((), device=source.device)

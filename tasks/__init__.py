@@ -1,1 +1,2 @@
-"""Probing and logical inference: their data, their models, and the one loop that trains a classifier."""
+"""Probing and logical inference: their data, their models, and the one loop that trains a
+classifier."""

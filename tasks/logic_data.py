@@ -1,10 +1,12 @@
-"""Propositional formulas and the seven relations between them: the data of logical inference (Li 2021 §4.3).
+"""Propositional formulas and the seven relations between them: the data of logical inference
+(Li 2021 §4.3).
 
-The task, the relations and the file format are those of Bowman, Manning & Potts 2015, "Tree-structured composition
-in neural networks without tree-structured architectures". A formula over the letters a..f is written with every
-operator in brackets of its own, as in `( not ( a ( and b ) ) )`; a pair is one line `relation TAB left TAB right`.
-A formula's meaning is its truth table, one 64-bit mask over the 2^6 assignments of the letters, so a relation
-is exact and costs four bitwise operations.
+The task, the relations and the file format are those of Bowman, Manning & Potts 2015,
+"Tree-structured composition in neural networks without tree-structured architectures". A formula
+over the letters a..f is written with every operator in brackets of its own, as in
+`( not ( a ( and b ) ) )`; a pair is one line `relation TAB left TAB right`. A formula's meaning is
+its truth table, one 64-bit mask over the 2^6 assignments of the letters, so a relation is exact and
+costs four bitwise operations.
 """
 import random
 from itertools import combinations
@@ -17,23 +19,47 @@ from torch import Tensor
 
 from nmt.files import atomic_write, reported
 from nmt.flags import UserError
+from tasks.lines import small_text
 
 LETTERS = "abcdef"
 BINARY = ("and", "or")
 RELATIONS = ("=", "<", ">", "^", "|", "v", "#")        # the classes, in the order of their ids
-BINS = tuple(range(1, 13))                             # operators of a pair's longer formula; 12 means 12 or more
+BINS = tuple(range(1, 13))          # operators of a pair's longer formula; 12 means 12 or more
 PAD = 0                                                # the id of padding, as in transformer.py
 IDS = {token: i for i, token in enumerate(("(", ")", "not", "and", "or", *LETTERS), 1)}
 SPLITS = ("train", "valid", "test")
+FILES = "train1..train12 and test1..test12"
 RAW_PAIRS = 500_000                                    # Bowman et al.'s number of draws
 EVERY = 2 ** 64 - 1                                    # the truth table of a tautology
-TABLES = {letter: sum(1 << row for row in range(64) if row >> place & 1) for place, letter in enumerate(LETTERS)}
-CELLS = {   # which of (both, left only, right only, neither) hold somewhere; every other pattern is `#`
-    (True, False, False, True): "=", (True, False, True, True): "<", (True, True, False, True): ">",
-    (False, True, True, False): "^", (False, True, True, True): "|", (True, True, True, False): "v",
+# which of (both, left only, right only, neither) hold somewhere; every other pattern is `#`
+CELLS = {
+    (True, False, False, True): "=",
+    (True, False, True, True): "<",
+    (True, True, False, True): ">",
+    (False, True, True, False): "^",
+    (False, True, True, True): "|",
+    (True, True, True, False): "v",
 }
-PATTERNS = torch.tensor([RELATIONS.index(CELLS.get(tuple(bool(pattern >> place & 1) for place in range(4)), "#"))
-                         for pattern in range(16)])    # CELLS as a table: bit k says whether cell k holds somewhere
+
+
+def letter_table(k: int) -> int:
+    """The truth table of letter k of a..f: it holds in the rows that have bit k."""
+    return sum(1 << row for row in range(64) if row >> k & 1)
+
+
+LETTER_TABLES = {letter: letter_table(k) for k, letter in enumerate(LETTERS)}
+
+
+def pattern_labels() -> Tensor:
+    """CELLS as a table [16]: bit k of an index says whether cell k holds somewhere."""
+    labels = torch.full((16,), RELATIONS.index("#"))
+    for cells_that_hold, name in CELLS.items():
+        pattern = sum(1 << k for k in range(4) if cells_that_hold[k])
+        labels[pattern] = RELATIONS.index(name)
+    return labels
+
+
+PATTERN_LABELS = pattern_labels()
 
 
 class Pair(NamedTuple):
@@ -43,17 +69,20 @@ class Pair(NamedTuple):
     right: str
 
 
-# --- formulas and relations -------------------------------------------------------------------------------------
+# ---- Formulas and relations
 
 def tokenize(formula: str) -> list[str]:
-    """The tokens of a formula: brackets, operators, letters. Spaces around brackets may be left out."""
+    """The tokens of a formula: brackets, operators, letters. Spaces around brackets may be left
+    out."""
     return formula.replace("(", " ( ").replace(")", " ) ").split()
 
 
 def truth_table(formula: str) -> int:
-    """The truth table of a formula as a 64-bit mask: bit r is its value when letter k of a..f has bit k of r.
+    """The truth table of a formula as a 64-bit mask: bit r is its value when letter k of a..f has
+    bit k of r.
 
-    Grammar: `formula = letter | ( not formula ) | ( formula ( and formula ) ) | ( formula ( or formula ) )`.
+    Grammar:
+    `formula = letter | ( not formula ) | ( formula ( and formula ) ) | ( formula ( or formula ) )`.
     Raises UserError (a ValueError) that names the first token which cannot stand where it stands.
     """
     tokens = tokenize(formula)
@@ -67,10 +96,11 @@ def truth_table(formula: str) -> int:
 
 
 def _parse(tokens: list[str], at: int) -> tuple[int, int]:
-    """The truth table of the formula that starts at token `at`, and the place after its last token."""
+    """The truth table of the formula that starts at token `at`, and the index after its last token.
+    """
     token = tokens[at] if at < len(tokens) else None
-    if token in TABLES:
-        return TABLES[token], at + 1
+    if token in LETTER_TABLES:
+        return LETTER_TABLES[token], at + 1
     if token != "(":
         raise _misplaced(tokens, at, "a letter a..f or '('")
     if tokens[at + 1:at + 2] == ["not"]:
@@ -82,12 +112,18 @@ def _parse(tokens: list[str], at: int) -> tuple[int, int]:
     if operator not in BINARY:
         raise _misplaced(tokens, at, "'and' or 'or'")
     right, at = _parse(tokens, at + 1)
-    at = _expect(tokens, _expect(tokens, at, ")"), ")")
-    return (left & right if operator == "and" else left | right), at
+    at = _expect(tokens, at, ")")
+    at = _expect(tokens, at, ")")
+    return _apply(operator, left, right), at
+
+
+def _apply(operator: str, left: int, right: int) -> int:
+    """The truth table of `left operator right`."""
+    return left & right if operator == "and" else left | right
 
 
 def _expect(tokens: list[str], at: int, wanted: str) -> int:
-    """The place after token `at`, which must be `wanted`."""
+    """The index after token `at`, which must be `wanted`."""
     if at < len(tokens) and tokens[at] == wanted:
         return at + 1
     raise _misplaced(tokens, at, repr(wanted))
@@ -96,15 +132,20 @@ def _expect(tokens: list[str], at: int, wanted: str) -> int:
 def _misplaced(tokens: list[str], at: int, wanted: str) -> UserError:
     """The error for token `at`, which is not what the grammar asks for."""
     formula = " ".join(tokens)
-    formula = repr(formula if len(formula) <= 200 else f"{formula[:200]}...")
+    if len(formula) > 200:
+        formula = f"{formula[:200]}..."
     if at >= len(tokens):
-        return UserError(f"formula {formula} ends where {wanted} is expected")
-    return UserError(f"token {at + 1}, {tokens[at][:40]!r}, of formula {formula}: expected {wanted}")
+        return UserError(f"formula {formula!r} ends where {wanted} is expected")
+    token = tokens[at][:40]
+    return UserError(f"token {at + 1}, {token!r}, of formula {formula!r}: expected {wanted}")
 
 
 def cells(left, right, every=EVERY):
-    """Which cells of the 2x2 table of joint values are not empty: those of CELLS, for two truth tables or tensors of them,
-    with `every` the table of a tautology."""
+    """Which cells of the 2x2 table of joint values are not empty, as in CELLS: both, left only,
+    right only, neither.
+
+    left, right: truth tables or tensors of them; every: the table of a tautology.
+    """
     return left & right != 0, left & ~right != 0, right & ~left != 0, left | right != every
 
 
@@ -114,11 +155,13 @@ def table_relation(left: int, right: int) -> str:
 
 
 def relation(left: str, right: str) -> str:
-    """The relation of formula `left` to formula `right`, one of `= < > ^ | v #` (Bowman et al. 2015; Li 2021 §4.3.1).
+    """The relation of formula `left` to formula `right`, one of `= < > ^ | v #` (Bowman et al.
+    2015; Li 2021 §4.3.1).
 
-    `=` equivalent, `<` left entails right, `>` right entails left, `^` contradictory and exhaustive, `|` contradictory,
-    `v` exhaustive, `#` independent. A tautology or a contradiction on either side gives `#`, as in Bowman's data.
-    Raises UserError (a ValueError) for a text that is no formula.
+    `=` equivalent, `<` left entails right, `>` right entails left, `^` contradictory and
+    exhaustive, `|` contradictory, `v` exhaustive, `#` independent. A tautology or a contradiction
+    on either side gives `#`, as in Bowman's data. Raises UserError (a ValueError) for a text that
+    is no formula.
     """
     return table_relation(truth_table(left), truth_table(right))
 
@@ -128,36 +171,43 @@ def operators(formula: str) -> int:
     return sum(token in ("and", "or", "not") for token in tokenize(formula))
 
 
-# --- the generator ----------------------------------------------------------------------------------------------
-# Only `random.random()` is drawn from: its sequence for a seed is promised to stay, those of `choice` and `sample`
-# are not. So a seed gives the same data on every Python.
+# ---- The generator
+# Only `random.random()` is drawn from: its sequence for a seed is promised to stay, those of
+# `choice` and `sample` are not. So a seed gives the same data on every Python.
+
 
 def random_formula(rng: random.Random, letters, budget: int = 12) -> tuple[str, int, int]:
-    """A random formula over `letters`: (text, truth table, operators), with the probabilities of Bowman et al.
+    """A random formula over `letters`: (text, truth table, operators), with the probabilities of
+    Bowman et al.
 
-    A node is a letter with probability 5/9, and always when the budget is under 2; otherwise `and` or `or`, equally
-    likely, of two formulas of half the budget. Every node, a letter too, is negated with probability 1/3.
+    A node is a letter with probability 5/9, and always when the budget is under 2; otherwise `and`
+    or `or`, equally likely, of two formulas of half the budget. Every node, a letter too, is
+    negated with probability 1/3.
     """
     kind = int(rng.random() * 9)                       # 0, 1: and; 2, 3: or; 4..8: a letter
     if kind >= 4 or budget < 2:
         text = letters[int(rng.random() * len(letters))]
-        table, count = TABLES[text], 0
+        table = LETTER_TABLES[text]
+        count = 0
     else:
+        operator = "and" if kind < 2 else "or"
         left, left_table, left_count = random_formula(rng, letters, budget // 2)
         right, right_table, right_count = random_formula(rng, letters, budget // 2)
-        text = f"( {left} ( {'and' if kind < 2 else 'or'} {right} ) )"
-        table = left_table & right_table if kind < 2 else left_table | right_table
+        text = f"( {left} ( {operator} {right} ) )"
+        table = _apply(operator, left_table, right_table)
         count = left_count + right_count + 1
     if rng.random() * 3 < 1:
-        text, table, count = f"( not {text} )", EVERY ^ table, count + 1
+        return f"( not {text} )", EVERY ^ table, count + 1
     return text, table, count
 
 
 def generate(raw: int = RAW_PAIRS, seed: int = 0) -> dict[int, list[Pair]]:
-    """Pairs by bin 0..12, as Bowman et al. draw them: {operators of the longer formula: [Pair, ...]}; 12 is 12 or more.
+    """Pairs by bin 0..12, as Bowman et al. draw them: {operators of the longer formula: [Pair,
+    ...]}; 12 is 12 or more.
 
-    Draws `raw` pairs without a tautology or contradiction; the letters of a pair come from 4 of a..f. Duplicates are
-    dropped after the draw and what is left is shuffled, because a frequent pair is drawn, and so stands, early.
+    Draws `raw` pairs without a tautology or contradiction; the letters of a pair come from 4 of
+    a..f. Duplicates are dropped after the draw and what is left is shuffled, because a frequent
+    pair is drawn, and so stands, early.
     """
     rng = random.Random(seed)
     fours = list(combinations(LETTERS, 4))
@@ -176,68 +226,70 @@ def generate(raw: int = RAW_PAIRS, seed: int = 0) -> dict[int, list[Pair]]:
 
 
 def split(bins: dict[int, list[Pair]]) -> dict[str, dict[int, list[Pair]]]:
-    """Each bin cut 0.8 / 0.1 / 0.1 in its order: {"train" | "valid" | "test": {bin: [Pair, ...]}} (Li 2021 §4.3.2)."""
+    """Each bin cut 0.8 / 0.1 / 0.1 in its order: {"train" | "valid" | "test": {bin: [Pair, ...]}}
+    (Li 2021 §4.3.2)."""
     parts = {name: {} for name in SPLITS}
     for size, pairs in bins.items():
-        train, valid = int(0.8 * len(pairs)), int(0.9 * len(pairs))
-        parts["train"][size], parts["valid"][size], parts["test"][size] = \
-            pairs[:train], pairs[train:valid], pairs[valid:]
+        train_end = int(0.8 * len(pairs))
+        valid_end = int(0.9 * len(pairs))
+        parts["train"][size] = pairs[:train_end]
+        parts["valid"][size] = pairs[train_end:valid_end]
+        parts["test"][size] = pairs[valid_end:]
     return parts
 
 
-# --- Bowman's files ---------------------------------------------------------------------------------------------
+# ---- Bowman's files
 
 def read_files(folder) -> dict[str, dict[int, list[Pair]]]:
-    """Reads `train1..12`, `test1..12` and, where there are any, `valid1..12` from a folder; the form of `split`.
+    """Reads `train1..12`, `test1..12` and, where there are any, `valid1..12` from a folder; the
+    form of `split`.
 
-    Without validation files the last ninth of each training bin is the validation part: train and valid then stand
-    8 to 1, as in Li 2021 §4.3.2. Labels are taken as they are written. Raises UserError that names the file and line.
+    Without validation files the last ninth of each training bin is the validation part: train and
+    valid then stand 8 to 1, as in Li 2021 §4.3.2. Labels are taken as they are written. Raises
+    UserError that names the file and line.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise UserError(f"--data {folder}: no such folder; it must hold train1..train12 and test1..test12")
+        raise UserError(f"--data {folder}: no such folder; it must hold {FILES}")
     parts = {name: {} for name in SPLITS}
     own_valid = (folder / f"valid{BINS[0]}").exists()
     for size in BINS:
-        parts["train"][size] = read_pairs(folder / f"train{size}")
-        parts["test"][size] = read_pairs(folder / f"test{size}")
+        train = read_pairs(folder / f"train{size}")
         if own_valid:
-            parts["valid"][size] = read_pairs(folder / f"valid{size}")
+            valid = read_pairs(folder / f"valid{size}")
         else:
-            cut = len(parts["train"][size]) - len(parts["train"][size]) // 9
-            parts["valid"][size] = parts["train"][size][cut:]
-            parts["train"][size] = parts["train"][size][:cut]
+            cut = len(train) - len(train) // 9
+            valid = train[cut:]
+            train = train[:cut]
+        parts["train"][size] = train
+        parts["valid"][size] = valid
+        parts["test"][size] = read_pairs(folder / f"test{size}")
     return parts
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of one file of lines `relation TAB left TAB right`. Raises UserError that names the file and line."""
-    try:
-        with reported("read", path):
-            if path.stat().st_size > 2 ** 30:     # Bowman et al.'s largest has 3 MB
-                raise UserError(f"{path} is too large for a file of pairs: it may have 1 GiB")
-            lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines()
-    except UserError as error:
-        if path.exists():
-            raise
-        raise UserError(f"{path}: no such file; the folder must hold train1..train12 and test1..test12") from error
+    """The pairs of one file of lines `relation TAB left TAB right`. Raises UserError that names the
+    file and line."""
+    lines = small_text(path, f"{path}: no such file; the folder must hold {FILES}")
     pairs = []
     for number, line in enumerate(lines, 1):
-        columns = [column.strip() for column in line.decode("utf-8", "replace").split("\t")]
+        columns = [column.strip() for column in line.split("\t")]
         if len(columns) != 3 or columns[0] not in RELATIONS:
-            raise UserError(f"{path}, line {number}: not `relation TAB left TAB right` with a relation of"
-                            f" {' '.join(RELATIONS)}")
+            raise UserError(f"{path}, line {number}: not `relation TAB left TAB right` with a "
+                            f"relation of {' '.join(RELATIONS)}")
+        pair = Pair(*columns)
         try:
-            for formula in columns[1:]:
-                truth_table(formula)
+            truth_table(pair.left)
+            truth_table(pair.right)
         except UserError as error:
             raise UserError(f"{path}, line {number}: {error}") from None
-        pairs.append(Pair(*columns))
+        pairs.append(pair)
     return pairs
 
 
 def write_files(folder, parts: dict[str, dict[int, list[Pair]]]) -> None:
-    """Writes every part to files `train0..12`, `valid0..12`, `test0..12` in Bowman's format; overwrites nothing."""
+    """Writes every part to files `train0..12`, `valid0..12`, `test0..12` in Bowman's format;
+    overwrites nothing."""
     folder = Path(folder)
     with reported("write", f"--write {folder}"):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -245,21 +297,23 @@ def write_files(folder, parts: dict[str, dict[int, list[Pair]]]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     for name, bins in parts.items():
         for size, pairs in bins.items():
-            atomic_write(folder / f"{name}{size}", "".join("\t".join(pair) + "\n" for pair in pairs))
+            lines = ["\t".join(pair) + "\n" for pair in pairs]
+            atomic_write(folder / f"{name}{size}", "".join(lines))
 
 
-# --- pairs as tensors -------------------------------------------------------------------------------------------
+# ---- Pairs as tensors
 
-class Examples(NamedTuple):
-    """Encoded pairs."""
-    formulas: Tensor            # [n, 2, L] token ids, the left and the right formula, PAD after their ends
-    lengths: Tensor             # [n] tokens of the longer formula
-    labels: Tensor              # [n] index into RELATIONS
-    tables: Tensor | None = None        # [n, 2] truth tables; with them a batch has the labels of all its formulas
+class EncodedFormulas(NamedTuple):
+    """Encoded pairs of formulas."""
+    formulas: Tensor                # [n, 2, L] token ids, left and right, PAD after their ends
+    lengths: Tensor                 # [n] tokens of the longer formula, on the CPU
+    labels: Tensor                  # [n] index into RELATIONS
+    tables: Tensor | None = None    # [n, 2] truth tables: a batch then has all its formulas' labels
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The pairs `index` [B]: formulas [B, 2, L'], cut to the longest of them, and labels [B]; where the truth tables
-        are known [2B, 2B], of every formula to every one, in the order of formulas.flatten(0, 1)."""
+        """The pairs `index` [B]: formulas [B, 2, L'], cut to the longest of them, and labels [B];
+        where the truth tables are known [2B, 2B], of every formula to every one, in the order of
+        formulas.flatten(0, 1)."""
         width = int(self.lengths[index].max())
         index = index.to(self.labels.device, non_blocking=True)
         formulas = self.formulas[index, :, :width].long()
@@ -270,46 +324,70 @@ class Examples(NamedTuple):
 
 
 def infix(formula: str) -> list[str]:
-    """The tokens of a formula without the brackets of an operator's own: `not a`, `( a and b )`, as Python writes it."""
-    tokens, found, own = tokenize(formula), [], []
+    """The tokens of a formula without the brackets of an operator's own: `not a`, `( a and b )`, as
+    Python writes it."""
+    tokens = tokenize(formula)
+    shorter = []
+    operator_open = []              # of every open bracket: whether it is an operator's own
     for token, following in zip(tokens, [*tokens[1:], ""]):
         if token == "(":
-            own.append(following in ("not", *BINARY))
-        if not (token == "(" and own[-1] or token == ")" and own.pop()):
-            found.append(token)
-    return found
+            operator_open.append(following in ("not", *BINARY))
+        own = token in ("(", ")") and operator_open[-1]
+        if token == ")":
+            operator_open.pop()
+        if not own:
+            shorter.append(token)
+    return shorter
 
 
 def renamed(pair: Pair) -> Pair:
-    """A pair with its letters named a, b, c, ... in order of appearance: no relation depends on their names."""
-    formulas = tokenize(pair.left), tokenize(pair.right)
-    names = dict(zip(dict.fromkeys(token for tokens in formulas for token in tokens if token in TABLES), LETTERS))
-    return Pair(pair.relation, *(" ".join(names.get(token, token) for token in tokens) for tokens in formulas))
+    """A pair with its letters named a, b, c, ... in order of appearance: no relation depends on
+    their names."""
+    left = tokenize(pair.left)
+    right = tokenize(pair.right)
+    letters = dict.fromkeys(token for token in left + right if token in LETTER_TABLES)
+    names = dict(zip(letters, LETTERS))
+    new_left = " ".join(names.get(token, token) for token in left)
+    new_right = " ".join(names.get(token, token) for token in right)
+    return Pair(pair.relation, new_left, new_right)
 
 
-def encode(pairs, device="cpu", notation: str = "brackets", tables: bool = False) -> Examples:
-    """Pairs as `Examples`, in the notation of Bowman's files ("brackets") or in a shorter one that says the same
-    ("compact": `infix` of `renamed`); tables: with their truth tables. The lengths stay on the CPU, where batches are
-    made."""
-    tokens_of = infix if notation == "compact" else tokenize
-    pairs = [renamed(pair) for pair in pairs] if notation == "compact" else pairs
+def encode(pairs, device="cpu", notation: str = "brackets",
+           tables: bool = False) -> EncodedFormulas:
+    """Pairs as tensors, in the notation of Bowman's files ("brackets") or in a shorter one that
+    says the same ("compact": `infix` of `renamed`); tables: with their truth tables."""
+    tokens_of = tokenize
+    if notation == "compact":
+        tokens_of = infix
+        pairs = [renamed(pair) for pair in pairs]
     formulas = [formula for pair in pairs for formula in (pair.left, pair.right)]
-    read = {formula: bytes(IDS[token] for token in tokens_of(formula)) for formula in dict.fromkeys(formulas)}
-    width = max(map(len, read.values()), default=1)
-    texts = b"".join(read[formula].ljust(width, bytes([PAD])) for formula in formulas)
-    ids = torch.from_numpy(np.frombuffer(texts, np.uint8).reshape(len(pairs), 2, width).copy())
-    lengths = torch.tensor([len(read[formula]) for formula in formulas], dtype=torch.long).view(-1, 2).amax(1)     # [n]
+    ids = {}                                             # formula -> its token ids, a byte each
+    for formula in formulas:
+        if formula not in ids:
+            ids[formula] = bytes(IDS[token] for token in tokens_of(formula))
+    width = max(map(len, ids.values()), default=1)
+    padded = b"".join(ids[formula].ljust(width, bytes([PAD])) for formula in formulas)
+    matrix = np.frombuffer(padded, np.uint8).reshape(len(pairs), 2, width).copy()
+    lengths = torch.tensor([len(ids[formula]) for formula in formulas], dtype=torch.long)    # [2n]
+    longer = lengths.view(-1, 2).amax(1)                                                     # [n]
     labels = torch.tensor([RELATIONS.index(pair.relation) for pair in pairs], dtype=torch.long)
-    known = None
-    if tables:
-        table = {formula: truth_table(formula) for formula in read}
-        known = np.array([table[formula] for formula in formulas], np.uint64).view(np.int64).reshape(-1, 2)
-        known = torch.from_numpy(known).to(device)
-    return Examples(ids.to(device), lengths, labels.to(device), known)
+    known = formula_tables(formulas).to(device) if tables else None
+    return EncodedFormulas(torch.from_numpy(matrix).to(device), longer, labels.to(device), known)
+
+
+def formula_tables(formulas: list[str]) -> Tensor:
+    """The truth tables [n, 2] of 2n formulas, as signed 64-bit numbers."""
+    tables = {}
+    for formula in formulas:
+        if formula not in tables:
+            tables[formula] = truth_table(formula)
+    unsigned = np.array([tables[formula] for formula in formulas], np.uint64)
+    return torch.from_numpy(unsigned.view(np.int64).reshape(-1, 2))
 
 
 def table_labels(left: Tensor, right: Tensor) -> Tensor:
-    """`table_relation` for tensors: truth tables [...] as 64-bit masks -> index into RELATIONS [...]."""
-    found = cells(left, right, every=-1)                                      # every bit of a signed number
-    pattern = sum(cell.long() << place for place, cell in enumerate(found))   # [...], 0..15
-    return PATTERNS.to(left.device)[pattern]
+    """`table_relation` for tensors: truth tables [...] as 64-bit masks -> index into RELATIONS
+    [...]."""
+    both, left_only, right_only, neither = cells(left, right, every=-1)      # every bit set: -1
+    pattern = both.long() | left_only.long() << 1 | right_only.long() << 2 | neither.long() << 3
+    return PATTERN_LABELS.to(left.device)[pattern]

@@ -1,38 +1,53 @@
-"""The ten probing tasks from the derivations of the embedded grammar, with exact labels and without easy ways round.
+"""The ten probing tasks from the derivations of the embedded grammar, with exact labels and without
+easy ways round.
 
-The tasks are those of Conneau et al. 2018, the labels SentEval's. All classes are equally frequent in every part, and
-no two sentences of a task have the same words in any order. These cues are taken away:
+The tasks are those of Conneau et al. 2018, the labels SentEval's. All classes are equally frequent
+in every part, and no two sentences of a task have the same words in any order. These cues are taken
+away:
 
-- BShif, CoIn, ToCo, TrDep: the class is drawn after the words. The same words could have become an example of every
-  class, so words and length say nothing. ToCo and TrDep are without punctuation, and ToCo's labels too.
-- TrDep: four noun phrases, one with a relative clause, stand in two clauses, one within the other; the depth follows
-  from where the relative clause is and whether the subordinate clause stands in front.
+- BShif, CoIn, ToCo, TrDep: the class is drawn after the words. The same words could have become an
+  example of every class, so words and length say nothing. ToCo and TrDep are without punctuation,
+  and ToCo's labels too.
+- TrDep: four noun phrases, one with a relative clause, stand in two clauses, one within the other;
+  the depth follows from where the relative clause is and whether the subordinate clause stands in
+  front.
 - ToCo: the same clause as it is, as a question, or with its time, place or reason in front.
-- BShif: as in SentEval, neither the first word nor punctuation moves; nor does "sometimes", which may stand anywhere.
-- CoIn: as in SentEval, the first clause is the longer, the shorter, or of equal length equally often in both classes.
-- SOMO: two sentences exchange a noun or a verb of the same form, so that neither verb can have the subject or object
-  that it then has; the unchanged sentences are pairs that could have exchanged one. So single words say nothing.
+- BShif: as in SentEval, neither the first word nor punctuation moves; nor does "sometimes", which
+  may stand anywhere.
+- CoIn: as in SentEval, the first clause is the longer, the shorter, or of equal length equally
+  often in both classes.
+- SOMO: two sentences exchange a noun or a verb of the same form, so that neither verb can have the
+  subject or object that it then has; the unchanged sentences are pairs that could have exchanged
+  one. So single words say nothing.
 - Tense: half of either class has a finite verb of the other tense in another clause.
-- SubNm, ObjNm: half of either class has another noun of the other number.
-SeLen and WC ask for the length and the words themselves: nothing is taken away there.
+- SubNm, ObjNm: half of either class has another noun of the other number. SeLen and WC ask for the
+  length and the words themselves: nothing is taken away there.
 """
 import random
 import zlib
 from typing import Any, Iterator
 
-from tasks.probe_data import Item, Parts, fill, is_word, shifted
+from tasks.probe_data import Item, Parts, fill, is_word, shifted, word_count
 from toy import LONGEST, SHORTEST, grammar, words
 from toy.lexicon import BE, NOUNS, VERBS
 from toy.readings import Clause, NounPhrase, Relative, Sentence, Subordinate, Tree, Word
 
-LENGTHS = {n: name for name, sizes in (("6-7", (6, 7)), ("8-9", (8, 9)), ("10-11", (10, 11)), ("12-13", (12, 13)),
-                                       ("14-15", (14, 15)), ("16-20", range(16, 21))) for n in sizes}
-KINDS = {noun.english: kind for kind in "HAFTXVP" for noun in NOUNS[kind]}              # "apple": F
-TARGETS = {noun.english for kind in "FTXV" for noun in NOUNS[kind]}                     # of WC: things
-DEPTHS = range(7, 12)                                           # of TrDep
-PLACES = ((0, True), (3, False), (0, False), (1, True), (1, False), (2, True), (2, False), (3, True))
+LENGTH_RANGES = {               # of SeLen
+    "6-7": range(6, 8),
+    "8-9": range(8, 10),
+    "10-11": range(10, 12),
+    "12-13": range(12, 14),
+    "14-15": range(14, 16),
+    "16-20": range(16, 21),
+}
+CLASS_OF_NOUN = {noun.english: kind for kind in "HAFTXVP" for noun in NOUNS[kind]}    # "apple": F
+TARGETS = {noun.english for kind in "FTXV" for noun in NOUNS[kind]}                   # of WC
+DEPTHS = range(7, 12)           # of TrDep
+# Of TrDep: which noun phrase has the relative clause; whether the subordinate clause is in front.
+ARRANGEMENTS = ((0, True), (3, False), (0, False), (1, True), (1, False), (2, True), (2, False),
+                (3, True))
 TOPS = ("NP_VP", "AUX_NP_VP", "ADVP_NP_VP", "PP_NP_VP", "SBAR_NP_VP")
-NUMBERS = {False: "NN", True: "NNS"}                            # by NounPhrase.plural
+NUMBERS = {False: "NN", True: "NNS"}                     # by NounPhrase.plural
 
 
 def parts_of(record: Any, kind: type) -> Iterator[Any]:
@@ -50,19 +65,19 @@ def pick(rng: random.Random, values):
 
 
 def item(label: str, sentence: Sentence, control=None, marks: bool = True) -> Item:
-    """The sentence as it stands with that label; without marks, punctuation is left out of its tokens."""
+    """The sentence as it stands with that label; without marks, punctuation is left out of its
+    tokens."""
     tree = sentence.tree()
-    return Item(label, tuple(token for token in words(tree) if marks or is_word(token)), tree, control)
-
-
-def length(found: Item) -> int:
-    """The words of an item, punctuation not counted."""
-    return sum(map(is_word, found.tokens))
+    tokens = words(tree)
+    if not marks:
+        tokens = filter(is_word, tokens)
+    return Item(label, tuple(tokens), tree, control)
 
 
 def depth(tree: Tree) -> int:
     """The number of labels from the root down to the deepest word."""
-    return 1 + max((depth(child) for child in tree.children if isinstance(child, Tree)), default=0)
+    below = [depth(child) for child in tree.children if isinstance(child, Tree)]
+    return 1 + max(below, default=0)
 
 
 def sampled(rng: random.Random) -> Iterator[Sentence]:
@@ -74,63 +89,99 @@ def sampled(rng: random.Random) -> Iterator[Sentence]:
 
 def usual(items: Iterator[Item]) -> Iterator[Item]:
     """The items of as many words as the corpus has."""
-    return (found for found in items if SHORTEST <= length(found) <= LONGEST)
+    return (item for item in items if SHORTEST <= word_count(item.tokens) <= LONGEST)
 
 
 # ---- One sentence, one item
 
 def sentence_length(rng: random.Random) -> Iterator[Item]:
     """SeLen: the number of words, punctuation not counted, in six ranges."""
-    for found in usual(item("", sentence) for sentence in sampled(rng)):
-        yield found._replace(label=LENGTHS[length(found)])
+    for unlabelled in usual(item("", sentence) for sentence in sampled(rng)):
+        for label, lengths in LENGTH_RANGES.items():
+            if word_count(unlabelled.tokens) in lengths:
+                yield unlabelled._replace(label=label)
 
 
 def word_content(rng: random.Random) -> Iterator[Item]:
     """WC: which of the target words the sentence has; it has exactly one of them, once."""
+    return usual(word_contents(rng))
+
+
+def word_contents(rng: random.Random) -> Iterator[Item]:
+    """`word_content` in sentences of any length."""
     for sentence in sampled(rng):
-        nouns = [phrase.noun.english for phrase in parts_of(sentence, NounPhrase) if not phrase.plural]
-        here = [noun for noun in nouns if noun in TARGETS]
-        if len(here) == 1:
-            yield from usual(iter([item(here[0], sentence)]))
+        targets = []
+        for phrase in parts_of(sentence, NounPhrase):
+            if not phrase.plural and phrase.noun.english in TARGETS:
+                targets.append(phrase.noun.english)
+        if len(targets) == 1:
+            yield item(targets[0], sentence)
 
 
 def bigram_shift(rng: random.Random) -> Iterator[Item]:
     """BShif: I where two neighbouring words changed places, else O."""
-    for found in usual(item("O", sentence) for sentence in sampled(rng)):
-        moves = lambda *places: not any(found.tokens[place] == "sometimes" for place in places)
-        if changed := shifted(found, rng, moves):
-            yield changed
+    for intact in usual(item("O", sentence) for sentence in sampled(rng)):
+        labelled = shifted(intact, rng, fixed="sometimes")
+        if labelled:
+            yield labelled
 
 
 def tense(rng: random.Random) -> Iterator[Item]:
-    """Tense: PRES or PAST, of the main clause (the first of two); control: a finite verb of the other tense."""
+    """Tense: PRES or PAST, of the main clause (the first of two); control: a finite verb of the
+    other tense."""
+    return usual(tenses(rng))
+
+
+def tenses(rng: random.Random) -> Iterator[Item]:
+    """`tense` in sentences of any length."""
     for sentence in sampled(rng):
-        tenses = [clause.group.tense for clause in parts_of(sentence, Clause)]
         main = sentence.clause.group.tense
-        yield from usual(iter([item("PAST" if main == "past" else "PRES", sentence, any(x != main for x in tenses))]))
+        other = any(clause.group.tense != main for clause in parts_of(sentence, Clause))
+        yield item("PAST" if main == "past" else "PRES", sentence, other)
 
 
-def number(rng: random.Random, role: str) -> Iterator[Item]:
-    """SubNm, ObjNm: NN or NNS, of the main clause's subject or direct object; control: a noun of the other number."""
+def subject_number(rng: random.Random) -> Iterator[Item]:
+    """SubNm: NN or NNS, of the main clause's subject; control: a noun of the other number."""
+    return usual(numbers(rng, "subject"))
+
+
+def object_number(rng: random.Random) -> Iterator[Item]:
+    """ObjNm: NN or NNS, of the main clause's direct object; control: a noun of the other number."""
+    return usual(numbers(rng, "object"))
+
+
+def numbers(rng: random.Random, role: str) -> Iterator[Item]:
+    """`subject_number` or `object_number` in sentences of any length."""
     for sentence in sampled(rng):
         phrase = getattr(sentence.clause, role)
-        if isinstance(phrase, NounPhrase) and not (role == "object" and sentence.clause.verb.particle):
-            other = any(found.plural != phrase.plural for found in parts_of(sentence, NounPhrase))
-            yield from usual(iter([item(NUMBERS[phrase.plural], sentence, other)]))
+        oblique = role == "object" and sentence.clause.verb.particle
+        if isinstance(phrase, NounPhrase) and not oblique:
+            plurals = [other.plural for other in parts_of(sentence, NounPhrase)]
+            yield item(NUMBERS[phrase.plural], sentence, (not phrase.plural) in plurals)
 
 
 def coordination_inversion(rng: random.Random) -> Iterator[Item]:
-    """CoIn: I where the two clauses changed places, else O; control: which of the two, as they stand, is longer."""
+    """CoIn: I where the two clauses changed places, else O; control: which of the two, as they
+    stand, is longer."""
+    return usual(coordinations(rng))
+
+
+def coordinations(rng: random.Random) -> Iterator[Item]:
+    """`coordination_inversion` in sentences of any length."""
     while True:
         sentence = grammar.coordination(pick(rng, grammar.TENSES)).sample(rng.random)
         first, second = sentence.clause, sentence.second
-        if is_pronoun(first.subject) and second.object:         # might be intact in either order: she sees him, and
-            continue
-        inverted = rng.random() < 0.5
-        turned = sentence._replace(clause=second, second=first) if inverted else sentence
-        sizes = [len(words(clause.tree())) for clause in (turned.clause, turned.second)]
-        found = item("I" if inverted else "O", turned, (sizes[0] > sizes[1]) - (sizes[0] < sizes[1]))
-        yield from usual(iter([found._replace(tree=sentence.tree())]))
+        if is_pronoun(first.subject) and second.object:
+            continue                     # might be intact in either order: she sees him, and
+        label = "O"
+        turned = sentence
+        if rng.random() < 0.5:
+            label = "I"
+            turned = sentence._replace(clause=second, second=first)
+        first_length = len(words(turned.clause.tree()))
+        second_length = len(words(turned.second.tree()))
+        longer = (first_length > second_length) - (first_length < second_length)
+        yield item(label, turned, longer)._replace(tree=sentence.tree())
 
 
 def is_pronoun(phrase: Any) -> bool:
@@ -141,125 +192,207 @@ def is_pronoun(phrase: Any) -> bool:
 # ---- The same words in several orders
 
 def top_constituents(rng: random.Random) -> Iterator[Item]:
-    """ToCo: the labels directly below S, joined by "_". The clause has a finite auxiliary, time, place and reason."""
-    tops = {"NP_VP": lambda clause: Sentence(clause),
-            "AUX_NP_VP": lambda clause: Sentence(clause, question=True),
-            "ADVP_NP_VP": lambda clause: Sentence(clause._replace(time=None), clause.time),
-            "PP_NP_VP": lambda clause: Sentence(clause._replace(place=None), clause.place),
-            "SBAR_NP_VP": lambda clause: Sentence(clause._replace(reason=None), clause.reason)}
+    """ToCo: the labels directly below S, joined by "_". The clause has a finite auxiliary, time,
+    place and reason."""
     while True:
         tense = pick(rng, grammar.TENSES)
-        draw = lambda part: part.sample(rng.random)
-        group, time = draw(grammar.groups(tense)), draw(grammar.time(tense))
-        if (group.perfect or group.modal == "can") and time.constituent.label == "ADVP":
-            clause = Clause(draw(grammar.argument("H", "unquantified", 0, "subject")), group, False, time=time,
-                            place=draw(grammar.prepositional("place")), reason=draw(grammar.reason(tense)),
-                            **draw(grammar.predicate("H", False, 0, True)))
-            top = pick(rng, TOPS)
-            yield item(top, tops[top](clause), marks=False)
+        group = grammar.groups(tense).sample(rng.random)
+        time = grammar.time(tense).sample(rng.random)
+        auxiliary = group.perfect or group.modal == "can"
+        if not auxiliary or time.constituent.label != "ADVP":
+            continue
+        subject = grammar.argument("H", "unquantified", 0, "subject").sample(rng.random)
+        place = grammar.prepositional("place").sample(rng.random)
+        reason = grammar.reason(tense).sample(rng.random)
+        predicate = grammar.predicate("H", False, 0, True).sample(rng.random)
+        clause = Clause(subject, group, False, time=time, place=place, reason=reason, **predicate)
+        top = pick(rng, TOPS)
+        yield item(top, with_top(clause, top), marks=False)
+
+
+def with_top(clause: Clause, top: str) -> Sentence:
+    """The clause as the sentence whose top constituents these are, one of TOPS."""
+    if top == "AUX_NP_VP":
+        return Sentence(clause, question=True)
+    if top == "ADVP_NP_VP":
+        return Sentence(clause._replace(time=None), clause.time)
+    if top == "PP_NP_VP":
+        return Sentence(clause._replace(place=None), clause.place)
+    if top == "SBAR_NP_VP":
+        return Sentence(clause._replace(reason=None), clause.reason)
+    return Sentence(clause)
 
 
 def tree_depth(rng: random.Random) -> Iterator[Item]:
     """TrDep: the number of labels from the root to the deepest word, 7 to 11.
 
-    The relative clause at each of four places and the subordinate clause in front or behind (PLACES, the shallowest
-    and the deepest first) make eight sentences; a derivation that has not all depths among them is left out.
+    A derivation that has not all depths among its eight sentences (see `by_depth`) is left out.
     """
     verbs = [verb for verb in VERBS["object"] if "H" in verb.subjects and "H" in verb.objects]
-    phrases = {plural: grammar.noun_phrase("H", "unquantified", 0, "p" if plural else "s") for plural in NUMBERS}
+    noun_phrases = {n: grammar.noun_phrase("H", "unquantified", 0, n) for n in "sp"}
     while True:
-        tense, plural = pick(rng, grammar.TENSES), rng.random() < 0.5
-        draw = lambda part: part.sample(rng.random)
-        modifier = next(found for found in iter(lambda: draw(grammar.modifiers("H")), 0) if isinstance(found, Relative))
-        four = [draw(phrases[plural]) for _ in range(4)]
-        groups, chosen = [draw(grammar.groups(tense)) for _ in range(2)], [pick(rng, verbs) for _ in range(2)]
-        conjunction = draw(grammar.reason(tense)).conjunction
-        variants: dict[int, list[Sentence]] = {n: [] for n in DEPTHS}
-        for place, front in PLACES:
-            subject, object_, second, third = (four[1:place + 1] + [four[0]._replace(modifier=modifier)]
-                                               + four[place + 1:])
-            reason = Subordinate(conjunction, Clause(second, groups[1], False, chosen[1], object=third))
-            main = Clause(subject, groups[0], False, chosen[0], object=object_)
-            sentence = Sentence(main, reason) if front else Sentence(main._replace(reason=reason))
-            deep = depth(sentence.tree())
-            if (place, front) == PLACES[0] and deep > DEPTHS[0] or (place, front) == PLACES[1] and deep < DEPTHS[-1]:
-                break                                           # most derivations end here
-            variants.setdefault(deep, []).append(sentence)
-        if all(variants[n] for n in DEPTHS):
+        tense = pick(rng, grammar.TENSES)
+        number = "p" if rng.random() < 0.5 else "s"
+        relative = None
+        while not isinstance(relative, Relative):
+            relative = grammar.modifiers("H").sample(rng.random)
+        phrases = [noun_phrases[number].sample(rng.random) for _ in range(4)]
+        groups = [grammar.groups(tense).sample(rng.random) for _ in range(2)]
+        pair = [pick(rng, verbs) for _ in range(2)]
+        conjunction = grammar.reason(tense).sample(rng.random).conjunction
+        sentences = by_depth(phrases, relative, groups, pair, conjunction)
+        if all(sentences.get(n) for n in DEPTHS):
             label = pick(rng, DEPTHS)
-            yield item(str(label), pick(rng, variants[label]), marks=False)
+            yield item(str(label), pick(rng, sentences[label]), marks=False)
+
+
+def by_depth(phrases, relative, groups, verbs, conjunction) -> dict[int, list[Sentence]]:
+    """The eight sentences of ARRANGEMENTS by their depths, {depth: sentences}.
+
+    Most derivations give {}: the first arrangement, the shallowest, is too deep, or the second, the
+    deepest, not deep enough.
+    """
+    sentences: dict[int, list[Sentence]] = {}
+    for place, front in ARRANGEMENTS:
+        four = phrases[1:]
+        four.insert(place, phrases[0]._replace(modifier=relative))
+        subject, object_, second, third = four
+        reason = Subordinate(conjunction, Clause(second, groups[1], False, verbs[1], object=third))
+        main = Clause(subject, groups[0], False, verbs[0], object=object_)
+        if front:
+            sentence = Sentence(main, reason)
+        else:
+            sentence = Sentence(main._replace(reason=reason))
+        deep = depth(sentence.tree())
+        if (place, front) == ARRANGEMENTS[0] and deep > DEPTHS[0]:
+            return {}
+        if (place, front) == ARRANGEMENTS[1] and deep < DEPTHS[-1]:
+            return {}
+        sentences.setdefault(deep, []).append(sentence)
+    return sentences
 
 
 # ---- Words exchanged between two sentences
 
 def odd_man_out(rng: random.Random) -> Iterator[Item]:
-    """SOMO: C where a noun or verb was exchanged with another sentence's, else O; the tree is the unchanged one's."""
+    """SOMO: C where a noun or verb was exchanged with another sentence's, else O; the tree is the
+    unchanged one's."""
+    return usual(exchanges(rng))
+
+
+def exchanges(rng: random.Random) -> Iterator[Item]:
+    """`odd_man_out` in sentences of any length; each is exchanged with one that came before it."""
     waiting: dict[tuple, list] = {}
     for sentence in sampled(rng):
         clause = sentence.clause
-        roles = [role for role in ("subject", "object") if movable(getattr(clause, role), clause.verb)]
-        role, verb = pick(rng, roles) if roles else "", rng.random() < 0.5
+        roles = [role for role in ("subject", "object")
+                 if movable(getattr(clause, role), clause.verb)]
+        role = pick(rng, roles) if roles else ""
+        verb = rng.random() < 0.5
         if not roles or sentence.second or clause.that:
             continue
         key = ("noun", getattr(clause, role).plural)
         if verb and role == "object" and clause.verb in VERBS["object"]:
-            key = ("verb", clause.group, clause.negated, clause.subject.agreement, sentence.question)
+            key = ("verb", clause.group, clause.negated, clause.subject.agreement,
+                   sentence.question)
         rivals = waiting.setdefault(key, [])
         here = (sentence, role)
-        there = next((rival for rival in rivals if clash(here, rival) and clash(rival, here)), None)
+        clashing = (rival for rival in rivals if clash(here, rival) and clash(rival, here))
+        there = next(clashing, None)
         if there is None:
             rivals.append(here)
-            del rivals[:-200]                                   # so that none of them waits for ever
+            del rivals[:-200]                            # so that none of them waits for ever
             continue
         rivals.remove(there)
-        label = "C" if rng.random() < 0.5 else "O"
+        changed = rng.random() < 0.5
         for one, other in ((here, there), (there, here)):
-            changed = item(label, exchanged(one, other, key[0]) if label == "C" else one[0])
-            yield from usual(iter([changed._replace(tree=one[0].tree())]))
+            intact = one[0]
+            if changed:
+                yield item("C", exchanged(one, other, key[0]))._replace(tree=intact.tree())
+            else:
+                yield item("O", intact)
 
 
 def movable(phrase: Any, verb) -> bool:
-    """Whether the noun of a subject or object may be exchanged: a noun phrase that nothing follows, of a full verb."""
+    """Whether the noun of a subject or object may be exchanged: a noun phrase that nothing follows,
+    of a full verb."""
     return isinstance(phrase, NounPhrase) and phrase.modifier is None and verb is not BE
 
 
 def clash(one: tuple, other: tuple) -> bool:
-    """Whether the noun of `other` (sentence, role) is none that the verb of `one` takes in its role.
+    """Whether the noun of `other` (sentence, role) is none that the verb of `one` takes in its
+    role.
 
-    A place after a preposition ("laugh at the lake") would be no object but where it happens: such ones do not count.
+    A place after a preposition ("laugh at the lake") would be no object but where it happens: such
+    ones do not count.
     """
-    clause, phrase = one[0].clause, getattr(other[0].clause, other[1])
-    allowed = clause.verb.subjects if one[1] == "subject" else clause.verb.objects
-    owned = getattr(clause, one[1]).determiner in ("my", "his", "her")
-    kind, unowned = KINDS[phrase.noun.english], "unowned" in phrase.noun.classes
-    return kind not in allowed and not (owned and unowned) and not (kind == "P" and clause.verb.particle)
+    sentence, role = one
+    rival, rival_role = other
+    clause = sentence.clause
+    noun = getattr(rival.clause, rival_role).noun
+    noun_class = CLASS_OF_NOUN[noun.english]
+    allowed = clause.verb.subjects if role == "subject" else clause.verb.objects
+    if noun_class in allowed:
+        return False
+    owned = getattr(clause, role).determiner in ("my", "his", "her")
+    if owned and "unowned" in noun.classes:
+        return False
+    return not (noun_class == "P" and clause.verb.particle)
 
 
 def exchanged(one: tuple, other: tuple, what: str) -> Sentence:
     """The sentence of `one` with the noun, or the verb, of `other`."""
-    (sentence, role), (rival, rival_role) = one, other
+    sentence, role = one
+    rival, rival_role = other
     if what == "verb":
         return sentence._replace(clause=sentence.clause._replace(verb=rival.clause.verb))
-    phrase = getattr(sentence.clause, role)._replace(noun=getattr(rival.clause, rival_role).noun)
+    noun = getattr(rival.clause, rival_role).noun
+    phrase = getattr(sentence.clause, role)._replace(noun=noun)
     return sentence._replace(clause=sentence.clause._replace(**{role: phrase}))
 
 
 # ---- All of them
 
 TWO_NUMBERS = tuple(NUMBERS.values())
-LABELS = {"SeLen": tuple(dict.fromkeys(LENGTHS.values())), "WC": tuple(sorted(TARGETS)),
-          "TrDep": tuple(map(str, DEPTHS)), "ToCo": TOPS, "BShif": ("I", "O"), "Tense": ("PAST", "PRES"),
-          "SubNm": TWO_NUMBERS, "ObjNm": TWO_NUMBERS, "SOMO": ("C", "O"), "CoIn": ("I", "O")}
-CONTROLS = {"Tense": (False, True), "SubNm": (False, True), "ObjNm": (False, True), "CoIn": (-1, 0, 1)}
-MAKERS = {"SeLen": sentence_length, "WC": word_content, "TrDep": tree_depth, "ToCo": top_constituents,
-          "BShif": bigram_shift, "Tense": tense, "SubNm": lambda rng: number(rng, "subject"),
-          "ObjNm": lambda rng: number(rng, "object"), "SOMO": odd_man_out, "CoIn": coordination_inversion}
+LABELS = {
+    "SeLen": tuple(LENGTH_RANGES),
+    "WC": tuple(sorted(TARGETS)),
+    "TrDep": tuple(map(str, DEPTHS)),
+    "ToCo": TOPS,
+    "BShif": ("I", "O"),
+    "Tense": ("PAST", "PRES"),
+    "SubNm": TWO_NUMBERS,
+    "ObjNm": TWO_NUMBERS,
+    "SOMO": ("C", "O"),
+    "CoIn": ("I", "O"),
+}
+CONTROLS = {
+    "Tense": (False, True),
+    "SubNm": (False, True),
+    "ObjNm": (False, True),
+    "CoIn": (-1, 0, 1),
+}
+MAKERS = {
+    "SeLen": sentence_length,
+    "WC": word_content,
+    "TrDep": tree_depth,
+    "ToCo": top_constituents,
+    "BShif": bigram_shift,
+    "Tense": tense,
+    "SubNm": subject_number,
+    "ObjNm": object_number,
+    "SOMO": odd_man_out,
+    "CoIn": coordination_inversion,
+}
 
 
 def toy_task(task: str, counts: dict[str, int], seed: int) -> Parts:
-    """A task of those counts (rounded down to equal classes), {"train": [Item, ...], "valid": ..., "test": ...}.
+    """A task of those counts (rounded down to equal classes), {"train": [Item, ...], "valid": ...,
+    "test": ...}.
 
     The same seed gives the same items on every machine and Python.
     """
-    cells = [(label, control) for label in LABELS[task] for control in CONTROLS.get(task, (None,))]
-    return fill(MAKERS[task](random.Random(seed * 1_000_003 + zlib.crc32(task.encode()))), cells, counts, seed)
+    controls = CONTROLS.get(task, (None,))
+    cells = [(label, control) for label in LABELS[task] for control in controls]
+    rng = random.Random(seed * 1_000_003 + zlib.crc32(task.encode()))
+    return fill(MAKERS[task](rng), cells, counts, seed)

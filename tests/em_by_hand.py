@@ -27,7 +27,8 @@ def m_step(V: Tensor, C: Tensor, eps: float = 1e-9) -> tuple[Tensor, Tensor, Ten
 
 
 def inverse_temperature(t: int, T: int, schedule: str) -> float:
-    """lambda of iteration t = 0 .. T-1: Hinton et al.'s, or the released code's, which ends at 1, 2, 3, 3, ..."""
+    """lambda of iteration t = 0 .. T-1: Hinton et al.'s, or the released code's, which ends at 1,
+    2, 3, 3, ..."""
     if schedule == "hinton":
         return 0.01 * (1 - 0.95 ** (t + 1))
     if T == 1:
@@ -35,8 +36,10 @@ def inverse_temperature(t: int, T: int, schedule: str) -> float:
     return 1 + (min(T, 3) - 1) * t / (T - 1)
 
 
-def activations(S: Tensor, sigma: Tensor, beta_a: Tensor, beta_mu: Tensor, lambda_t: float) -> Tensor:
-    """A_n = logistic(lambda (beta_A - beta_mu S_n - chi_n)), chi_n = sum_i (log sigma_n^i + (1 + log 2 pi)/2) S_n."""
+def activations(S: Tensor, sigma: Tensor, beta_a: Tensor, beta_mu: Tensor,
+                lambda_t: float) -> Tensor:
+    """A_n = logistic(lambda (beta_A - beta_mu S_n - chi_n)), chi_n = sum_i (log sigma_n^i + (1 +
+    log 2 pi)/2) S_n."""
     A = []
     for n in range(len(S)):
         chi = sum((s.log() + (1 + math.log(2 * math.pi)) / 2) * S[n] for s in sigma[n])
@@ -50,7 +53,8 @@ def normal(x: Tensor, mu: Tensor, sigma: Tensor) -> Tensor:
 
 
 def e_step(V: Tensor, mu: Tensor, sigma: Tensor, A: Tensor, density: str = "product") -> Tensor:
-    """C_mn = A_n P_mn / sum_k A_k P_mk [M, N], P the product or the sum of the dimensions' densities."""
+    """C_mn = A_n P_mn / sum_k A_k P_mk [M, N], P the product or the sum of the dimensions'
+    densities."""
     M, N, D = V.shape
     rows = []
     for m in range(M):
@@ -63,14 +67,15 @@ def e_step(V: Tensor, mu: Tensor, sigma: Tensor, A: Tensor, density: str = "prod
     return torch.stack(rows)
 
 
-def em_routing(V: Tensor, beta_a=None, beta_mu=None, T: int = 3, density: str = "product", schedule: str = "hinton",
-               gradient: str = "full", eps: float = 1e-9) -> tuple[Tensor, Tensor, Tensor]:
+def em_routing(V: Tensor, beta_a=None, beta_mu=None, T: int = 3, density: str = "product",
+               schedule: str = "hinton", gradient: str = "full",
+               eps: float = 1e-9) -> tuple[Tensor, Tensor, Tensor]:
     """The printed algorithm for one item V [M, N, D]: mu [N, D], A [N], C [M, N]."""
     M, N, _ = V.shape
     C = torch.full((M, N), 1 / N, dtype=V.dtype)
     for t in range(T):
         if gradient == "last":
-            C = C.detach()                               # held constant: the loops before are not differentiated
+            C = C.detach()                  # held constant: the loops before are not differentiated
         S, mu, sigma = m_step(V, C, eps)
         A = torch.ones(N, dtype=V.dtype)
         if beta_a is not None:

@@ -12,15 +12,16 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line."""
 
     def error(self, message: str):
-        self.exit(2, f"{self.prog}: error: {message} (--help lists the arguments)\n")
+        self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 def parser() -> Parser:
     """The arguments of `python -m toy`."""
     flags = Parser(prog="python -m toy", description=toy.__doc__.split("\n")[0],
-                   formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False)
-    flags.add_argument("--count", type=int, default=5, help="number of sentence pairs")
-    flags.add_argument("--seed", type=int, default=1, help="the same seed, the same pairs")
+                   allow_abbrev=False)
+    flags.add_argument("--count", type=int, default=5, help="number of sentence pairs (default: 5)")
+    flags.add_argument("--seed", type=int, default=1,
+                       help="the same seed gives the same pairs (default: 1)")
     flags.add_argument("--trees", action="store_true",
                        help="print the English tree and the features as well")
     flags.add_argument("--write", metavar="PREFIX",

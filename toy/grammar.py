@@ -10,8 +10,20 @@ from typing import Any, Callable
 from . import lexicon
 from .lexicon import ADJECTIVES, BE, DEFINITE, FIXED, MODALS, NOUNS, POSSESSIVE, VERBS
 from .parts import Choice, Join, Leaf
-from .readings import (Both, Clause, Fixed, Group, NounPhrase, PrepositionalPhrase, Relative,
-                       Sentence, Subordinate, Tree, Word, leaves)
+from .readings import (
+    Both,
+    Clause,
+    Fixed,
+    Group,
+    NounPhrase,
+    PrepositionalPhrase,
+    Relative,
+    Sentence,
+    Subordinate,
+    Tree,
+    Word,
+    leaves,
+)
 
 TENSES = ("present", "past")
 NOTHING = Leaf(None)

@@ -42,7 +42,10 @@ class Join:
 
 
 class Choice:
-    """One of the alternatives (weight, label, part); a part without derivations is left out."""
+    """One of the alternatives (weight, label, part); a part without derivations is left out.
+
+    Name and labels are for the reader, and for a test that every alternative is reached.
+    """
 
     def __init__(self, name: str, alternatives: list[tuple[int, str, Any]]):
         possible = [alternative for alternative in alternatives if alternative[2].count]

@@ -7,8 +7,8 @@ is a function of the English.
 from functools import cache
 from typing import Any, NamedTuple
 
-from .lexicon import (BE, CONTRACTIONS, DEFINITE, DETERMINERS, DO, ENDINGS, HAVE, MODALS, Noun,
-                      Verb, article, english_verb, german_noun, german_verb)
+from . import lexicon
+from .lexicon import BE, DO, HAVE, MODALS, Noun, Verb
 
 
 class Tree(NamedTuple):
@@ -70,7 +70,7 @@ class NounPhrase(NamedTuple):
 
     @property
     def definite(self) -> bool:
-        return self.determiner in DEFINITE
+        return self.determiner in lexicon.DEFINITE
 
     @property
     def slot(self) -> str:
@@ -79,7 +79,7 @@ class NounPhrase(NamedTuple):
 
     def tree(self, role: int = 1) -> Tree:
         """(NP DT JJ NN), or (NP (NP DT JJ NN) modifier); "a" becomes "an" before a vowel."""
-        determiner = DETERMINERS[self.determiner]
+        determiner = lexicon.DETERMINERS[self.determiner]
         word = determiner.english_plural if self.plural else determiner.english
         nodes = [leaves("JJ", adjective.english)[0] for adjective in self.adjectives]
         if self.plural:
@@ -99,11 +99,11 @@ class NounPhrase(NamedTuple):
         A relative clause is left to the clause around: it may stand further back.
         """
         name = "no" if negated and self.determiner == "a" else self.determiner
-        determiner, ending = article(name, self.slot, case)
+        determiner, ending = lexicon.article(name, self.slot, case)
         words = [determiner] if determiner else []
         for adjective in self.adjectives:
             words.append(adjective.stem + ending)
-        words.append(german_noun(self.noun, self.plural, case))
+        words.append(lexicon.german_noun(self.noun, self.plural, case))
         if isinstance(self.modifier, PrepositionalPhrase):
             words += self.modifier.german()
         return words
@@ -139,7 +139,7 @@ class PrepositionalPhrase(NamedTuple):
 
     def german(self) -> list[str]:
         words = self.object.german(self.case)
-        contracted = CONTRACTIONS.get((self.preposition, words[0]))
+        contracted = lexicon.CONTRACTIONS.get((self.preposition, words[0]))
         if contracted:
             return [contracted, *words[1:]]
         return [self.preposition, *words]
@@ -199,7 +199,7 @@ class Relative(NamedTuple):
     def german(self, antecedent: NounPhrase) -> list[str]:
         """The pronoun has gender and number of the antecedent, and the case of its own role."""
         case = "nom" if self.clause.subject is None else self.clause.verb.case
-        pronoun = ENDINGS["relative", case, antecedent.slot]
+        pronoun = lexicon.ENDINGS["relative", case, antecedent.slot]
         words = german_clause(self.clause, "final", antecedent.agreement)
         return [",", pronoun, *words, ","]
 
@@ -264,7 +264,7 @@ def english_verbs(clause: Clause, agreement: str, question: bool) -> list[tuple[
         rest.insert(0, ("VB", finite.base))
         finite = DO
         auxiliary = True
-    word = english_verb(finite, past, agreement)
+    word = lexicon.english_verb(finite, past, agreement)
     if auxiliary and (finite is not BE or question):
         label = "AUX"
     elif past:
@@ -333,11 +333,11 @@ def german_verbs(clause: Clause, agreement: str, final: bool) -> tuple[str, list
     past = group.tense == "past"
     if group.perfect:
         auxiliary = BE if verb.auxiliary == "sein" else HAVE
-        return german_verb(auxiliary, past, agreement), [verb.partizip]
+        return lexicon.german_verb(auxiliary, past, agreement), [verb.partizip]
     if group.modal:
         infinitive = verb.prefix + verb.infinitive
-        return german_verb(MODALS[group.modal], past, agreement), [infinitive]
-    finite = german_verb(verb, past, agreement)
+        return lexicon.german_verb(MODALS[group.modal], past, agreement), [infinitive]
+    finite = lexicon.german_verb(verb, past, agreement)
     if final:
         return verb.prefix + finite, []
     return finite, [verb.prefix] if verb.prefix else []

@@ -1,19 +1,21 @@
-"""aggregation.py against the formulas of Li 2019 Eq. 3-12 and Gu 2019 Eq. 3-15, one capsule at a time."""
-import math
+"""aggregation.py against the formulas of Li 2019 Eq. 3-12 and Gu 2019 Eq. 3-15, one capsule at a
+time."""
 
-import pytest
-import torch
+import math
 
 import by_hand
 import em_by_hand
+import pytest
+import torch
+
 from aggregation import LinearAggregation, RoutingAggregation
 from capsule_aggregation import CapsuleAggregation
 
-SIZES = [(1, 1, 1), (4, 1, 4), (4, 2, 4), (6, 3, 2), (6, 2, 1), (8, 4, 8), (6, 6, 3)]               # d, H, N
-GU_SIZES = [(1, 1, 1), (4, 2, 2), (6, 3, 2), (6, 2, 6), (8, 2, 1), (12, 2, 3), (4, 4, 4)]           # d, H, N
+SIZES = [(1, 1, 1), (4, 1, 4), (4, 2, 4), (6, 3, 2), (6, 2, 1), (8, 4, 8), (6, 6, 3)]  # d, H, N
+GU_SIZES = [(1, 1, 1), (4, 2, 2), (6, 3, 2), (6, 2, 6), (8, 2, 1), (12, 2, 3), (4, 4, 4)]  # d, H, N
 
 ROUTINGS = [(*size, T) for size, T in zip(SIZES, (3, 2, 3, 1, 5, 3, 2))]
-GU_ROUTINGS = [(*size, T) for size, T in zip(GU_SIZES, (3, 1, 2, 3, 3, 2, 3))]                       # and T iterations
+GU_ROUTINGS = [(*size, T) for size, T in zip(GU_SIZES, (3, 1, 2, 3, 3, 2, 3))]  # and T iterations
 
 
 def close(x, y, tolerance):
@@ -21,27 +23,38 @@ def close(x, y, tolerance):
 
 
 def randomize(module):
-    """The module in float64 with random parameters: no zero bias and no unit gain that would hide an error."""
+    """The module in float64 with random parameters: no zero bias and no unit gain that would hide
+    an error."""
     with torch.no_grad():
         for parameter in module.double().parameters():
-            parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64) / math.sqrt(parameter.shape[-1]))
+            parameter.copy_(
+                torch.randn(parameter.shape, dtype=torch.float64) / math.sqrt(parameter.shape[-1])
+            )
     return module
 
 
 def affine(linear, x):
     """W x + b with x a list of numbers."""
-    return [sum(w * v for w, v in zip(row, x)) + b for row, b in zip(linear.weight.tolist(), linear.bias.tolist())]
+    return [
+        sum(w * v for w, v in zip(row, x)) + b
+        for row, b in zip(linear.weight.tolist(), linear.bias.tolist())
+    ]
 
 
 def positions(outputs):
-    """(b, l, [u_1, ..., u_H]) for every position of O^h [B, H, L, d_k], the heads as lists of numbers."""
+    """(b, l, [u_1, ..., u_H]) for every position of O^h [B, H, L, d_k], the heads as lists of
+    numbers."""
     B, H, L, _ = outputs.shape
-    return [(b, l, [outputs[b, h, l].tolist() for h in range(H)]) for b in range(B) for l in range(L)]
+    return [
+        (b, l, [outputs[b, h, l].tolist() for h in range(H)]) for b in range(B) for l in range(L)
+    ]
 
 
 def literal_em(votes, beta_a, beta_mu, iterations, scale):
     """The capsules of Li 2019 Algorithm 2, lists of numbers; votes[m][n] is a list of D numbers."""
-    votes, beta_a, beta_mu = (torch.tensor(x, dtype=torch.float64) for x in (votes, beta_a, beta_mu))
+    votes, beta_a, beta_mu = (
+        torch.tensor(x, dtype=torch.float64) for x in (votes, beta_a, beta_mu)
+    )
     mu, A, _ = em_by_hand.em_routing(votes, beta_a, beta_mu, iterations)
     assert mu.isfinite().all()
     return (A.unsqueeze(-1) * mu if scale else mu).tolist()
@@ -52,29 +65,47 @@ def joined(capsules):
 
 
 def literal_li_votes(module, u, H, N):
-    """Eq. 5-6: Ω_h = f_h(Ô), V_{h→n} = Ω_h W_{h→n}, with f one ReLU layer shared by the heads, on the normed Ô."""
+    """Eq. 5-6: Ω_h = f_h(Ô), V_{h→n} = Ω_h W_{h→n}, with f one ReLU layer shared by the heads, on
+    the normed Ô."""
     O = joined(u)
     d = len(O)
     mean = sum(O) / d
     variance = sum((v - mean) ** 2 for v in O) / d
-    normed = [(v - mean) / math.sqrt(variance + module.norm.eps) * g + b
-              for v, g, b in zip(O, module.norm.weight.tolist(), module.norm.bias.tolist())]
+    normed = [
+        (v - mean) / math.sqrt(variance + module.norm.eps) * g + b
+        for v, g, b in zip(O, module.norm.weight.tolist(), module.norm.bias.tolist())
+    ]
     hidden = [max(0.0, v) for v in affine(module.hidden, normed)]
     flat, D = affine(module.votes, hidden), d // N
-    return [[flat[h * d + n * D:h * d + (n + 1) * D] for n in range(N)] for h in range(H)]
+    return [[flat[h * d + n * D : h * d + (n + 1) * D] for n in range(N)] for h in range(H)]
 
 
 def literal_gu_votes(module, u, H, N, d, poses=False):
-    """Eq. 3: û_{j|i} = W_ij u_i; for EM routing (poses) W_ij M_i with M_i [p, q] the pose matrix of head i."""
+    """Eq. 3: û_{j|i} = W_ij u_i; for EM routing (poses) W_ij M_i with M_i [p, q] the pose matrix
+    of head i."""
     weight = module.weight.tolist()
     if not poses:
-        return [[[sum(u[i][a] * weight[i][j][a][e] for a in range(d // H)) for e in range(d // N)]
-                 for j in range(N)] for i in range(H)]
+        return [
+            [
+                [sum(u[i][a] * weight[i][j][a][e] for a in range(d // H)) for e in range(d // N)]
+                for j in range(N)
+            ]
+            for i in range(H)
+        ]
     rows, p = module.weight.shape[2:]
     q = d // H // p
-    pose = [[[u[i][a * q + b] for b in range(q)] for a in range(p)] for i in range(H)]                # M_i [p, q]
-    return [[[sum(weight[i][j][r][a] * pose[i][a][b] for a in range(p)) for r in range(rows) for b in range(q)]
-             for j in range(N)] for i in range(H)]
+    pose = [[[u[i][a * q + b] for b in range(q)] for a in range(p)] for i in range(H)]  # M_i [p, q]
+    return [
+        [
+            [
+                sum(weight[i][j][r][a] * pose[i][a][b] for a in range(p))
+                for r in range(rows)
+                for b in range(q)
+            ]
+            for j in range(N)
+        ]
+        for i in range(H)
+    ]
 
 
 def literal_gu_output(module, u, v):
@@ -86,7 +117,8 @@ def literal_gu_output(module, u, v):
 
 
 def compare(module, outputs, literal, tolerance=1e-9):
-    """The module against literal(u) at every position; None from literal leaves a position out, but never all."""
+    """The module against literal(u) at every position; None from literal leaves a position out,
+    but never all."""
     with torch.no_grad():
         got = module(outputs)
     B, H, L, d_k = outputs.shape
@@ -103,46 +135,73 @@ def compare(module, outputs, literal, tolerance=1e-9):
 @pytest.mark.parametrize("d,H", [(1, 1), (6, 1), (6, 2), (4, 4)])
 def test_li2019_eq3_eq4_li2021_eq3_eq4_duan_eq3_linear(d, H):
     module = randomize(LinearAggregation(d))
-    compare(module, torch.randn(2, H, 3, d // H).double(), lambda u: affine(module.output, joined(u)))
+    compare(
+        module, torch.randn(2, H, 3, d // H).double(), lambda u: affine(module.output, joined(u))
+    )
 
 
 @pytest.mark.parametrize("d,H,N", SIZES)
 def test_li2019_eq5_eq6_li2021_eq8_eq9_votes(d, H, N):
-    """With one iteration every coupling is 1/N, so that Eq. 7 is the mean of the votes: no routing in between."""
+    """With one iteration every coupling is 1/N, so that Eq. 7 is the mean of the votes: no routing
+    in between."""
     module = randomize(RoutingAggregation(d, H, capsules=N, routing="dynamic", iterations=1))
 
     def literal(u):
         votes = literal_li_votes(module, u, H, N)
-        return joined(by_hand.squash([sum(votes[h][n][i] for h in range(H)) / H for i in range(d // N)]) for n in range(N))
+        return joined(
+            by_hand.squash([sum(votes[h][n][i] for h in range(H)) / H for i in range(d // N)])
+            for n in range(N)
+        )
+
     compare(module, torch.randn(2, H, 3, d // H).double(), literal)
 
 
 @pytest.mark.parametrize("d,H,N,T", ROUTINGS)
 def test_li2019_alg1_simple_routing(d, H, N, T):
     module = randomize(RoutingAggregation(d, H, capsules=N, routing="dynamic", iterations=T))
-    compare(module, 2 * torch.randn(2, H, 2, d // H).double(), lambda u: joined(
-        by_hand.dynamic_routing(literal_li_votes(module, u, H, N), T)[0]))
+    compare(
+        module,
+        2 * torch.randn(2, H, 2, d // H).double(),
+        lambda u: joined(by_hand.dynamic_routing(literal_li_votes(module, u, H, N), T)[0]),
+    )
 
 
 @pytest.mark.parametrize("d,H,N,T", ROUTINGS)
 def test_li2019_alg2_em_routing(d, H, N, T):
     module = randomize(RoutingAggregation(d, H, capsules=N, routing="em", iterations=T))
     assert module.beta_a.shape == module.beta_mu.shape == (N,)
-    compare(module, 2 * torch.randn(2, H, 2, d // H).double(), lambda u: joined(
-        literal_em(literal_li_votes(module, u, H, N), module.beta_a.tolist(), module.beta_mu.tolist(), T, scale=True)),
-        tolerance=1e-7)
+    compare(
+        module,
+        2 * torch.randn(2, H, 2, d // H).double(),
+        lambda u: joined(
+            literal_em(
+                literal_li_votes(module, u, H, N),
+                module.beta_a.tolist(),
+                module.beta_mu.tolist(),
+                T,
+                scale=True,
+            )
+        ),
+        tolerance=1e-7,
+    )
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("T", [1, 2, 3, 5])
 @pytest.mark.parametrize("N", [2, 4, 12])
 def test_li2019_alg2_with_two_heads_keeps_the_mean_vote(N, T):
-    """Two votes of equal shares lie equally far from their mean in every dimension: their densities are equal, and so
-    are the next shares. Of the routing only the activation is left, here 1 (Li) or unused (Gu). Three heads do move."""
+    """Two votes of equal shares lie equally far from their mean in every dimension: their
+    densities are equal, and so are the next shares. Of the routing only the activation is left,
+    here 1 (Li) or unused (Gu). Three heads do move."""
     for H, stays in ((2, True), (3, T == 1)):
-        module, outputs = randomize(RoutingAggregation(12, H, N, "em", T)), torch.randn(2, H, 3, 12 // H).double()
+        module, outputs = (
+            randomize(RoutingAggregation(12, H, N, "em", T)),
+            torch.randn(2, H, 3, 12 // H).double(),
+        )
         module.beta_a.fill_(1e8)
-        assert close(module(outputs), module.cast_votes(outputs).mean(-3).flatten(-2), 1e-9) == stays
+        assert (
+            close(module(outputs), module.cast_votes(outputs).mean(-3).flatten(-2), 1e-9) == stays
+        )
         gu = randomize(CapsuleAggregation(12, H, N, "em", T))
         v = gu.cast_votes(outputs).mean(-3).flatten(-2)
         assert close(gu(outputs), outputs.transpose(1, 2).flatten(2) + gu.ffn(v), 1e-9) == stays
@@ -150,7 +209,8 @@ def test_li2019_alg2_with_two_heads_keeps_the_mean_vote(N, T):
 
 @pytest.mark.parametrize("d,H,N", GU_SIZES)
 def test_gu_eq3_eq4_votes(d, H, N):
-    """One iteration: c = 1/N, s_j = Σ_i û_{j|i} / N. The FFN is made to add (v + 9) - 9, so that O - u is v itself."""
+    """One iteration: c = 1/N, s_j = Σ_i û_{j|i} / N. The FFN is made to add (v + 9) - 9, so that O
+    - u is v itself."""
     module = randomize(CapsuleAggregation(d, H, capsules=N, routing="dynamic", iterations=1))
     assert module.weight.shape == (H, N, d // H, d // N)
     with torch.no_grad():
@@ -162,6 +222,7 @@ def test_gu_eq3_eq4_votes(d, H, N):
         votes = literal_gu_votes(module, u, H, N, d)
         s = [[sum(votes[i][j][e] for i in range(H)) / N for e in range(d // N)] for j in range(N)]
         return [a + b for a, b in zip(joined(u), joined(by_hand.squash(s_j) for s_j in s))]
+
     compare(module, torch.randn(2, H, 2, d // H).double(), literal)
 
 
@@ -172,39 +233,66 @@ def test_gu_eq5_eq6_eq7_output(d, H, N):
         module = randomize(CapsuleAggregation(d, H, capsules=N, routing=routing))
         with torch.no_grad():
             module.weight.zero_()
-        compare(module, torch.randn(2, H, 2, d // H).double(), lambda u: literal_gu_output(module, u, [[0.0] * d]))
+        compare(
+            module,
+            torch.randn(2, H, 2, d // H).double(),
+            lambda u: literal_gu_output(module, u, [[0.0] * d]),
+        )
 
 
 @pytest.mark.parametrize("d,H,N,T", GU_ROUTINGS)
 def test_gu_eq3_to_eq11_dynamic_routing(d, H, N, T):
     module = randomize(CapsuleAggregation(d, H, capsules=N, routing="dynamic", iterations=T))
-    compare(module, 2 * torch.randn(2, H, 2, d // H).double(), lambda u: literal_gu_output(
-        module, u, by_hand.dynamic_routing(literal_gu_votes(module, u, H, N, d), T, normalize=False)[0]))
+    compare(
+        module,
+        2 * torch.randn(2, H, 2, d // H).double(),
+        lambda u: literal_gu_output(
+            module,
+            u,
+            by_hand.dynamic_routing(literal_gu_votes(module, u, H, N, d), T, normalize=False)[0],
+        ),
+    )
 
 
 @pytest.mark.parametrize("d,H,N,T", GU_ROUTINGS)
 def test_gu_eq3_to_eq7_eq12_to_eq15_em_routing(d, H, N, T):
     module = randomize(CapsuleAggregation(d, H, capsules=N, routing="em", iterations=T))
     assert module.beta_a.shape == module.beta_mu.shape == (N,)
-    compare(module, 2 * torch.randn(2, H, 2, d // H).double(), lambda u: literal_gu_output(
-        module, u, literal_em(literal_gu_votes(module, u, H, N, d, poses=True), module.beta_a.tolist(),
-                              module.beta_mu.tolist(), T, scale=False)), tolerance=1e-7)
+    compare(
+        module,
+        2 * torch.randn(2, H, 2, d // H).double(),
+        lambda u: literal_gu_output(
+            module,
+            u,
+            literal_em(
+                literal_gu_votes(module, u, H, N, d, poses=True),
+                module.beta_a.tolist(),
+                module.beta_mu.tolist(),
+                T,
+                scale=False,
+            ),
+        ),
+        tolerance=1e-7,
+    )
 
 
-@pytest.mark.parametrize("d,H,N,shape", [
-    (512, 8, 8, (8, 8)),        # d_k = d/N = 64: q = 8, as in Hinton et al. 2018
-    (24, 2, 3, (2, 3)),         # 12 and 8: q of 1, 2, 4; 4 is nearest to sqrt(12)
-    (36, 1, 4, (3, 12)),        # 36 and 9: q of 1, 3, 9; 3 and 9 are as near to 6, the smaller wins
-    (2, 2, 2, (1, 1)),
-    (12, 4, 2, (6, 3)),         # 3 and 6: q of 1, 3; 1 is nearest to sqrt(3)
-])
+@pytest.mark.parametrize(
+    "d,H,N,shape",
+    [
+        (512, 8, 8, (8, 8)),  # d_k = d/N = 64: q = 8, as in Hinton et al. 2018
+        (24, 2, 3, (2, 3)),  # 12 and 8: q of 1, 2, 4; 4 is nearest to sqrt(12)
+        (36, 1, 4, (3, 12)),  # 36 and 9: q of 1, 3, 9; 3 and 9 are as near to 6, the smaller wins
+        (2, 2, 2, (1, 1)),
+        (12, 4, 2, (6, 3)),  # 3 and 6: q of 1, 3; 1 is nearest to sqrt(3)
+    ],
+)
 def test_gu_pose_matrices(d, H, N, shape):
     assert CapsuleAggregation(d, H, capsules=N, routing="em").weight.shape == (H, N) + shape
 
 
 def test_default_numbers_of_capsules():
-    assert RoutingAggregation(8, 2, routing="em").beta_a.shape == (8,)                       # N = d, D = 1
-    assert CapsuleAggregation(8, 2, routing="em").beta_a.shape == (2,)                       # N = H
+    assert RoutingAggregation(8, 2, routing="em").beta_a.shape == (8,)  # N = d, D = 1
+    assert CapsuleAggregation(8, 2, routing="em").beta_a.shape == (2,)  # N = H
     assert CapsuleAggregation(8, 2, routing="dynamic").weight.shape == (2, 2, 4, 4)
 
 
@@ -227,7 +315,9 @@ def test_fresh_activation_parameters_are_zero(aggregation, routing):
 def modules(d, H):
     return {"linear": LinearAggregation(d)} | {
         f"{kind.__name__} {routing}": kind(d, H, routing=routing)
-        for kind in (RoutingAggregation, CapsuleAggregation) for routing in ("dynamic", "em")}
+        for kind in (RoutingAggregation, CapsuleAggregation)
+        for routing in ("dynamic", "em")
+    }
 
 
 @pytest.mark.parametrize("name", modules(4, 2))
@@ -237,7 +327,9 @@ def test_gradcheck_aggregation(name):
     outputs = torch.randn(1, 2, 2, 2).double().requires_grad_()
     assert torch.autograd.gradcheck(
         lambda x, *p: torch.func.functional_call(module, dict(zip(names, p)), (x,)),
-        (outputs,) + parameters, atol=1e-6)
+        (outputs,) + parameters,
+        atol=1e-6,
+    )
 
 
 @pytest.mark.parametrize("H", [1, 4])
@@ -246,7 +338,12 @@ def test_gradcheck_aggregation(name):
 def test_hard_inputs_stay_finite(hard, autocast, H):
     for name, module in modules(8, H).items():
         x = torch.randn(2, H, 3, 8 // H)
-        x = {"identical": x[:, :1].expand_as(x).clone(), "zeros": 0 * x, "1e-4": 1e-4 * x, "1e4": 1e4 * x}[hard]
+        x = {
+            "identical": x[:, :1].expand_as(x).clone(),
+            "zeros": 0 * x,
+            "1e-4": 1e-4 * x,
+            "1e4": 1e4 * x,
+        }[hard]
         x.requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             out = module(x)
@@ -263,5 +360,5 @@ def test_positions_do_not_mix(name):
         together = module(x)
         for b in range(2):
             for l in range(3):
-                alone = module(x[b:b + 1, :, l:l + 1])[0, 0]
+                alone = module(x[b : b + 1, :, l : l + 1])[0, 0]
                 assert close(together[b, l], alone, 1e-12)

@@ -1,18 +1,21 @@
-"""attention.py against Li 2019 Eq. 1-2 (= Gu 2019 Eq. 1-2) term by term, against torch.nn.MultiheadAttention,
+"""attention.py against Li 2019 Eq. 1-2 (= Gu 2019 Eq. 1-2) term by term, against
+torch.nn.MultiheadAttention,
 and against itself: the fused kernel and the explicit path, the cache and the full pass."""
+
 import math
 
+import by_hand
 import pytest
 import torch
 from torch import nn
 
-import by_hand
 from aggregation import LinearAggregation, RoutingAggregation
-from capsule_aggregation import CapsuleAggregation
 from attention import Cache, MultiHeadAttention
+from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import CapsuleRouting
 
-SIZES = [(1, 1, 1, 1, 1), (2, 4, 3, 6, 2), (2, 6, 4, 5, 3), (1, 8, 1, 1, 8), (3, 4, 5, 2, 1)]   # B, d, L_q, L_k, H
+# B, d, L_q, L_k, H
+SIZES = [(1, 1, 1, 1, 1), (2, 4, 3, 6, 2), (2, 6, 4, 5, 3), (1, 8, 1, 1, 8), (3, 4, 5, 2, 1)]
 AGGREGATIONS = {
     "linear": lambda d, heads: LinearAggregation(d),
     "dynamic": lambda d, heads: RoutingAggregation(d, heads, routing="dynamic"),
@@ -27,12 +30,15 @@ def close(x, y, tolerance=1e-10):
 
 
 def build(d, heads, agg="linear", parts=(), dropout=0.0):
-    """A float64 attention whose every parameter is random, so that none of them is at a value that hides an error."""
+    """A float64 attention whose every parameter is random, so that none of them is at a value that
+    hides an error."""
     capsule = CapsuleRouting(heads, parts=parts, iterations=3) if parts else None
     attention = MultiHeadAttention(d, heads, dropout, AGGREGATIONS[agg](d, heads), capsule).double()
     with torch.no_grad():
         for parameter in attention.parameters():
-            parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64) / math.sqrt(parameter.shape[-1]))
+            parameter.copy_(
+                torch.randn(parameter.shape, dtype=torch.float64) / math.sqrt(parameter.shape[-1])
+            )
     return attention
 
 
@@ -42,7 +48,9 @@ def causal(length):
 
 def literal_heads(attention, query, memory, heads, mask=None):
     """(V, A, O) of the attention's own weights, one number at a time."""
-    return by_hand.attention(attention.in_proj.weight, attention.in_proj.bias, query, memory, heads, mask)
+    return by_hand.attention(
+        attention.in_proj.weight, attention.in_proj.bias, query, memory, heads, mask
+    )
 
 
 @pytest.mark.parametrize("B,d,L_q,L_k,H", SIZES)
@@ -56,7 +64,7 @@ def test_li2019_eq1_eq2_li2018_background_li2021_eq1_eq2_duan_eq1_eq2_heads(B, d
     assert close(heads.weights, weights, 1e-12)
     assert close(heads.outputs, outputs, 1e-12)
     # Eq. 3-4: O = [O_1, ..., O_H] W^O
-    concatenated = torch.cat([outputs[:, h] for h in range(H)], dim=-1)                    # [B, L_q, d]
+    concatenated = torch.cat([outputs[:, h] for h in range(H)], dim=-1)  # [B, L_q, d]
     linear = attention.aggregation.output
     assert close(out, nn.functional.linear(concatenated, linear.weight, linear.bias), 1e-12)
 
@@ -80,10 +88,13 @@ def test_gu_eq1_eq2_masked_heads():
 @pytest.mark.parametrize("padded", [False, True])
 @torch.no_grad()
 def test_causal_hides_what_comes_after(padded, need_weights):
-    """causal=True is the triangular mask, with and without a mask of keys, whole and step by step with a cache."""
+    """causal=True is the triangular mask, with and without a mask of keys, whole and step by step
+    with a cache."""
     B, d, L, H = 2, 6, 4, 3
     attention, x = build(d, H), torch.randn(B, L, d).double()
-    keys = (torch.arange(L) < torch.tensor([L, 2])[:, None])[:, None, None] if padded else None      # [B, 1, 1, L]
+    keys = (
+        (torch.arange(L) < torch.tensor([L, 2])[:, None])[:, None, None] if padded else None
+    )  # [B, 1, 1, L]
     seen = causal(L) if keys is None else causal(L) & keys
     want = literal_heads(attention, x, x, H, seen.expand(B, 1, L, L)[:, 0])
     out, heads = attention(x, x, mask=keys, need_weights=need_weights, causal=True)
@@ -103,8 +114,12 @@ def test_fused_kernel_equals_explicit_path(masked):
     B, d, L, H = 3, 8, 5, 2
     attention, x = build(d, H), torch.randn(B, L, d).double()
     keys = torch.arange(L) < torch.tensor([5, 3, 1])[:, None]
-    mask = {"no mask": None, "keys": keys[:, None, None], "causal": causal(L),
-            "full": keys[:, None, None] & causal(L)}[masked]
+    mask = {
+        "no mask": None,
+        "keys": keys[:, None, None],
+        "causal": causal(L),
+        "full": keys[:, None, None] & causal(L),
+    }[masked]
     gradients = []
     for need_weights in (False, True):
         inputs = x.clone().requires_grad_()
@@ -112,7 +127,10 @@ def test_fused_kernel_equals_explicit_path(masked):
         assert (heads.weights is None) != need_weights
         attention.zero_grad()
         out.square().sum().backward()
-        gradients.append([out, heads.values, heads.outputs, inputs.grad] + [p.grad for p in attention.parameters()])
+        gradients.append(
+            [out, heads.values, heads.outputs, inputs.grad]
+            + [p.grad for p in attention.parameters()]
+        )
     for fused, explicit in zip(*gradients):
         assert close(fused, explicit)
 
@@ -161,7 +179,9 @@ def test_linear_equals_torch_multihead_attention(H, need_weights):
     query, memory = torch.randn(B, L_q, d).double(), torch.randn(B, L_k, d).double()
     keys = torch.arange(L_k) < torch.tensor([5, 2, 3])[:, None]
     out, heads = attention(query, memory, mask=keys[:, None, None], need_weights=need_weights)
-    want, weights = theirs(query, memory, memory, key_padding_mask=~keys, average_attn_weights=False)
+    want, weights = theirs(
+        query, memory, memory, key_padding_mask=~keys, average_attn_weights=False
+    )
     assert close(out, want)
     if need_weights:
         assert close(heads.weights, weights)
@@ -196,8 +216,8 @@ def test_cache_of_cross_attention_keeps_the_first_memory():
     cache = Cache()
     for l in range(3):
         given = memory if l == 0 else torch.full_like(memory, 7.0)
-        out, _ = attention(query[:, l:l + 1], given, mask=mask, cache=cache)
-        assert close(out, full[:, l:l + 1])
+        out, _ = attention(query[:, l : l + 1], given, mask=mask, cache=cache)
+        assert close(out, full[:, l : l + 1])
 
 
 @pytest.mark.parametrize("index", [[1, 0], [1, 1], [0, 0, 1, 1, 1], [1]])
@@ -208,7 +228,7 @@ def test_cache_reorder_follows_the_beams(parts, index):
     index = torch.tensor(index)
     cache = Cache()
     for l in range(2):
-        new = x[:, l:l + 1]
+        new = x[:, l : l + 1]
         attention(new, new, cache=cache)
     cache.reorder(index)
     newest = torch.randn(len(index), 1, 8).double()
@@ -221,7 +241,11 @@ def test_cache_reorder_follows_the_beams(parts, index):
 @torch.no_grad()
 def test_cache_reorder_follows_the_beams_in_cross_attention():
     attention = build(8, 2).eval()
-    query, memory, index = torch.randn(2, 1, 8).double(), torch.randn(2, 4, 8).double(), torch.tensor([1, 1, 0])
+    query, memory, index = (
+        torch.randn(2, 1, 8).double(),
+        torch.randn(2, 4, 8).double(),
+        torch.tensor([1, 1, 0]),
+    )
     cache = Cache()
     attention(query, memory, cache=cache)
     cache.reorder(index)
@@ -244,8 +268,8 @@ def test_a_sentence_without_any_key_harms_nobody(agg, parts, need_weights):
     assert all(p.grad is None or p.grad.isfinite().all() for p in attention.parameters())
     with torch.no_grad():
         for b, length in ((0, 4), (2, 2)):
-            sentence = x[b:b + 1, :length]
-            assert close(out[b:b + 1, :length], attention(sentence, sentence)[0])
+            sentence = x[b : b + 1, :length]
+            assert close(out[b : b + 1, :length], attention(sentence, sentence)[0])
 
 
 @pytest.mark.parametrize("parts", [(), ("vertical",), ("horizontal",), ("vertical", "horizontal")])
@@ -257,9 +281,9 @@ def test_padding_changes_nothing(agg, parts):
     keys = torch.arange(5) < torch.tensor(lengths)[:, None]
     padded, _ = attention(x, x, mask=keys[:, None, None])
     for b, length in enumerate(lengths):
-        sentence = x[b:b + 1, :length]
+        sentence = x[b : b + 1, :length]
         alone, _ = attention(sentence, sentence)
-        assert close(padded[b:b + 1, :length], alone)
+        assert close(padded[b : b + 1, :length], alone)
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
@@ -271,9 +295,14 @@ def test_gradcheck_attention(agg, parts, need_weights):
     names, parameters = zip(*attention.named_parameters())
 
     def outputs(x, *parameters):
-        out, heads = torch.func.functional_call(attention, dict(zip(names, parameters)), (x, x),
-                                                {"mask": mask, "need_weights": need_weights})
+        out, heads = torch.func.functional_call(
+            attention,
+            dict(zip(names, parameters)),
+            (x, x),
+            {"mask": mask, "need_weights": need_weights},
+        )
         return (out[:, :2],) + ((heads.weights[:, :, :2],) if need_weights else ())
+
     assert torch.autograd.gradcheck(outputs, (x,) + parameters, atol=1e-6)
 
 

@@ -1,15 +1,17 @@
-"""capsule_transformer.py against Duan 2020 Algorithms 1-3 and Eq. 4-14, written as loops over heads and tokens."""
+"""capsule_transformer.py against Duan 2020 Algorithms 1-3 and Eq. 4-14, written as loops over
+heads and tokens."""
+
 import math
 
+import by_hand
 import pytest
 import torch
 from torch.autograd import gradcheck
 
-import by_hand
 from attention import MultiHeadAttention
 from capsule_transformer import CapsuleRouting, horizontal_routing, vertical_routing
 
-SIZES = [(1, 1, 1), (2, 1, 1), (1, 3, 3), (3, 4, 4), (2, 5, 2), (4, 2, 6)]                      # H, L_q, L_k
+SIZES = [(1, 1, 1), (2, 1, 1), (1, 3, 3), (3, 4, 4), (2, 5, 2), (4, 2, 6)]  # H, L_q, L_k
 ROUTINGS = [(*size, T) for size, T in zip(SIZES + SIZES[-2:], (1, 3, 2, 3, 5, 3, 1, 2))]
 
 
@@ -18,7 +20,11 @@ def close(x, y, tolerance):
 
 
 def inputs(H, L_q, L_k, B=2, scale=2.0):
-    return (scale * torch.randn(B, H, L_q, L_k).double(), torch.randn(H, H).double(), torch.randn(H).double())
+    return (
+        scale * torch.randn(B, H, L_q, L_k).double(),
+        torch.randn(H, H).double(),
+        torch.randn(H).double(),
+    )
 
 
 @pytest.mark.parametrize("H,L_q,L_k,T", ROUTINGS)
@@ -40,23 +46,30 @@ def test_duan_alg3_eq12_to_eq14_horizontal(H, L_q, L_k, T):
 
 def test_default_is_three_iterations():
     E, weight, bias = inputs(2, 4, 4)
-    assert torch.equal(vertical_routing(E, weight, bias), vertical_routing(E, weight, bias, iterations=3))
+    assert torch.equal(
+        vertical_routing(E, weight, bias), vertical_routing(E, weight, bias, iterations=3)
+    )
     assert torch.equal(horizontal_routing(E), horizontal_routing(E, iterations=3))
 
 
 @pytest.mark.parametrize("H", [1, 3])
 @pytest.mark.parametrize("garbage", [1.0, 1e4, math.inf])
 def test_duan_alg2_alg3_padding(H, garbage):
-    """What stands in masked cells is of no account: the valid cells are those of the sentence without padding."""
+    """What stands in masked cells is of no account: the valid cells are those of the sentence
+    without padding."""
     lengths, L = [5, 3, 1], 5
     E, weight, bias = inputs(H, L, L, B=3)
     keys = torch.arange(L) < torch.tensor(lengths)[:, None]
-    mask = (keys[:, None, :, None] & keys[:, None, None, :])                                     # [B, 1, L, L]
+    mask = keys[:, None, :, None] & keys[:, None, None, :]  # [B, 1, L, L]
     E = torch.where(mask, E, garbage * torch.ones_like(E))
-    vertical, horizontal = vertical_routing(E, weight, bias, mask=mask), horizontal_routing(E, mask=mask)
+    vertical, horizontal = (
+        vertical_routing(E, weight, bias, mask=mask),
+        horizontal_routing(E, mask=mask),
+    )
     assert vertical.isfinite().all() and horizontal.isfinite().all()
     padded = ~keys[:, None, :, None].expand_as(E)
-    assert not vertical[padded].any() and not horizontal[padded].any()      # what takes no part comes out as 0
+    # what takes no part comes out as 0
+    assert not vertical[padded].any() and not horizontal[padded].any()
     for b, n in enumerate(lengths):
         valid = E[b, :, :n, :n]
         assert close(vertical[b, :, :n, :n], by_hand.vertical_routing(valid, weight, bias, 3), 1e-9)
@@ -64,9 +77,10 @@ def test_duan_alg2_alg3_padding(H, garbage):
 
 
 def test_duan_alg2_key_mask_keeps_every_query():
-    """A mask of keys alone leaves every row a True, so that every query is an output capsule; masked cells are 0."""
+    """A mask of keys alone leaves every row a True, so that every query is an output capsule;
+    masked cells are 0."""
     E, weight, bias = inputs(2, 4, 4)
-    keys = (torch.arange(4) < torch.tensor([4, 2])[:, None])[:, None, None]                      # [B, 1, 1, L_k]
+    keys = (torch.arange(4) < torch.tensor([4, 2])[:, None])[:, None, None]  # [B, 1, 1, L_k]
     zeroed = E.masked_fill(~keys, 0.0)
     want = torch.stack([by_hand.vertical_routing(e, weight, bias, 3) for e in zeroed])
     assert close(vertical_routing(E, weight, bias, mask=keys), want, 1e-9)
@@ -76,7 +90,8 @@ def test_duan_alg2_key_mask_keeps_every_query():
 
 
 def test_duan_alg2_padded_query_is_no_output_capsule():
-    """A query in the middle that has no key at all takes no share of the softmax over l and none of Σ_l B."""
+    """A query in the middle that has no key at all takes no share of the softmax over l and none
+    of Σ_l B."""
     E, weight, bias = inputs(3, 4, 4, B=1)
     mask, rest = torch.ones(1, 1, 4, 4, dtype=torch.bool), [0, 1, 3]
     mask[:, :, 2] = False
@@ -86,7 +101,8 @@ def test_duan_alg2_padded_query_is_no_output_capsule():
 
 @pytest.mark.parametrize("H,L", [(1, 1), (1, 4), (3, 1), (3, 5)])
 def test_duan_masked_routing_in_decoder(H, L):
-    """§3.4.3: the forward mask comes before the routing; row l of the output sees rows and keys up to l only."""
+    """§3.4.3: the forward mask comes before the routing; row l of the output sees rows and keys up
+    to l only."""
     E, _, _ = inputs(H, L, L)
     causal = torch.ones(L, L, dtype=torch.bool).tril()[None, None]
     got = horizontal_routing(E, mask=causal)
@@ -94,10 +110,10 @@ def test_duan_masked_routing_in_decoder(H, L):
     assert close(got, want, 1e-9)
     for l in range(L):
         future = E.clone()
-        future[:, :, l + 1:], future[:, :, :, l + 1:] = 5.0, 5.0
+        future[:, :, l + 1 :], future[:, :, :, l + 1 :] = 5.0, 5.0
         assert close(horizontal_routing(future, mask=causal)[:, :, l], got[:, :, l], 1e-12)
-        short = horizontal_routing(E[:, :, :l + 1, :l + 1], mask=causal[..., :l + 1, :l + 1])
-        assert close(short[:, :, l], got[:, :, l, :l + 1], 1e-12)
+        short = horizontal_routing(E[:, :, : l + 1, : l + 1], mask=causal[..., : l + 1, : l + 1])
+        assert close(short[:, :, l], got[:, :, l, : l + 1], 1e-12)
 
 
 @pytest.mark.parametrize("H", [1, 2, 4])
@@ -122,12 +138,16 @@ def test_duan_eq4_eq5_attention(parts, causal):
     attention = MultiHeadAttention(d, H, capsule=capsule).double().eval()
     weight, bias = torch.zeros(H, H).double(), torch.zeros(H).double()
     for parameter in attention.parameters():
-        parameter.copy_(0.3 * torch.randn_like(parameter))       # small, so that no softmax saturates
+        parameter.copy_(0.3 * torch.randn_like(parameter))  # small, so that no softmax saturates
     for parameter in capsule.parameters():
         weight, bias = (parameter, bias) if parameter.dim() == 2 else (weight, parameter)
     x = torch.randn(2, L, d).double()
     keys = torch.arange(L) < torch.tensor(lengths)[:, None]
-    mask = keys[:, None, None] & torch.ones(L, L, dtype=torch.bool).tril() if causal else keys[:, None, None]
+    mask = (
+        keys[:, None, None] & torch.ones(L, L, dtype=torch.bool).tril()
+        if causal
+        else keys[:, None, None]
+    )
     _, heads = attention(x, x, mask=mask, need_weights=True)
     for b, n in enumerate(lengths):
         projection = attention.in_proj
@@ -147,7 +167,8 @@ def test_duan_eq4_eq5_attention(parts, causal):
 
 @pytest.mark.parametrize("H", [1, 4, 16])
 def test_new_parameters(H):
-    """H² + H with the vertical part, all 0 at the start, and none for the horizontal one (Duan 2020 §4.2: 1.6K)."""
+    """H² + H with the vertical part, all 0 at the start, and none for the horizontal one (Duan
+    2020 §4.2: 1.6K)."""
     both = CapsuleRouting(H, parts=("vertical", "horizontal"), iterations=3)
     assert sum(p.numel() for p in both.parameters()) == H * H + H
     assert all((p == 0).all() for p in both.parameters())
@@ -163,15 +184,24 @@ def test_gradcheck_routings(H, L):
     mask = (keys[:, None] & keys)[None, None]
     assert gradcheck(lambda E, w, b: vertical_routing(E, w, b, mask=mask), (E, weight, bias))
     assert gradcheck(lambda E: horizontal_routing(E, mask=mask), (E,))
-    assert gradcheck(lambda E: horizontal_routing(E, mask=torch.ones(L, L, dtype=torch.bool).tril()[None, None]), (E,))
+    assert gradcheck(
+        lambda E: horizontal_routing(E, mask=torch.ones(L, L, dtype=torch.bool).tril()[None, None]),
+        (E,),
+    )
 
 
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("H,L", [(1, 1), (3, 1), (1, 4), (3, 4)])
 @pytest.mark.parametrize("hard", ["identical", "zeros", "1e-4", "1e4", "no sentence"])
 def test_hard_inputs_stay_finite(hard, H, L, autocast):
-    E, weight, bias = torch.randn(2, H, L, L), torch.zeros(H, H, requires_grad=True), torch.zeros(H, requires_grad=True)
-    E = {"identical": torch.ones_like(E), "zeros": 0 * E, "1e-4": 1e-4 * E, "1e4": 1e4 * E}.get(hard, E)
+    E, weight, bias = (
+        torch.randn(2, H, L, L),
+        torch.zeros(H, H, requires_grad=True),
+        torch.zeros(H, requires_grad=True),
+    )
+    E = {"identical": torch.ones_like(E), "zeros": 0 * E, "1e-4": 1e-4 * E, "1e4": 1e4 * E}.get(
+        hard, E
+    )
     E.requires_grad_()
     mask = torch.ones(2, 1, L, L, dtype=torch.bool)
     mask[1] = hard != "no sentence"

@@ -1,4 +1,6 @@
-"""Tests of the controls that a claim about routing needs, of EM's options in a model, and of the weights of D."""
+"""Tests of the controls that a claim about routing needs, of EM's options in a model, and of the
+weights of D."""
+
 import math
 
 import pytest
@@ -6,10 +8,11 @@ import torch
 
 from aggregation import RoutingAggregation, random_coupling
 from capsule_aggregation import CapsuleAggregation
+from nmt.flags import parse
 from papers.plan import plan
 from papers.tables import TABLES
 from routing_em import em_routing
-from train_mt import parser
+from train_mt import Settings
 from transformer import Transformer, TransformerConfig
 
 ROUTED = ("em", "dynamic", "gu-em", "gu-dynamic")
@@ -34,7 +37,8 @@ def test_controls_have_the_parameters_of_the_routing(agg):
 
 
 def test_random_coupling_rows_sum_to_1_and_are_uniform_on_the_simplex():
-    """The shares of a row of 3 have mean 1/3 and variance (1/3)(2/3)/4: a Dirichlet distribution with ones."""
+    """The shares of a row of 3 have mean 1/3 and variance (1/3)(2/3)/4: a Dirichlet distribution
+    with ones."""
     C = random_coupling(torch.zeros(20_000, 1, 3, 2)).exp()
     torch.testing.assert_close(C.sum(-1), torch.ones(20_000, 1))
     torch.testing.assert_close(C.mean((0, 1)), torch.full((3,), 1 / 3), atol=0.01, rtol=0)
@@ -57,11 +61,14 @@ def test_coupling_random_is_drawn_anew_at_every_call(kind, routing):
 
 def test_coupling_random_is_one_m_step_under_the_drawn_coupling():
     """Omega_n = A_n mu_n with mu_n = sum_h C_hn V_hn / sum_h C_hn."""
-    aggregation, heads = RoutingAggregation(12, 3, routing="em", coupling="random").double(), torch.randn(2, 3, 5, 4).double()
+    aggregation, heads = (
+        RoutingAggregation(12, 3, routing="em", coupling="random").double(),
+        torch.randn(2, 3, 5, 4).double(),
+    )
     torch.manual_seed(5)
     got = aggregation(heads)
     torch.manual_seed(5)
-    V = aggregation.cast_votes(heads)                                        # [B, L, H, N, D]
+    V = aggregation.cast_votes(heads)  # [B, L, H, N, D]
     C = random_coupling(V).exp().unsqueeze(-1)
     mu = (C * V).sum(-3) / C.sum(-3)
     A = em_routing(V, torch.zeros(12), torch.zeros(12), 1, start=C.squeeze(-1).log()).activations
@@ -70,15 +77,27 @@ def test_coupling_random_is_one_m_step_under_the_drawn_coupling():
 
 def test_one_iteration_is_uniform_coupling():
     """--iterations 1: every head counts alike, mu is the plain mean of the votes (times A)."""
-    aggregation, heads = RoutingAggregation(12, 3, routing="em", iterations=1, activations=False), torch.randn(2, 3, 5, 4)
-    torch.testing.assert_close(aggregation(heads), aggregation.cast_votes(heads).mean(-3).flatten(-2))
+    aggregation, heads = (
+        RoutingAggregation(12, 3, routing="em", iterations=1, activations=False),
+        torch.randn(2, 3, 5, 4),
+    )
+    torch.testing.assert_close(
+        aggregation(heads), aggregation.cast_votes(heads).mean(-3).flatten(-2)
+    )
 
 
 @pytest.mark.parametrize("agg", ["em", "gu-em"])
-@pytest.mark.parametrize("options, passed", [
-    ({}, dict(density="product", schedule="hinton", gradient="last")),
-    (dict(em_density="sum", em_schedule="released", em_gradient="full"),
-     dict(density="sum", schedule="released", gradient="full"))], ids=["defaults", "others"])
+@pytest.mark.parametrize(
+    "options, passed",
+    [
+        ({}, dict(density="product", schedule="hinton", gradient="last")),
+        (
+            dict(em_density="sum", em_schedule="released", em_gradient="full"),
+            dict(density="sum", schedule="released", gradient="full"),
+        ),
+    ],
+    ids=["defaults", "others"],
+)
 def test_em_options_reach_the_routing(agg, options, passed):
     model = Transformer(small(agg=agg, **options))
     routing = [module for module in model.modules() if hasattr(module, "route")]
@@ -93,12 +112,21 @@ def test_without_activations_there_are_no_betas(agg):
     assert [name for name in parameters(small(agg=agg)) if "beta" in name]
 
 
-@pytest.mark.parametrize("wrong, named", [
-    (dict(em_density="mean", agg="em"), "--em-density"), (dict(em_schedule="x", agg="em"), "--em-schedule"),
-    (dict(em_gradient="x", agg="em"), "--em-gradient"), (dict(coupling="x", agg="em"), "--coupling"),
-    (dict(em_density="sum"), "--em-density"), (dict(em_gradient="full", agg="dynamic"), "--em-gradient"),
-    (dict(em_activations=False, agg="gu-dynamic"), "--no-em-activations"), (dict(coupling="random"), "--coupling"),
-    (dict(reg=("output",), reg_at=("enc",), reg_weight={"dec": 1.0}), "--reg-weight")], ids=str)
+@pytest.mark.parametrize(
+    "wrong, named",
+    [
+        (dict(em_density="mean", agg="em"), "em_density="),
+        (dict(em_schedule="x", agg="em"), "em_schedule="),
+        (dict(em_gradient="x", agg="em"), "em_gradient="),
+        (dict(coupling="x", agg="em"), "coupling="),
+        (dict(em_density="sum"), "em_density="),
+        (dict(em_gradient="full", agg="dynamic"), "em_gradient="),
+        (dict(em_activations=False, agg="gu-dynamic"), "em_activations="),
+        (dict(coupling="random"), "coupling="),
+        (dict(reg=("output",), reg_at=("enc",), reg_weight={"dec": 1.0}), "reg_weight="),
+    ],
+    ids=str,
+)
 def test_options_of_what_is_not_there_are_errors(wrong, named):
     with pytest.raises(ValueError, match=named):
         small(**wrong)
@@ -106,12 +134,21 @@ def test_options_of_what_is_not_there_are_errors(wrong, named):
 
 # The weights of D over the components
 
-@pytest.mark.parametrize("reg_at, reg_weight, want", [
-    (None, 1.0, dict(enc=1.0, cross=0.5, dec=0.5)), (("enc", "cross"), 1.0, dict(enc=1.0, cross=1.0)),
-    (("dec",), 1.0, dict(dec=1.0)), (("cross", "dec"), 2.0, dict(cross=0.5, dec=0.5)),
-    (None, dict(enc=1.0, cross=0.25), dict(enc=1.0, cross=0.25, dec=0.0))], ids=str)
+
+@pytest.mark.parametrize(
+    "reg_at, reg_weight, want",
+    [
+        (None, 1.0, dict(enc=1.0, cross=0.5, dec=0.5)),
+        (("enc", "cross"), 1.0, dict(enc=1.0, cross=1.0)),
+        (("dec",), 1.0, dict(dec=1.0)),
+        (("cross", "dec"), 2.0, dict(cross=0.5, dec=0.5)),
+        (None, dict(enc=1.0, cross=0.25), dict(enc=1.0, cross=0.25, dec=0.0)),
+    ],
+    ids=str,
+)
 def test_li2018_weights_of_the_components(reg_at, reg_weight, want):
-    """The encoder counts 1 and the decoder's two attentions together 1, as the released code averages them."""
+    """The encoder counts 1 and the decoder's two attentions together 1, as the released code
+    averages them."""
     config = small(reg=("output",), reg_at=reg_at, reg_weight=reg_weight)
     assert config.component_weights() == want
     model, ids = Transformer(config), torch.randint(4, 20, (2, 6))
@@ -127,28 +164,40 @@ def test_li2018_weights_of_the_components(reg_at, reg_weight, want):
     assert config.reg_lambda == (1.0 if isinstance(reg_weight, dict) else reg_weight)
 
 
-@pytest.mark.parametrize("words, want", [([], 1.0), (["0.5"], 0.5), (["enc=1", "cross=0.5"], dict(enc=1.0, cross=0.5))])
+@pytest.mark.parametrize(
+    "words, want", [([], 1.0), (["0.5"], 0.5), (["enc=1", "cross=0.5"], dict(enc=1.0, cross=0.5))]
+)
 def test_reg_weight_on_the_command_line(words, want):
     flags = ["--reg", "output"] + (["--reg-weight", *words] if words else [])
-    config = TransformerConfig.from_flags(parser().parse_args(flags), vocab_size=20)
-    assert config.reg_weight == want
+    settings = parse(Settings, flags, "train_mt.py", "")
+    assert settings.model_config(vocab_size=20).reg_weight == want
 
 
 @pytest.mark.parametrize("words", [["0.5", "1"], ["enc=1", "0.5"], ["enc=1", "enc=2"]])
 def test_a_mixture_of_reg_weights_is_an_error(words):
-    args = parser().parse_args(["--reg", "output", "--reg-weight", *words])
+    settings = parse(Settings, ["--reg", "output", "--reg-weight", *words], "train_mt.py", "")
     with pytest.raises(ValueError, match="--reg-weight"):
-        TransformerConfig.from_flags(args, vocab_size=20)
+        settings.model_config(vocab_size=20)
 
 
 # The rows of the table
+
 
 def test_the_table_all_has_the_controls_with_models_of_their_own():
     rows = plan(TABLES["all"], {}, [1])
     names = [runs[0].name for _, runs in rows]
     assert len(set(names)) == len(names)
-    controls = {row.label.removeprefix("control: "): runs[0] for row, runs in rows if row.label.startswith("control")}
-    for agg, label in (("em", "EM"), ("dynamic", "simple routing"), ("gu-em", "Gu's EM"), ("gu-dynamic", "Gu's dynamic")):
+    controls = {
+        row.label.removeprefix("control: "): runs[0]
+        for row, runs in rows
+        if row.label.startswith("control")
+    }
+    for agg, label in (
+        ("em", "EM"),
+        ("dynamic", "simple routing"),
+        ("gu-em", "Gu's EM"),
+        ("gu-dynamic", "Gu's dynamic"),
+    ):
         assert controls[f"{label}, uniform coupling"].config.iterations == 1
         assert controls[f"{label}, random coupling"].config.coupling == "random"
         assert controls[f"{label}, random coupling"].config.agg == agg
@@ -156,7 +205,10 @@ def test_the_table_all_has_the_controls_with_models_of_their_own():
     wider = controls["FFN wider by EM's parameters"]
     assert "--d-ff" in wider.flags
     sizes = {}
-    for name, run in (("wider", wider), ("em", next(runs[0] for row, runs in rows if row.label == "EM routing"))):
+    for name, run in (
+        ("wider", wider),
+        ("em", next(runs[0] for row, runs in rows if row.label == "EM routing")),
+    ):
         run.config.vocab_size = 100
         sizes[name] = sum(math.prod(shape) for shape in parameters(run.config).values())
     assert sizes["wider"] == pytest.approx(sizes["em"], rel=0.005)

@@ -1,16 +1,31 @@
-"""Tests of disagreement.py: Li et al. 2018, Eq. 1-3 (Eq. 5-7 of Li et al. 2021), against the printed double sums."""
+"""Tests of disagreement.py: Li et al. 2018, Eq. 1-3 (Eq. 5-7 of Li et al. 2021), against the
+printed double sums."""
+
 import math
 
 import pytest
 import torch
+from by_hand import cosine_double_sum, position_double_sum, squared_difference
 from torch import Tensor
 
-from by_hand import cosine_double_sum, position_double_sum, squared_difference
-from disagreement import (output_disagreement, position_disagreement, squared_position_disagreement,
-                          subspace_disagreement)
+from disagreement import (
+    output_disagreement,
+    position_disagreement,
+    squared_output_disagreement,
+    squared_position_disagreement,
+    squared_subspace_disagreement,
+    subspace_disagreement,
+)
 
 COSINES = {"subspace": subspace_disagreement, "output": output_disagreement}
-SHAPES = [((), 1, 1, 1), ((), 3, 4, 2), ((1,), 2, 1, 5), ((2,), 1, 3, 4), ((3,), 4, 5, 1), ((2, 3), 8, 4, 3)]
+SHAPES = [
+    ((), 1, 1, 1),
+    ((), 3, 4, 2),
+    ((1,), 2, 1, 5),
+    ((2,), 1, 3, 4),
+    ((3,), 4, 5, 1),
+    ((2, 3), 8, 4, 3),
+]
 every_shape = pytest.mark.parametrize("lead, H, L, width", SHAPES, ids=str)
 masked_or_not = pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
 both_cosines = pytest.mark.parametrize("function", COSINES.values(), ids=COSINES.keys())
@@ -29,11 +44,14 @@ def attention(*shape, dtype=torch.float64) -> Tensor:
 
 def right_padding(lead: tuple, L: int) -> Tensor:
     """A mask [*lead, L] with lengths L, 1, 2, ... (never 0) in turn."""
-    lengths = torch.tensor([L if i == 0 else 1 + (i - 1) % L for i in range(math.prod(lead))]).view(*lead, 1)
+    lengths = torch.tensor([L if i == 0 else 1 + (i - 1) % L for i in range(math.prod(lead))]).view(
+        *lead, 1
+    )
     return torch.arange(L) < lengths
 
 
 # The equations
+
 
 @masked_or_not
 @every_shape
@@ -63,11 +81,52 @@ def test_li2018_eq3_li2021_eq7_output(lead, H, L, width, masked):
     assert D.item() == pytest.approx(cosine_double_sum(outputs, mask), abs=1e-9)
 
 
+SQUARED = {
+    "squared-subspace": squared_subspace_disagreement,
+    "squared-output": squared_output_disagreement,
+}
+both_squares = pytest.mark.parametrize("function", SQUARED.values(), ids=SQUARED.keys())
+
+
+@both_squares
+@masked_or_not
+@every_shape
+def test_squared_cosines(lead, H, L, width, masked, function):
+    """-1/H² Σ_i Σ_j cos(x^i, x^j)², of the released code's commit f7cda33."""
+    vectors, mask = normal(*lead, H, L, width), right_padding(lead, L) if masked else None
+    D = function(vectors, mask)
+    assert D.shape == () and D.dtype == torch.float64
+    assert D.item() == pytest.approx(cosine_double_sum(vectors, mask, power=2), abs=1e-9)
+
+
+@both_squares
+def test_squared_cosines_are_best_for_orthogonal_heads_and_not_for_cancelling_ones(function):
+    orthogonal = torch.eye(4, dtype=torch.float64).unsqueeze(1)  # [H, L=1, d_k]
+    cancelling = torch.tensor([[1.0], [1.0], [-1.0], [-1.0]]).double().expand(4, 4).unsqueeze(1)
+    assert function(orthogonal).item() == pytest.approx(-1 / 4)
+    assert function(cancelling).item() == pytest.approx(-1.0)
+    assert output_disagreement(cancelling).item() == pytest.approx(0.0)
+
+
+@both_squares
+def test_squared_cosines_gradcheck_and_precision(function):
+    heads = normal(2, 4, 3, 2).requires_grad_()
+    assert torch.autograd.gradcheck(function, heads)
+    for hard in HARD.values():
+        x = hard().requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            D = function(x)
+        (slope,) = torch.autograd.grad(D, x)
+        assert D.dtype == torch.float32 and slope.isfinite().all()
+        assert D.item() == pytest.approx(cosine_double_sum(x.detach().double(), power=2), abs=1e-5)
+
+
 @both_reductions
 @masked_or_not
 @every_shape
 def test_li2018_footnote2_squared_position(lead, H, L, width, masked, reduce):
-    """+1/H² Σ_i Σ_j |A^i - A^j|², the sum over the cells of valid queries, per valid query or per sentence."""
+    """+1/H² Σ_i Σ_j |A^i - A^j|², the sum over the cells of valid queries, per valid query or per
+    sentence."""
     weights, mask = attention(*lead, H, L, width), right_padding(lead, L) if masked else None
     D = squared_position_disagreement(weights, mask, reduce)
     assert D.shape == () and D.dtype == torch.float64
@@ -77,38 +136,53 @@ def test_li2018_footnote2_squared_position(lead, H, L, width, masked, reduce):
 
 @pytest.mark.parametrize("H", [1, 2, 8])
 def test_squared_position_runs_from_heads_alike_to_heads_apart(H):
-    alike, apart = attention(1, 1, 3, 8).expand(1, H, 3, 8), torch.eye(8, dtype=torch.float64)[:H].view(1, H, 1, 8)
+    alike, apart = (
+        attention(1, 1, 3, 8).expand(1, H, 3, 8),
+        torch.eye(8, dtype=torch.float64)[:H].view(1, H, 1, 8),
+    )
     assert squared_position_disagreement(alike).item() == pytest.approx(0, abs=1e-15)
     assert squared_position_disagreement(apart).item() == pytest.approx(2 - 2 / H)
 
 
 def test_squared_position_gradcheck_and_unknown_reduction():
     logits, mask = normal(2, 3, 4, 5).requires_grad_(), right_padding((2,), 4)
-    assert torch.autograd.gradcheck(lambda x: squared_position_disagreement(x.softmax(-1), mask), logits)
+    assert torch.autograd.gradcheck(
+        lambda x: squared_position_disagreement(x.softmax(-1), mask), logits
+    )
     with pytest.raises(ValueError, match="reduce='max'"):
         squared_position_disagreement(logits.softmax(-1), mask, "max")
 
 
 def test_position_reduces_by_mean_unless_told():
     weights, mask = attention(2, 3, 4, 5), right_padding((2,), 4)
-    assert position_disagreement(weights, mask).item() == position_disagreement(weights, mask, reduce="mean").item()
+    assert (
+        position_disagreement(weights, mask).item()
+        == position_disagreement(weights, mask, reduce="mean").item()
+    )
 
 
 def test_position_sum_is_mean_times_queries_per_sentence():
-    weights, mask = attention(2, 3, 4, 5), torch.tensor([[True, True, True, True], [True, False, False, False]])
-    per_query, per_sentence = (position_disagreement(weights, mask, reduce) for reduce in ("mean", "sum"))
-    assert per_sentence.item() == pytest.approx(per_query.item() * 5 / 2)     # 5 valid queries in 2 sentences
+    weights, mask = (
+        attention(2, 3, 4, 5),
+        torch.tensor([[True, True, True, True], [True, False, False, False]]),
+    )
+    per_query, per_sentence = (
+        position_disagreement(weights, mask, reduce) for reduce in ("mean", "sum")
+    )
+    # 5 valid queries in 2 sentences
+    assert per_sentence.item() == pytest.approx(per_query.item() * 5 / 2)
 
 
 @both_cosines
 def test_a_position_counts_the_same_in_a_short_and_in_a_long_sentence(function):
-    same = torch.ones(1, 2, 4, 3, dtype=torch.float64)              # all cosines 1: D = -1
-    against = same * torch.tensor([1.0, -1.0]).view(2, 1, 1)        # the two heads cancel: D = 0
+    same = torch.ones(1, 2, 4, 3, dtype=torch.float64)  # all cosines 1: D = -1
+    against = same * torch.tensor([1.0, -1.0]).view(2, 1, 1)  # the two heads cancel: D = 0
     mask = torch.tensor([[True] * 4, [True] + [False] * 3])
     assert function(torch.cat([same, against]), mask).item() == pytest.approx(-4 / 5)
 
 
 # Known values
+
 
 @pytest.mark.parametrize("H", [1, 2, 8])
 @both_cosines
@@ -119,8 +193,10 @@ def test_identical_heads_score_minus_1(function, H):
 @pytest.mark.parametrize("H", [1, 2, 8])
 @both_cosines
 def test_orthogonal_heads_score_minus_1_over_H(function, H):
-    basis = torch.linalg.qr(normal(2, 5, H, H)).Q * (0.1 + torch.rand(2, 5, H, 1, dtype=torch.float64))
-    D = function(basis.transpose(1, 2))                             # [B, H, L, H]
+    basis = torch.linalg.qr(normal(2, 5, H, H)).Q * (
+        0.1 + torch.rand(2, 5, H, 1, dtype=torch.float64)
+    )
+    D = function(basis.transpose(1, 2))  # [B, H, L, H]
     assert D.item() == pytest.approx(-1 / H)
 
 
@@ -132,9 +208,10 @@ def test_li2018_table4_baseline_is_the_score_of_8_orthogonal_heads(function):
 
 @both_cosines
 def test_heads_that_cancel_score_0(function):
-    pair = normal(2, 1, 5, 4) * torch.tensor([1.0, -3.0]).view(2, 1, 1)     # lengths do not count
+    pair = normal(2, 1, 5, 4) * torch.tensor([1.0, -3.0]).view(2, 1, 1)  # lengths do not count
     angles = torch.arange(3, dtype=torch.float64) * 2 * math.pi / 3
-    star = torch.stack([angles.cos(), angles.sin()], -1).view(3, 1, 2)      # three directions, 120 degrees apart
+    # three directions, 120 degrees apart
+    star = torch.stack([angles.cos(), angles.sin()], -1).view(3, 1, 2)
     for heads in (pair, star):
         assert function(heads).item() == pytest.approx(0, abs=1e-9)
 
@@ -143,7 +220,7 @@ def test_heads_that_cancel_score_0(function):
 def test_a_zero_vector_has_cosine_0_with_everything(function):
     heads = torch.ones(4, 1, 3, dtype=torch.float64)
     heads[3] = 0
-    assert function(heads).item() == pytest.approx(-9 / 16)         # 3 x 3 of the 4 x 4 pairs agree
+    assert function(heads).item() == pytest.approx(-9 / 16)  # 3 x 3 of the 4 x 4 pairs agree
     assert function(torch.zeros(2, 4, 3, 5)).item() == 0
 
 
@@ -157,15 +234,20 @@ def test_lengths_do_not_count(function, size):
 
 @pytest.mark.parametrize("H", [1, 2, 8])
 def test_identical_one_hot_rows_score_minus_1_per_query(H):
-    one_hot = torch.eye(5, dtype=torch.float64)[torch.tensor([[0, 3, 3], [4, 1, 2]])]     # [B, L_q, L_k]
+    one_hot = torch.eye(5, dtype=torch.float64)[
+        torch.tensor([[0, 3, 3], [4, 1, 2]])
+    ]  # [B, L_q, L_k]
     weights = one_hot.unsqueeze(1).expand(2, H, 3, 5)
     assert position_disagreement(weights).item() == pytest.approx(-1)
-    assert position_disagreement(weights, reduce="sum").item() == pytest.approx(-3)       # three queries a sentence
+    # three queries a sentence
+    assert position_disagreement(weights, reduce="sum").item() == pytest.approx(-3)
 
 
 @pytest.mark.parametrize("H", [1, 2, 8])
 def test_one_hot_rows_at_different_positions_score_minus_1_over_H(H):
-    weights = torch.stack([torch.eye(H, dtype=torch.float64).roll(shift, 1) for shift in range(3)], 1)    # [H, 3, H]
+    weights = torch.stack(
+        [torch.eye(H, dtype=torch.float64).roll(shift, 1) for shift in range(3)], 1
+    )  # [H, 3, H]
     assert position_disagreement(weights).item() == pytest.approx(-1 / H)
 
 
@@ -179,25 +261,39 @@ def test_uniform_rows_score_minus_1_over_their_length():
 def test_scores_lie_between_minus_1_and_0(trial):
     torch.manual_seed(trial)
     heads = normal(2, 3, 4, 2) + trial
-    for D in (subspace_disagreement(heads), output_disagreement(heads), position_disagreement(heads.softmax(-1))):
+    for D in (
+        subspace_disagreement(heads),
+        output_disagreement(heads),
+        position_disagreement(heads.softmax(-1)),
+    ):
         assert -1 <= D.item() <= 0
 
 
 def test_the_order_of_heads_and_of_sentences_does_not_count():
     heads, weights, mask = normal(3, 4, 5, 2), attention(3, 4, 5, 6), right_padding((3,), 5)
     sentence, head = torch.tensor([2, 0, 1]), torch.tensor([3, 1, 0, 2])
-    for function, x in ((subspace_disagreement, heads), (output_disagreement, heads), (position_disagreement, weights)):
-        assert function(x[sentence][:, head], mask[sentence]).item() == pytest.approx(function(x, mask).item())
+    for function, x in (
+        (subspace_disagreement, heads),
+        (output_disagreement, heads),
+        (position_disagreement, weights),
+    ):
+        assert function(x[sentence][:, head], mask[sentence]).item() == pytest.approx(
+            function(x, mask).item()
+        )
 
 
 # Masks
 
+
 @pytest.mark.parametrize("garbage", [1.0, -1e4, 1e15])
 def test_padded_positions_change_nothing(garbage):
-    mask = right_padding((3,), 4)                                   # [B, L]
+    mask = right_padding((3,), 4)  # [B, L]
     hidden = ~mask[:, None, :, None]
-    for function, x in ((subspace_disagreement, normal(3, 2, 4, 5)), (output_disagreement, normal(3, 2, 4, 5)),
-                        (position_disagreement, attention(3, 2, 4, 5))):
+    for function, x in (
+        (subspace_disagreement, normal(3, 2, 4, 5)),
+        (output_disagreement, normal(3, 2, 4, 5)),
+        (position_disagreement, attention(3, 2, 4, 5)),
+    ):
         x.requires_grad_()
         other = torch.where(hidden, garbage * torch.rand_like(x), x).detach().requires_grad_()
         D, D_other = function(x, mask), function(other, mask)
@@ -205,13 +301,20 @@ def test_padded_positions_change_nothing(garbage):
         (slope,), (slope_other,) = torch.autograd.grad(D, x), torch.autograd.grad(D_other, other)
         assert torch.equal(slope_other, slope)
         assert not slope.masked_select(hidden).any()
-    assert position_disagreement(x, mask, "sum").item() == position_disagreement(other, mask, "sum").item()
+    assert (
+        position_disagreement(x, mask, "sum").item()
+        == position_disagreement(other, mask, "sum").item()
+    )
 
 
 def test_a_mask_is_the_same_as_cutting_the_padding_off():
     heads, weights, mask = normal(2, 3, 5, 4), attention(2, 3, 5, 6), torch.arange(5) < 3
     mask = mask.expand(2, 5)
-    for function, x in ((subspace_disagreement, heads), (output_disagreement, heads), (position_disagreement, weights)):
+    for function, x in (
+        (subspace_disagreement, heads),
+        (output_disagreement, heads),
+        (position_disagreement, weights),
+    ):
         assert function(x, mask).item() == pytest.approx(function(x[:, :, :3]).item())
     cut = position_disagreement(weights[:, :, :3], reduce="sum").item()
     assert position_disagreement(weights, mask, "sum").item() == pytest.approx(cut)
@@ -229,6 +332,7 @@ def test_an_unknown_reduction_is_an_error():
 
 
 # Gradients
+
 
 @masked_or_not
 @both_cosines
@@ -248,7 +352,7 @@ def test_gradcheck_position(masked, reduce):
 
 @both_cosines
 def test_a_step_uphill_makes_the_heads_disagree_more(function):
-    heads = (1 + 0.1 * normal(2, 4, 3, 8)).requires_grad_()         # almost identical heads
+    heads = (1 + 0.1 * normal(2, 4, 3, 8)).requires_grad_()  # almost identical heads
     D = function(heads)
     (slope,) = torch.autograd.grad(D, heads)
     assert function(heads + slope).item() > D.item()
@@ -260,7 +364,9 @@ HARD = {
     "identical": lambda: torch.ones(2, 4, 3, 5),
     "one head": lambda: torch.randn(2, 1, 3, 5),
     "zeros": lambda: torch.zeros(2, 4, 3, 5),
-    "a zero head": lambda: torch.randn(2, 4, 3, 5) * torch.tensor([1.0, 0.0, 1.0, 1.0]).view(4, 1, 1),
+    "a zero head": lambda: (
+        torch.randn(2, 4, 3, 5) * torch.tensor([1.0, 0.0, 1.0, 1.0]).view(4, 1, 1)
+    ),
     "1e-4": lambda: 1e-4 * torch.randn(2, 4, 3, 5),
     "1e4": lambda: 1e4 * torch.randn(2, 4, 3, 5),
 }
@@ -287,7 +393,9 @@ def test_hard_inputs_stay_finite_position(size, amp, reduce):
         D = position_disagreement(weights, reduce=reduce)
     (slope,) = torch.autograd.grad(D, weights)
     assert D.isfinite() and slope.isfinite().all()
-    assert D.item() == pytest.approx(position_double_sum(weights.detach().double(), reduce=reduce), rel=1e-5)
+    assert D.item() == pytest.approx(
+        position_double_sum(weights.detach().double(), reduce=reduce), rel=1e-5
+    )
 
 
 ALL = {**COSINES, "position": position_disagreement}
@@ -320,6 +428,6 @@ def test_what_dropout_leaves_of_a_head_has_a_finite_gradient(size):
     outputs[:, 1] *= size
     outputs.requires_grad_()
     for D in (subspace_disagreement(outputs), output_disagreement(outputs)):
-        gradient, = torch.autograd.grad(D, outputs)
+        (gradient,) = torch.autograd.grad(D, outputs)
         assert D.isfinite() and gradient.isfinite().all()
         assert gradient.norm().isfinite()

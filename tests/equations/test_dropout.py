@@ -1,16 +1,17 @@
 """Where dropout acts, at what rate and when: the model against torch.nn.Transformer, site by site.
 
-Chance is taken out: F.dropout becomes a fixed pattern, another one for every shape, that acts only in
-training and at the one rate of the configuration. A site that is missing, added, moved, doubled or has
-another rate changes the result.
+Chance is taken out: F.dropout becomes a fixed pattern, another one for every shape, that acts only
+in training and at the one rate of the configuration. A site that is missing, added, moved, doubled
+or has another rate changes the result.
 """
+
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
-
 from test_transformer import batch, build, close, sinusoids, torch_transformer
+
 from transformer import Embedding
 
 RATE = 0.3
@@ -47,6 +48,7 @@ def no_chance(monkeypatch):
     def dropout(x, p=0.5, training=True, inplace=False):
         calls.append((p, training))
         return fixed_dropout(x, p, training)
+
     monkeypatch.setattr(F, "dropout", dropout)
     monkeypatch.setattr(F, "scaled_dot_product_attention", plain_attention)
     return calls
@@ -67,8 +69,13 @@ def torchs(theirs, model, source, target):
         elif isinstance(module, torch.nn.MultiheadAttention):
             module.dropout = RATE
     causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
-    states = theirs(embedded(model.source_embedding, source), embedded(model.target_embedding, target),
-                    tgt_mask=causal, src_key_padding_mask=source == 0, memory_key_padding_mask=source == 0)
+    states = theirs(
+        embedded(model.source_embedding, source),
+        embedded(model.target_embedding, target),
+        tgt_mask=causal,
+        src_key_padding_mask=source == 0,
+        memory_key_padding_mask=source == 0,
+    )
     return states @ model.output.weight.T
 
 
@@ -82,7 +89,8 @@ def test_dropout_acts_where_torch_has_it(norm, need_weights, no_chance):
     asked = list(no_chance)
     want = torchs(torch_transformer(model), model, source, target)
     assert close(logits[target != 0], want[target != 0])
-    # 2 embeddings; per layer 3 in the encoder, 4 in the decoder, and the attention weights where written out
+    # 2 embeddings; per layer 3 in the encoder, 4 in the decoder, and the attention weights where
+    # written out
     assert asked == [(RATE, True)] * (2 + 2 * (3 + 4) + need_weights * 2 * (1 + 2))
 
 
@@ -105,7 +113,7 @@ def test_aggregations_and_capsule_attention_drop_no_more_and_no_less(agg, no_cha
     model = build(agg=agg, dropout=RATE, **places).train()
     source, target = batch()
     _, heads = model(source, target)
-    assert no_chance == [(RATE, True)] * (2 + 2 * (3 + 4) + 2 * 2)       # cross-attention is fused
+    assert no_chance == [(RATE, True)] * (2 + 2 * (3 + 4) + 2 * 2)  # cross-attention is fused
     for component in ("enc", "dec"):
         for layer in heads[component]:
             dropped = layer.weights * pattern(layer.weights)

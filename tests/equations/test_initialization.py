@@ -1,13 +1,14 @@
 """How every weight starts, in numbers, and the defaults of a configuration."""
+
 import math
 from dataclasses import asdict
 
 import pytest
 import torch
+from test_transformer import flags
 from torch import nn
 
 from capsule_aggregation import pose_columns
-from test_transformer import flags
 from transformer import Transformer, TransformerConfig
 
 D, H, D_FF, V = 64, 4, 160, 400
@@ -25,19 +26,23 @@ def by_name(config):
     q = pose_columns(D_K, D // H)
     votes = {"gu-dynamic": xavier(D_K, D // H), "gu-em": xavier(D_K // q, D // H // q)}
     return {
-        "embedding.weight": (1, ("normal", D ** -0.5)),
+        "embedding.weight": (1, ("normal", D**-0.5)),
         "output.weight": (1, xavier(D, D)),
-        "in_proj.weight": (3, xavier(D, D)),                                 # W^Q, W^K, W^V
+        "in_proj.weight": (3, xavier(D, D)),  # W^Q, W^K, W^V
         "hidden.weight": (1, xavier(D, D)),
-        "votes.weight": (H, xavier(D, D)),                                   # W_h of every head
-        "aggregation.weight": (1, votes.get(config.agg)),                                    # W_ij of Gu
+        "votes.weight": (H, xavier(D, D)),  # W_h of every head
+        "aggregation.weight": (1, votes.get(config.agg)),  # W_ij of Gu
         "aggregation.ffn.0.weight": (1, xavier(D, D)),
         "aggregation.ffn.2.weight": (1, xavier(D, D)),
-        "ffn.0.weight": (1, xavier(D, D_FF)), "ffn.3.weight": (1, xavier(D_FF, D)),
-        "norm.weight": (1, ("constant", 1.0)), "norm1.weight": (1, ("constant", 1.0)),
-        "norm2.weight": (1, ("constant", 1.0)), "norm3.weight": (1, ("constant", 1.0)),
+        "ffn.0.weight": (1, xavier(D, D_FF)),
+        "ffn.3.weight": (1, xavier(D_FF, D)),
+        "norm.weight": (1, ("constant", 1.0)),
+        "norm1.weight": (1, ("constant", 1.0)),
+        "norm2.weight": (1, ("constant", 1.0)),
+        "norm3.weight": (1, ("constant", 1.0)),
         "bias": (1, ("constant", 0.0)),
-        "beta_a": (1, ("constant", 0.0)), "beta_mu": (1, ("constant", 0.0)),
+        "beta_a": (1, ("constant", 0.0)),
+        "beta_mu": (1, ("constant", 0.0)),
         "capsule.weight": (1, ("constant", 0.0)),
     }
 
@@ -49,7 +54,7 @@ def check(name, weight, law):
     if kind == "constant":
         assert (weight == size).all(), name
         return
-    assert len(weight.unique()) > 0.99 * weight.numel(), name                # in float32 a few meet
+    assert len(weight.unique()) > 0.99 * weight.numel(), name  # in float32 a few meet
     largest, spread = weight.abs().max().item(), weight.square().mean().sqrt().item()
     assert abs(weight.mean().item()) < 5 * size / math.sqrt(weight.numel()), name
     if kind == "uniform":
@@ -64,10 +69,12 @@ def check(name, weight, law):
 @pytest.mark.parametrize("agg", ["linear", "dynamic", "em", "gu-dynamic", "gu-em"])
 def test_every_weight_starts_as_it_should(agg, tie):
     places = None if agg == "linear" else EVERYWHERE
-    config = TransformerConfig(V, D, H, 2, D_FF, tie=tie, agg=agg, agg_at=places, capsule_attention=("enc", "dec"))
+    config = TransformerConfig(
+        V, D, H, 2, D_FF, tie=tie, agg=agg, agg_at=places, capsule_attention=("enc", "dec")
+    )
     model, table = Transformer(config), by_name(config)
     if tie == "none":
-        check("output.weight", model.output.weight, ("normal", D ** -0.5))
+        check("output.weight", model.output.weight, ("normal", D**-0.5))
     for name, parameter in model.named_parameters():
         if name == "output.weight":
             continue
@@ -98,10 +105,25 @@ def test_the_same_seed_draws_the_same_model():
     assert torch.equal(models[0], models[1]) and not torch.equal(models[0], models[2])
 
 
-DEFAULTS = dict(d_model=512, heads=8, layers=6, d_ff=2048, dropout=0.1, norm="pre", tie="all", iterations=3,
-                agg="linear", capsules=None, agg_at=None, reg=(), reg_at=None, reg_weight=1.0, capsule_attention=(),
-                capsule_parts=("vertical", "horizontal"))
-SIZES = ("d_model", "heads", "layers", "d_ff")                   # by --arch: in test_transformer.py
+DEFAULTS = dict(
+    d_model=512,
+    heads=8,
+    layers=6,
+    d_ff=2048,
+    dropout=0.1,
+    norm="pre",
+    tie="all",
+    iterations=3,
+    agg="linear",
+    capsules=None,
+    agg_at=None,
+    reg=(),
+    reg_at=None,
+    reg_weight=1.0,
+    capsule_attention=(),
+    capsule_parts=("vertical", "horizontal"),
+)
+SIZES = ("d_model", "heads", "layers", "d_ff")  # by --arch: in test_transformer.py
 
 
 def test_defaults_of_a_configuration():

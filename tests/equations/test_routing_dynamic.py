@@ -1,18 +1,26 @@
-"""Tests of routing_dynamic.py: Li et al. 2019 Alg. 1 and Eq. 7-8, Gu et al. 2019 Eq. 8-11, Duan et al. 2020 Alg. 1."""
+"""Tests of routing_dynamic.py: Li et al. 2019 Alg. 1 and Eq. 7-8, Gu et al. 2019 Eq. 8-11, Duan et
+al. 2020 Alg. 1."""
+
 import math
 from itertools import pairwise
 
+import by_hand
 import pytest
 import torch
 from torch import Tensor
 
-import by_hand
 from routing_dynamic import dynamic_routing, squash
 
-SIZES = [(1, 1, 1), (1, 4, 3), (4, 1, 3), (3, 5, 1), (6, 2, 4), (2, 3, 5)]                # M, N, D
+SIZES = [(1, 1, 1), (1, 4, 3), (4, 1, 3), (3, 5, 1), (6, 2, 4), (2, 3, 5)]  # M, N, D
 every_size = pytest.mark.parametrize("M, N, D", SIZES, ids=str)
-ROUTINGS = [((), 1, 1, 1, 3), ((), 3, 5, 1, 1), ((1,), 1, 4, 3, 2), ((2, 3), 4, 1, 3, 3), ((2,), 6, 2, 4, 5),
-            ((2, 3), 2, 3, 5, 2)]                                           # leading dimensions, M, N, D, iterations
+ROUTINGS = [
+    ((), 1, 1, 1, 3),
+    ((), 3, 5, 1, 1),
+    ((1,), 1, 4, 3, 2),
+    ((2, 3), 4, 1, 3, 3),
+    ((2,), 6, 2, 4, 5),
+    ((2, 3), 2, 3, 5, 2),
+]  # leading dimensions, M, N, D, iterations
 every_routing = pytest.mark.parametrize("lead, M, N, D, T", ROUTINGS, ids=str)
 both_kinds = pytest.mark.parametrize("normalize", [True, False], ids=["li2019", "sabour2017"])
 several_iterations = pytest.mark.parametrize("T", [1, 2, 3, 5])
@@ -29,18 +37,23 @@ def assert_by_hand(votes: Tensor, T: int, normalize: bool):
     result = dynamic_routing(votes, T, normalize)
     assert result.capsules.shape == (*lead, N, D)
     assert result.coupling.shape == result.logits.shape == (*lead, M, N)
-    items = [by_hand.dynamic_routing(item, T, normalize) for item in votes.reshape(-1, M, N, D).tolist()]
+    items = [
+        by_hand.dynamic_routing(item, T, normalize) for item in votes.reshape(-1, M, N, D).tolist()
+    ]
     for got, want in zip((result.capsules, result.coupling, result.logits), zip(*items)):
         torch.testing.assert_close(got, votes.new_tensor(want).view(got.shape))
 
 
 # Squashing
 
+
 @pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
 @pytest.mark.parametrize("shape", [(1,), (5,), (3, 4), (2, 3, 1)], ids=str)
 def test_li2019_eq8_li2021_eq11_gu_eq10_duan_eq6(shape, size):
     s = size * normal(*shape)
-    want = s.new_tensor([by_hand.squash(row) for row in s.reshape(-1, shape[-1]).tolist()]).view(shape)
+    want = s.new_tensor([by_hand.squash(row) for row in s.reshape(-1, shape[-1]).tolist()]).view(
+        shape
+    )
     torch.testing.assert_close(squash(s), want, atol=0, rtol=1e-6)
 
 
@@ -54,9 +67,13 @@ def test_squash_keeps_the_direction_and_a_length_below_1():
     s = normal(100, 4) * torch.logspace(-4, 4, 100, dtype=torch.float64).unsqueeze(1)
     lengths, squashed = s.norm(dim=-1), squash(s).norm(dim=-1)
     assert (squashed >= 0).all() and (squashed < 1).all()
-    assert (squashed.argsort() == lengths.argsort()).all()          # longer stays longer
-    torch.testing.assert_close(torch.cosine_similarity(s, squash(s)), torch.ones(100, dtype=torch.float64))
-    assert squash(s.new_tensor([3.0, 4.0])).tolist() == pytest.approx([25 / 26 * 0.6, 25 / 26 * 0.8])
+    assert (squashed.argsort() == lengths.argsort()).all()  # longer stays longer
+    torch.testing.assert_close(
+        torch.cosine_similarity(s, squash(s)), torch.ones(100, dtype=torch.float64)
+    )
+    assert squash(s.new_tensor([3.0, 4.0])).tolist() == pytest.approx(
+        [25 / 26 * 0.6, 25 / 26 * 0.8]
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -65,7 +82,8 @@ def test_squash_of_zero_is_zero_with_a_finite_gradient(dtype):
     assert not squash(s).any()
     (slope,) = torch.autograd.grad(squash(s).sum(), s)
     assert slope.isfinite().all()
-    torch.testing.assert_close(slope, torch.zeros_like(slope), atol=1e-3, rtol=0)     # ‖squash(s)‖ ~ ‖s‖²: flat at 0
+    # ‖squash(s)‖ ~ ‖s‖²: flat at 0
+    torch.testing.assert_close(slope, torch.zeros_like(slope), atol=1e-3, rtol=0)
 
 
 def test_gradcheck_squash():
@@ -75,10 +93,12 @@ def test_gradcheck_squash():
 
 # The equations, one by one, from what the function returns
 
+
 @both_kinds
 @every_size
 def test_li2019_eq7_li2021_eq10_gu_eq8_duan_eq7(M, N, D, normalize):
-    """Ω_n is the squashed Σ_m C_mn V_mn, divided by Σ_m C_mn in Li 2019, with the coupling that is returned."""
+    """Ω_n is the squashed Σ_m C_mn V_mn, divided by Σ_m C_mn in Li 2019, with the coupling that is
+    returned."""
     votes = normal(M, N, D)
     for T in (1, 3):
         result = dynamic_routing(votes, T, normalize)
@@ -90,13 +110,18 @@ def test_li2019_eq7_li2021_eq10_gu_eq8_duan_eq7(M, N, D, normalize):
 @both_kinds
 @every_size
 def test_gu_eq9(M, N, D, normalize):
-    """The coupling is the softmax over the output capsules of the logits so far; at first these are 0."""
+    """The coupling is the softmax over the output capsules of the logits so far; at first these
+    are 0."""
     votes = 3 * normal(M, N, D)
     even = torch.full((M, N), 1 / N, dtype=torch.float64)
     torch.testing.assert_close(dynamic_routing(votes, 1, normalize).coupling, even)
     for T in (1, 2, 4):
-        want = [by_hand.softmax(row) for row in dynamic_routing(votes, T, normalize).logits.tolist()]
-        torch.testing.assert_close(dynamic_routing(votes, T + 1, normalize).coupling, votes.new_tensor(want))
+        want = [
+            by_hand.softmax(row) for row in dynamic_routing(votes, T, normalize).logits.tolist()
+        ]
+        torch.testing.assert_close(
+            dynamic_routing(votes, T + 1, normalize).coupling, votes.new_tensor(want)
+        )
 
 
 @both_kinds
@@ -107,13 +132,19 @@ def test_gu_eq11(M, N, D, normalize):
     before = torch.zeros(M, N, dtype=torch.float64)
     for T in (1, 2, 3, 4):
         result = dynamic_routing(votes, T, normalize)
-        added = [[sum(a * b for a, b in zip(votes[m, n].tolist(), result.capsules[n].tolist())) for n in range(N)]
-                 for m in range(M)]
+        added = [
+            [
+                sum(a * b for a, b in zip(votes[m, n].tolist(), result.capsules[n].tolist()))
+                for n in range(N)
+            ]
+            for m in range(M)
+        ]
         torch.testing.assert_close(result.logits - before, votes.new_tensor(added))
         before = result.logits
 
 
 # The algorithms
+
 
 @every_routing
 def test_li2019_alg1_li2021_alg1(lead, M, N, D, T):
@@ -132,7 +163,9 @@ def test_wrong_iterations_are_an_error():
 
 def test_three_iterations_with_the_division_are_the_default():
     votes = normal(2, 4, 3, 5)
-    for got, want in zip(dynamic_routing(votes), dynamic_routing(votes, iterations=3, normalize=True)):
+    for got, want in zip(
+        dynamic_routing(votes), dynamic_routing(votes, iterations=3, normalize=True)
+    ):
         assert torch.equal(got, want)
 
 
@@ -147,19 +180,26 @@ def test_coupling_rows_sum_to_1(lead, M, N, D, T, normalize):
 
 # Masks
 
-EXISTS = torch.tensor([[True, True, True, True], [True, True, False, False], [False, True, False, True],
-                       [False, False, False, True]])                                      # [B, N]
+EXISTS = torch.tensor(
+    [
+        [True, True, True, True],
+        [True, True, False, False],
+        [False, True, False, True],
+        [False, False, False, True],
+    ]
+)  # [B, N]
 
 
 @pytest.mark.parametrize("garbage", [0.0, 1.0, -1e4, 1e15])
 @both_kinds
 @several_iterations
 def test_masked_output_capsules_behave_as_if_they_did_not_exist(T, normalize, garbage):
-    votes = normal(4, 3, 4, 5)                                      # [B, M, N, D]
+    votes = normal(4, 3, 4, 5)  # [B, M, N, D]
     votes = torch.where(EXISTS[:, None, :, None], votes, garbage * torch.rand_like(votes))
     result = dynamic_routing(votes, T, normalize, mask=EXISTS)
     assert not result.coupling.masked_select(~EXISTS.unsqueeze(1)).any()
-    assert not result.capsules.masked_select(~EXISTS.unsqueeze(-1)).any()         # the others come out as 0
+    # the others come out as 0
+    assert not result.capsules.masked_select(~EXISTS.unsqueeze(-1)).any()
     assert all(tensor.isfinite().all() for tensor in (result.capsules, result.coupling))
     nobody = dynamic_routing(votes, T, normalize, mask=torch.zeros_like(EXISTS))
     assert not nobody.capsules.any() and not nobody.coupling.any()
@@ -175,7 +215,9 @@ def test_masked_output_capsules_send_no_gradient(normalize):
     votes = normal(4, 3, 4, 5).requires_grad_()
     result = dynamic_routing(votes, 3, normalize, mask=EXISTS)
     exists = EXISTS[:, None, :, None]
-    total = result.capsules.masked_select(EXISTS.unsqueeze(-1)).sum() + result.coupling.square().sum()
+    total = (
+        result.capsules.masked_select(EXISTS.unsqueeze(-1)).sum() + result.coupling.square().sum()
+    )
     (slope,) = torch.autograd.grad(total, votes)
     assert slope.isfinite().all()
     assert not slope.masked_select(~exists).any() and slope.masked_select(exists).any()
@@ -191,9 +233,14 @@ def test_a_mask_of_all_true_changes_nothing(normalize):
 
 # Order and ties
 
+
 @both_kinds
 def test_permuting_capsules_permutes_coupling_rows_and_columns(normalize):
-    votes, parts, wholes = normal(2, 5, 3, 4), torch.tensor([3, 0, 4, 1, 2]), torch.tensor([2, 0, 1])
+    votes, parts, wholes = (
+        normal(2, 5, 3, 4),
+        torch.tensor([3, 0, 4, 1, 2]),
+        torch.tensor([2, 0, 1]),
+    )
     result = dynamic_routing(votes, 3, normalize)
     permuted = dynamic_routing(votes[:, parts][:, :, wholes], 3, normalize)
     torch.testing.assert_close(permuted.coupling, result.coupling[:, parts][..., wholes])
@@ -220,16 +267,22 @@ def test_one_input_capsule_with_the_division_is_squashed_whole(T, size):
 
 # Convergence on planted inputs
 
-def planted(assignment: list, N: int, noise: float) -> Tensor:
-    """Votes [M, N, 1 + M]: the parts m of whole n agree on its pose, every other vote on n goes a way of its own.
 
-    Without noise these ways are orthogonal to the pose and to each other, so a vote's agreement with the output
-    capsule grows with the coupling of all its like: the members' logits rise faster at every iteration.
+def planted(assignment: list, N: int, noise: float) -> Tensor:
+    """Votes [M, N, 1 + M]: the parts m of whole n agree on its pose, every other vote on n goes a
+    way of its own.
+
+    Without noise these ways are orthogonal to the pose and to each other, so a vote's agreement
+    with the output capsule grows with the coupling of all its like: the members' logits rise
+    faster at every iteration.
     """
     M = len(assignment)
     ways = 3 * torch.eye(1 + M, dtype=torch.float64)
-    votes = [[ways[0] if whole == n else ways[1 + m] for n in range(N)] for m, whole in enumerate(assignment)]
-    votes = torch.stack([torch.stack(row) for row in votes])        # [M, N, 1 + M]
+    votes = [
+        [ways[0] if whole == n else ways[1 + m] for n in range(N)]
+        for m, whole in enumerate(assignment)
+    ]
+    votes = torch.stack([torch.stack(row) for row in votes])  # [M, N, 1 + M]
     return votes + noise * normal(*votes.shape)
 
 
@@ -239,7 +292,9 @@ PLANTS = [([0, 0, 1, 1], 2), ([0, 1, 2, 0, 1, 2], 3), ([1, 1, 1, 0, 0, 0, 0, 0],
 @both_kinds
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("assignment, N", PLANTS, ids=str)
-def test_more_iterations_sharpen_the_coupling_towards_the_planted_parts(assignment, N, noise, normalize):
+def test_more_iterations_sharpen_the_coupling_towards_the_planted_parts(
+    assignment, N, noise, normalize
+):
     votes, whole = planted(assignment, N, noise), torch.tensor(assignment)
     entropies, agreements, members = [], [], []
     for T in (1, 2, 3, 5, 8, 30):
@@ -254,21 +309,27 @@ def test_more_iterations_sharpen_the_coupling_towards_the_planted_parts(assignme
     assert all(later > earlier for earlier, later in pairwise(agreements))
     assert all(later > earlier for earlier, later in pairwise(members)) and members[-1] > 0.99
     pose = torch.nn.functional.one_hot(torch.tensor(0), votes.shape[-1]).double()
-    assert (result.capsules @ pose > 0.8).all()                     # every output capsule is its whole's pose, squashed
+    # every output capsule is its whole's pose, squashed
+    assert (result.capsules @ pose > 0.8).all()
 
 
 # Gradients, hard inputs, precision
+
 
 @pytest.mark.parametrize("mask", [None, EXISTS[1:3, :3]], ids=["all", "masked"])
 @both_kinds
 @pytest.mark.parametrize("T", [1, 3])
 def test_gradcheck_dynamic_routing(T, normalize, mask):
     votes = normal(2, 4, 3, 2).requires_grad_()
-    assert torch.autograd.gradcheck(lambda v: tuple(dynamic_routing(v, T, normalize, mask))[:2], votes)
+    assert torch.autograd.gradcheck(
+        lambda v: tuple(dynamic_routing(v, T, normalize, mask))[:2], votes
+    )
 
 
 def test_gradcheck_logits():
-    assert torch.autograd.gradcheck(lambda v: dynamic_routing(v).logits, normal(3, 4, 2).requires_grad_())
+    assert torch.autograd.gradcheck(
+        lambda v: dynamic_routing(v).logits, normal(3, 4, 2).requires_grad_()
+    )
 
 
 @both_kinds
@@ -277,10 +338,12 @@ def test_hard_inputs_stay_finite(hard_votes, precision, normalize):
         result = dynamic_routing(hard_votes, 3, normalize)
     for tensor in result:
         assert tensor.dtype == torch.float32 and tensor.isfinite().all()
-        (slope,) = torch.autograd.grad((tensor * torch.randn_like(tensor)).sum(), hard_votes, retain_graph=True)
+        (slope,) = torch.autograd.grad(
+            (tensor * torch.randn_like(tensor)).sum(), hard_votes, retain_graph=True
+        )
         assert slope.isfinite().all()
     torch.testing.assert_close(result.coupling.sum(-1), torch.ones_like(result.coupling[..., 0]))
-    assert (result.capsules.norm(dim=-1) <= 1 + 1e-6).all()         # in float32 1 - 1e-8 is 1
+    assert (result.capsules.norm(dim=-1) <= 1 + 1e-6).all()  # in float32 1 - 1e-8 is 1
 
 
 @both_kinds

@@ -1,20 +1,31 @@
-"""Tests of routing_em.py: Li et al. 2019 Alg. 2 and Eq. 9-12 (Li et al. 2021 Eq. 12-15), Gu et al. 2019 Eq. 12-15.
+"""Tests of routing_em.py: Li et al. 2019 Alg. 2 and Eq. 9-12 (Li et al. 2021 Eq. 12-15), Gu et al.
+2019 Eq. 12-15.
 
-Where lambda comes from: both papers write "lambda" and name Hinton et al. 2018, whose value in iteration t is
-0.01 (1 - 0.95^(t+1)); the code that Li et al. released lets it rise from 1 to 3 instead.
+Where lambda comes from: both papers write "lambda" and name Hinton et al. 2018, whose value in
+iteration t is 0.01 (1 - 0.95^(t+1)); the code that Li et al. released lets it rise from 1 to 3
+instead.
 """
+
 import itertools
 import math
 from itertools import pairwise
 
+import em_by_hand
 import pytest
 import torch
 from torch import Tensor
 
-import em_by_hand
-from routing_em import DENSITIES, GRADIENTS, SCHEDULES, e_step, em_routing, inverse_temperature, m_step
+from routing_em import (
+    DENSITIES,
+    GRADIENTS,
+    SCHEDULES,
+    e_step,
+    em_routing,
+    inverse_temperature,
+    m_step,
+)
 
-SIZES = [(1, 1, 1), (1, 4, 3), (4, 1, 3), (3, 5, 1), (2, 3, 4)]              # M, N, D
+SIZES = [(1, 1, 1), (1, 4, 3), (4, 1, 3), (3, 5, 1), (2, 3, 4)]  # M, N, D
 every_size = pytest.mark.parametrize("M, N, D", SIZES, ids=str)
 with_and_without = pytest.mark.parametrize("active", [True, False], ids=["activations", "none"])
 every_density = pytest.mark.parametrize("density", DENSITIES)
@@ -38,6 +49,7 @@ def random_coupling(M: int, N: int) -> Tensor:
 
 
 # The equations, one by one
+
 
 @with_and_without
 @every_size
@@ -75,41 +87,62 @@ def test_li2019_activation_gu_eq13(M, N, D, lambda_t):
     votes, C, (beta_a, beta_mu) = normal(M, N, D), random_coupling(M, N), betas(N)
     _, _, log_A = m_step(votes, C.log(), beta_a, beta_mu, lambda_t)
     S, _, sigma = em_by_hand.m_step(votes, C)
-    torch.testing.assert_close(log_A.exp(), em_by_hand.activations(S, sigma, beta_a, beta_mu, lambda_t))
+    torch.testing.assert_close(
+        log_A.exp(), em_by_hand.activations(S, sigma, beta_a, beta_mu, lambda_t)
+    )
 
 
 @every_density
 @every_size
 def test_li2019_eq12_li2021_eq15_gu_eq15_coupling(M, N, D, density):
     """The activations weigh the densities."""
-    votes, mu, sigma, A = normal(M, N, D), normal(N, D), normal(N, D).exp(), torch.rand(N, dtype=torch.float64)
+    votes, mu, sigma, A = (
+        normal(M, N, D),
+        normal(N, D),
+        normal(N, D).exp(),
+        torch.rand(N, dtype=torch.float64),
+    )
     C = e_step(votes, mu, sigma.log(), A.log(), density).exp()
     torch.testing.assert_close(C, em_by_hand.e_step(votes, mu, sigma, A, density))
 
 
 def test_li2019_density_gu_eq14():
-    """Two capsules, one part's density ratio worked out by hand: mu = 1, 3 and sigma = 1, 3 in every dimension."""
+    """Two capsules, one part's density ratio worked out by hand: mu = 1, 3 and sigma = 1, 3 in
+    every dimension."""
     votes = torch.tensor([[[0.0], [0.0]], [[2.0], [6.0]]], dtype=torch.float64)
     P = [math.exp(-0.5) / math.sqrt(2 * math.pi), math.exp(-0.5) / math.sqrt(2 * math.pi * 9)]
-    want = votes.new_tensor([[P[0] / sum(P), P[1] / sum(P)]] * 2)                         # 3/4, 1/4
-    for density in DENSITIES:                                                             # D = 1: the same
+    want = votes.new_tensor([[P[0] / sum(P), P[1] / sum(P)]] * 2)  # 3/4, 1/4
+    for density in DENSITIES:  # D = 1: the same
         torch.testing.assert_close(em_routing(votes, iterations=1, density=density).coupling, want)
-    two = votes.expand(2, 2, 2).contiguous()                                              # D = 2
-    torch.testing.assert_close(em_routing(two, iterations=1).coupling, votes.new_tensor([[0.9, 0.1]] * 2))
+    two = votes.expand(2, 2, 2).contiguous()  # D = 2
+    torch.testing.assert_close(
+        em_routing(two, iterations=1).coupling, votes.new_tensor([[0.9, 0.1]] * 2)
+    )
     torch.testing.assert_close(em_routing(two, iterations=1, density="sum").coupling, want)
 
 
-@pytest.mark.parametrize("schedule, T, want", [
-    ("hinton", 1, [0.0005]), ("hinton", 3, [0.0005, 0.000975, 0.00142625]),
-    ("released", 1, [1]), ("released", 2, [1, 2]), ("released", 3, [1, 2, 3]),
-    ("released", 5, [1, 1.5, 2, 2.5, 3])], ids=str)
+@pytest.mark.parametrize(
+    "schedule, T, want",
+    [
+        ("hinton", 1, [0.0005]),
+        ("hinton", 3, [0.0005, 0.000975, 0.00142625]),
+        ("released", 1, [1]),
+        ("released", 2, [1, 2]),
+        ("released", 3, [1, 2, 3]),
+        ("released", 5, [1, 1.5, 2, 2.5, 3]),
+    ],
+    ids=str,
+)
 def test_schedules_of_lambda(schedule, T, want):
     assert [inverse_temperature(t, T, schedule) for t in range(T)] == pytest.approx(want, rel=1e-12)
 
 
-@pytest.mark.parametrize("schedule, T", [("hinton", 1), ("hinton", 3), ("released", 2), ("released", 4)])
+@pytest.mark.parametrize(
+    "schedule, T", [("hinton", 1), ("hinton", 3), ("released", 2), ("released", 4)]
+)
 def test_the_schedule_reaches_the_activations(schedule, T):
-    """Same votes for all n: the densities cancel, C_mn = A_n / sum_k A_k: the routing is a recursion in A alone."""
+    """Same votes for all n: the densities cancel, C_mn = A_n / sum_k A_k: the routing is a
+    recursion in A alone."""
     votes, (beta_a, beta_mu) = normal(5, 1, 2).expand(5, 3, 2), betas(3)
     cost = (votes[:, 0].var(0, correction=0).log() / 2 + (1 + math.log(2 * math.pi)) / 2).sum()
     share = torch.full((3,), 1 / 3, dtype=torch.float64)
@@ -124,7 +157,9 @@ def test_the_schedule_reaches_the_activations(schedule, T):
 
 # The algorithm
 
-CASES = [((2, 3, 2), 3, options) for options in itertools.product(DENSITIES, SCHEDULES, (True, False))]
+CASES = [
+    ((2, 3, 2), 3, options) for options in itertools.product(DENSITIES, SCHEDULES, (True, False))
+]
 CASES += [(size, T, ("product", "hinton", True)) for size in SIZES for T in (1, 2, 5)]
 
 
@@ -132,7 +167,9 @@ CASES += [(size, T, ("product", "hinton", True)) for size in SIZES for T in (1, 
 def test_li2019_alg2_li2021_alg2(size, T, options):
     density, schedule, active = options
     votes, (beta_a, beta_mu) = normal(*size), betas(size[1], active)
-    result = em_routing(votes, beta_a, beta_mu, T, density=density, schedule=schedule, scale_by_activation=False)
+    result = em_routing(
+        votes, beta_a, beta_mu, T, density=density, schedule=schedule, scale_by_activation=False
+    )
     by_hand = em_by_hand.em_routing(votes, beta_a, beta_mu, T, density, schedule)
     for got, want in zip(result, by_hand):
         assert got.shape == want.shape
@@ -153,7 +190,7 @@ def test_leading_dimensions_are_a_batch(lead, active):
 @every_density
 @every_gradient
 def test_li2019_alg2_gradient(gradient, density, active):
-    """"full" differentiates the printed loops; "last" those whose couplings are held constant."""
+    """ "full" differentiates the printed loops; "last" those whose couplings are held constant."""
     votes = normal(4, 3, 2).requires_grad_()
     beta = [b.requires_grad_() for b in betas(3)] if active else [None, None]
     learned = [votes, *(b for b in beta if active)]
@@ -175,7 +212,9 @@ def test_the_gradient_changes_no_result(active):
 
 
 def test_last_keeps_no_graph_of_the_iterations_before():
-    """Its backward pass is that of one M-step: the capsules' graph has as many nodes after 2 iterations as after 9."""
+    """Its backward pass is that of one M-step: the capsules' graph has as many nodes after 2
+    iterations as after 9."""
+
     def nodes(T: int, gradient: str) -> int:
         votes = normal(4, 3, 2).requires_grad_()
         waiting = [em_routing(votes, iterations=T, gradient=gradient).capsules.grad_fn]
@@ -186,6 +225,7 @@ def test_last_keeps_no_graph_of_the_iterations_before():
                 seen.add(node)
                 waiting += [following for following, _ in node.next_functions]
         return len(seen)
+
     assert nodes(2, "last") == nodes(9, "last")
     assert nodes(2, "full") < nodes(9, "full")
 
@@ -203,16 +243,36 @@ def test_start_replaces_the_uniform_coupling():
 
 def test_the_defaults():
     votes, (beta_a, beta_mu) = normal(2, 4, 3, 5), betas(3)
-    want = em_routing(votes, beta_a, beta_mu, iterations=3, scale_by_activation=True, eps=1e-9, density="product",
-                      schedule="hinton", gradient="full", start=None)
+    want = em_routing(
+        votes,
+        beta_a,
+        beta_mu,
+        iterations=3,
+        scale_by_activation=True,
+        eps=1e-9,
+        density="product",
+        schedule="hinton",
+        gradient="full",
+        start=None,
+    )
     for got, expected in zip(em_routing(votes, beta_a, beta_mu), want):
         assert torch.equal(got, expected)
 
 
-@pytest.mark.parametrize("wrong", [{"beta_a": torch.zeros(3)}, {"beta_mu": torch.zeros(3)}, {"iterations": 0},
-                                   {"density": "mean"}, {"schedule": "none"}, {"gradient": "first"}], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"beta_a": torch.zeros(3)},
+        {"beta_mu": torch.zeros(3)},
+        {"iterations": 0},
+        {"density": "mean"},
+        {"schedule": "none"},
+        {"gradient": "first"},
+    ],
+    ids=str,
+)
 def test_wrong_arguments_are_errors(wrong):
-    (name, value), = wrong.items()
+    ((name, value),) = wrong.items()
     if name in ("density", "schedule", "gradient"):
         wrong.update(beta_a=torch.zeros(3).double(), beta_mu=torch.zeros(3).double())
     with pytest.raises(ValueError, match=name.split("_")[0]):
@@ -221,10 +281,13 @@ def test_wrong_arguments_are_errors(wrong):
 
 # Normalization, order and ties
 
+
 @with_and_without
 @every_density
 def test_coupling_rows_sum_to_1_and_activations_lie_between_0_and_1(active, density):
-    result = em_routing(5 * normal(2, 4, 3, 5), *betas(3, active), density=density, schedule="released")
+    result = em_routing(
+        5 * normal(2, 4, 3, 5), *betas(3, active), density=density, schedule="released"
+    )
     torch.testing.assert_close(result.coupling.sum(-1), torch.ones(2, 4, dtype=torch.float64))
     assert (result.coupling >= 0).all()
     assert (result.activations >= 0).all() and (result.activations <= 1).all()
@@ -236,7 +299,9 @@ def test_permuting_capsules_permutes_coupling_rows_and_columns(active):
     votes, beta = normal(2, 5, 3, 4), betas(3, active)
     parts, wholes = torch.tensor([3, 0, 4, 1, 2]), torch.tensor([2, 0, 1])
     result = em_routing(votes, *beta)
-    permuted = em_routing(votes[:, parts][:, :, wholes], *(b[wholes] if active else None for b in beta))
+    permuted = em_routing(
+        votes[:, parts][:, :, wholes], *(b[wholes] if active else None for b in beta)
+    )
     torch.testing.assert_close(permuted.coupling, result.coupling[:, parts][..., wholes])
     torch.testing.assert_close(permuted.activations, result.activations[:, wholes])
     torch.testing.assert_close(permuted.capsules, result.capsules[:, wholes])
@@ -245,7 +310,9 @@ def test_permuting_capsules_permutes_coupling_rows_and_columns(active):
 @with_and_without
 def test_output_capsules_with_the_same_votes_stay_tied(active):
     votes = normal(2, 4, 1, 5).expand(2, 4, 3, 5)
-    result = em_routing(votes, *([torch.ones(3, dtype=torch.float64)] * 2 if active else (None, None)), iterations=5)
+    result = em_routing(
+        votes, *([torch.ones(3, dtype=torch.float64)] * 2 if active else (None, None)), iterations=5
+    )
     torch.testing.assert_close(result.coupling, torch.full((2, 4, 3), 1 / 3, dtype=torch.float64))
     torch.testing.assert_close(result.capsules, result.capsules[:, :1].expand(2, 3, 5))
 
@@ -253,8 +320,9 @@ def test_output_capsules_with_the_same_votes_stay_tied(active):
 @every_density
 @with_and_without
 def test_votes_and_their_negatives_have_the_same_coupling(active, density):
-    """coupling(-V) = coupling(V), to the last bit: only (V - mu)^2 enters, so EM routing cannot tell a vote from its
-    negative. A routing that is to tell them apart needs an f_h before it that is not odd, such as Li's ReLU."""
+    """coupling(-V) = coupling(V), to the last bit: only (V - mu)^2 enters, so EM routing cannot
+    tell a vote from its negative. A routing that is to tell them apart needs an f_h before it that
+    is not odd, such as Li's ReLU."""
     votes, beta = normal(2, 5, 3, 4), betas(3, active)
     here = em_routing(votes, *beta, iterations=4, density=density)
     there = em_routing(-votes, *beta, iterations=4, density=density)
@@ -266,7 +334,8 @@ def test_votes_and_their_negatives_have_the_same_coupling(active, density):
 @pytest.mark.parametrize("dtype, atol", [(torch.float64, 1e-9), (torch.float32, 5e-3)], ids=str)
 @with_and_without
 def test_moving_all_votes_moves_the_means_alone(active, dtype, atol):
-    """Also at a distance of 1,000 spreads in float32, where E[V^2] - mu^2 would have lost the variance."""
+    """Also at a distance of 1,000 spreads in float32, where E[V^2] - mu^2 would have lost the
+    variance."""
     votes, beta = normal(8, 3, 2, dtype=dtype), betas(3, active, dtype)
     here, there = (em_routing(votes + way, *beta, scale_by_activation=False) for way in (0, 1000))
     torch.testing.assert_close(there.coupling, here.coupling, atol=atol, rtol=0)
@@ -276,25 +345,30 @@ def test_moving_all_votes_moves_the_means_alone(active, dtype, atol):
 
 # Convergence on planted inputs
 
+
 def part_whole(assignment: list, N: int, D: int = 4) -> tuple[Tensor, Tensor]:
     """Votes [M, N, D] = pose of part m minus its place in whole n, and the wholes' poses [N, D].
 
-    A part stands at its place in its own whole, so its vote there is that whole's pose up to noise 0.1;
-    its votes on the other wholes lie 3 sqrt(2) off in every dimension.
+    A part stands at its place in its own whole, so its vote there is that whole's pose up to noise
+    0.1; its votes on the other wholes lie 3 sqrt(2) off in every dimension.
     """
     wholes, places = normal(N, D), 3 * normal(len(assignment), N, D)
     parts = torch.stack([wholes[n] + places[m, n] for m, n in enumerate(assignment)])
     return (parts + 0.1 * normal(len(assignment), D)).unsqueeze(1) - places, wholes
 
 
-PLANTED = {"even": ([0, 0, 0, 1, 1, 1], 2), "uneven": ([1, 1, 1, 0, 0, 0, 0, 0], 2), "three": ([0, 1, 2] * 4, 3)}
+PLANTED = {
+    "even": ([0, 0, 0, 1, 1, 1], 2),
+    "uneven": ([1, 1, 1, 0, 0, 0, 0, 0], 2),
+    "three": ([0, 1, 2] * 4, 3),
+}
 
 
 @with_and_without
 @pytest.mark.parametrize("name", PLANTED)
 def test_more_iterations_recover_the_planted_parts(name, active):
-    """Lower entropy, votes nearer to their capsules, members' coupling to 1, capsules at the poses; with activations
-    at beta = 0, where training starts, as without."""
+    """Lower entropy, votes nearer to their capsules, members' coupling to 1, capsules at the
+    poses; with activations at beta = 0, where training starts, as without."""
     assignment, N = PLANTED[name]
     whole = torch.tensor(assignment)
     beta = [torch.zeros(N, dtype=torch.float64)] * 2 if active else [None, None]
@@ -317,8 +391,8 @@ def test_more_iterations_recover_the_planted_parts(name, active):
 
 
 def found(each: int, T: int, draws: int = 40, **options) -> float:
-    """The share of draws in which every one of `each` parts of three wholes couples most to its own whole, at
-    beta = 0; the README's table."""
+    """The share of draws in which every one of `each` parts of three wholes couples most to its
+    own whole, at beta = 0; the README's table."""
     whole, zeros, right = torch.arange(3).repeat(each), torch.zeros(3), 0
     for seed in range(draws):
         torch.manual_seed(seed)
@@ -341,9 +415,10 @@ def test_the_released_schedule_and_the_sum_of_densities_mostly_do_not():
 
 
 def mixture_log_likelihood(V: Tensor, mu: Tensor, sigma: Tensor) -> float:
-    """sum_m log (1/N) sum_n prod_i N(V_mn^i | mu_n^i, sigma_n^i): a part is drawn from one of N equally likely capsules."""
+    """sum_m log (1/N) sum_n prod_i N(V_mn^i | mu_n^i, sigma_n^i): a part is drawn from one of N
+    equally likely capsules."""
     N = len(mu)
-    densities = em_by_hand.normal(V, mu, sigma).prod(-1)                     # [M, N]
+    densities = em_by_hand.normal(V, mu, sigma).prod(-1)  # [M, N]
     return (densities.sum(-1) / N).log().sum().item()
 
 
@@ -364,15 +439,26 @@ def test_without_activations_the_likelihood_of_the_product_does_not_fall(M, N, D
 
 # Gradients, hard inputs, precision
 
+
 @pytest.mark.parametrize("scale", [True, False], ids=["scaled", "means"])
-@pytest.mark.parametrize("density, schedule, active", [("product", "hinton", True), ("product", "released", True),
-                                                       ("sum", "hinton", True), ("sum", "hinton", False)])
+@pytest.mark.parametrize(
+    "density, schedule, active",
+    [
+        ("product", "hinton", True),
+        ("product", "released", True),
+        ("sum", "hinton", True),
+        ("sum", "hinton", False),
+    ],
+)
 def test_gradcheck_em_routing(density, schedule, active, scale):
     votes = normal(2, 5, 3, 2).requires_grad_()
     beta = [b.requires_grad_() for b in betas(3)] if active else []
 
     def route(votes, *beta):
-        return tuple(em_routing(votes, *beta, scale_by_activation=scale, density=density, schedule=schedule))
+        return tuple(
+            em_routing(votes, *beta, scale_by_activation=scale, density=density, schedule=schedule)
+        )
+
     assert torch.autograd.gradcheck(route, (votes, *beta))
 
 
@@ -381,8 +467,12 @@ def assert_finite(result, inputs):
     for tensor in result:
         assert tensor.dtype == torch.float32 and tensor.isfinite().all()
         if tensor.requires_grad:
-            slopes = torch.autograd.grad((tensor * torch.randn_like(tensor)).sum(), inputs, retain_graph=True,
-                                         allow_unused=True)
+            slopes = torch.autograd.grad(
+                (tensor * torch.randn_like(tensor)).sum(),
+                inputs,
+                retain_graph=True,
+                allow_unused=True,
+            )
             assert all(slope is None or slope.isfinite().all() for slope in slopes)
     torch.testing.assert_close(result.coupling.sum(-1), torch.ones_like(result.coupling[..., 0]))
 
@@ -393,13 +483,18 @@ def test_hard_inputs_stay_finite(hard_votes, precision):
             N = hard_votes.shape[-2]
             beta = [b.requires_grad_() for b in betas(N, dtype=torch.float32)] if active else []
             with precision:
-                result = em_routing(hard_votes, *beta, density=density, schedule=schedule, gradient=gradient)
+                result = em_routing(
+                    hard_votes, *beta, density=density, schedule=schedule, gradient=gradient
+                )
             assert_finite(result, (hard_votes, *beta))
 
 
 @pytest.mark.parametrize("beta", [-1e4, 1e4])
 def test_a_capsule_that_loses_all_parts_stays_finite(beta):
-    votes, beta_a = torch.randn(2, 4, 3, 5).requires_grad_(), torch.tensor([0.0, beta, 0.0], requires_grad=True)
+    votes, beta_a = (
+        torch.randn(2, 4, 3, 5).requires_grad_(),
+        torch.tensor([0.0, beta, 0.0], requires_grad=True),
+    )
     result = em_routing(votes, beta_a, torch.zeros(3), schedule="released")
     assert_finite(result, (votes, beta_a))
     if beta < 0:

@@ -1,28 +1,42 @@
-"""transformer.py: the baseline against torch.nn.Transformer, every mechanism in its place, and what must hold for
-all of them together: padding, causality, decoding with the cache, the published parameter counts, training."""
+"""transformer.py: the baseline against torch.nn.Transformer, every mechanism in its place, and
+what must hold for
+all of them together: padding, causality, decoding with the cache, the published parameter counts,
+training."""
+
 import json
 import math
 import warnings
 from dataclasses import asdict
 
+import by_hand
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-import by_hand
 from aggregation import LinearAggregation, RoutingAggregation
-from capsule_aggregation import CapsuleAggregation
 from attention import Cache
-from nmt.flags import ModelFlags, UserError, as_flags, parse
+from capsule_aggregation import CapsuleAggregation
+from nmt.flags import ModelFlags, parse
 from transformer import Transformer, TransformerConfig
 
 AGGREGATIONS = ["linear", "dynamic", "em", "gu-dynamic", "gu-em"]
 CAPSULES = [(), ("enc",), ("dec",), ("enc", "dec")]
-REGULARIZATIONS = [(), ("output",), ("subspace",), ("position",), ("output", "subspace", "position")]
+REGULARIZATIONS = [
+    (),
+    ("output",),
+    ("subspace",),
+    ("position",),
+    ("output", "subspace", "position"),
+]
 EVERYWHERE, BOTH = ("enc", "cross", "dec"), ("vertical", "horizontal")
 COMBINATIONS = [(agg, capsule) for agg in AGGREGATIONS for capsule in ((), ("enc", "dec"))]
-SIZES = {"tiny": (128, 4, 4, 256), "small": (256, 4, 6, 1024), "base": (512, 8, 6, 2048), "big": (1024, 16, 6, 4096)}
+SIZES = {
+    "tiny": (128, 4, 4, 256),
+    "small": (256, 4, 6, 1024),
+    "base": (512, 8, 6, 2048),
+    "big": (1024, 16, 6, 4096),
+}
 
 
 def close(x, y, tolerance=1e-10):
@@ -30,16 +44,23 @@ def close(x, y, tolerance=1e-10):
 
 
 def config(**changes):
-    return TransformerConfig(**{**dict(vocab_size=13, d_model=8, heads=4, layers=2, d_ff=12, dropout=0.0), **changes})
+    return TransformerConfig(
+        **{**dict(vocab_size=13, d_model=8, heads=4, layers=2, d_ff=12, dropout=0.0), **changes}
+    )
 
 
 def build(**changes):
-    """A float64 model of two layers with random parameters everywhere (zeros and ones hide errors)."""
+    """A float64 model of two layers with random parameters everywhere (zeros and ones hide
+    errors)."""
     model = Transformer(config(**changes)).double().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, dtype=torch.float64) / math.sqrt(parameter.shape[-1])
-            parameter.copy_(1 + 0.1 * noise if "norm" in name and name.endswith("weight") else noise)
+            noise = torch.randn(parameter.shape, dtype=torch.float64) / math.sqrt(
+                parameter.shape[-1]
+            )
+            parameter.copy_(
+                1 + 0.1 * noise if "norm" in name and name.endswith("weight") else noise
+            )
     return model
 
 
@@ -54,11 +75,15 @@ def batch(source_lengths=(5, 3), target_lengths=(4, 6)):
 
 
 def sinusoids(length, d):
-    """Vaswani et al. §3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i + 1) = cos of the same."""
+    """Vaswani et al. §3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i + 1) = cos of the
+    same."""
     table = torch.zeros(length, d).double()
     for pos in range(length):
         for i in range(0, d, 2):
-            table[pos, i], table[pos, i + 1] = math.sin(pos / 10000 ** (i / d)), math.cos(pos / 10000 ** (i / d))
+            table[pos, i], table[pos, i + 1] = (
+                math.sin(pos / 10000 ** (i / d)),
+                math.cos(pos / 10000 ** (i / d)),
+            )
     return table
 
 
@@ -66,21 +91,35 @@ def torch_transformer(model):
     """torch.nn.Transformer of the same sizes with the model's weights, every one of them."""
     c = model.config
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")                          # about its nested tensors, which we do not use
-        theirs = nn.Transformer(c.d_model, c.heads, c.layers, c.layers, c.d_ff, dropout=0.0, batch_first=True,
-                                norm_first=c.norm == "pre").double()
+        warnings.simplefilter("ignore")  # about its nested tensors, which we do not use
+        theirs = nn.Transformer(
+            c.d_model,
+            c.heads,
+            c.layers,
+            c.layers,
+            c.d_ff,
+            dropout=0.0,
+            batch_first=True,
+            norm_first=c.norm == "pre",
+        ).double()
     if c.norm == "post":
         theirs.encoder.norm = theirs.decoder.norm = None
     renamed = {}
     for name, parameter in model.state_dict().items():
-        for our, their in ((".attention.", ".self_attn."), (".cross.", ".multihead_attn."), ("in_proj.", "in_proj_"),
-                           ("aggregation.output.", "out_proj."), ("ffn.0.", "linear1."), ("ffn.3.", "linear2.")):
+        for our, their in (
+            (".attention.", ".self_attn."),
+            (".cross.", ".multihead_attn."),
+            ("in_proj.", "in_proj_"),
+            ("aggregation.output.", "out_proj."),
+            ("ffn.0.", "linear1."),
+            ("ffn.3.", "linear2."),
+        ):
             name = name.replace(our, their)
-        if name.startswith("encoder.layers"):
-            name = name.replace("norm3", "norm2")                # torch counts the norms, here the FFN has the third
         renamed[name] = parameter
-    theirs.load_state_dict({name: p for name, p in renamed.items() if name.startswith(("encoder.", "decoder."))})
-    return theirs.train()                                        # train mode without dropout: no inference fast path
+    theirs.load_state_dict(
+        {name: p for name, p in renamed.items() if name.startswith(("encoder.", "decoder."))}
+    )
+    return theirs.train()  # train mode without dropout: no inference fast path
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -88,11 +127,18 @@ def torch_transformer(model):
 def test_baseline_equals_torch_transformer(norm):
     model = build(norm=norm, tie="none", layers=3)
     theirs, (source, target) = torch_transformer(model), batch()
-    embedded = [table.weight[ids] * math.sqrt(8) + sinusoids(ids.shape[1], 8)
-                for table, ids in ((model.source_embedding, source), (model.target_embedding, target))]
+    embedded = [
+        table.weight[ids] * math.sqrt(8) + sinusoids(ids.shape[1], 8)
+        for table, ids in ((model.source_embedding, source), (model.target_embedding, target))
+    ]
     causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
-    states = theirs(*embedded, tgt_mask=causal, src_key_padding_mask=source == 0, tgt_key_padding_mask=target == 0,
-                    memory_key_padding_mask=source == 0)
+    states = theirs(
+        *embedded,
+        tgt_mask=causal,
+        src_key_padding_mask=source == 0,
+        tgt_key_padding_mask=target == 0,
+        memory_key_padding_mask=source == 0,
+    )
     (logits, _), memory = model(source, target), model.encode(source)
     assert logits.shape == (2, 6, 13)
     assert close(logits[target != 0], (states @ model.output.weight.T)[target != 0])
@@ -115,8 +161,14 @@ def test_tied_embeddings():
 
 
 def everywhere(agg, capsule, **changes):
-    """A model with the aggregation in every attention and the capsule attention in every self-attention."""
-    return build(agg=agg, agg_at=None if agg == "linear" else EVERYWHERE, capsule_attention=capsule, **changes)
+    """A model with the aggregation in every attention and the capsule attention in every
+    self-attention."""
+    return build(
+        agg=agg,
+        agg_at=None if agg == "linear" else EVERYWHERE,
+        capsule_attention=capsule,
+        **changes,
+    )
 
 
 @pytest.mark.parametrize("agg,capsule", COMBINATIONS)
@@ -126,7 +178,7 @@ def test_padding_changes_nothing(agg, capsule):
     source, target = batch(*lengths)
     logits, _ = model(source, target)
     for b, (n, m) in enumerate(zip(*lengths)):
-        assert close(logits[b:b + 1, :m], model(source[b:b + 1, :n], target[b:b + 1, :m])[0])
+        assert close(logits[b : b + 1, :m], model(source[b : b + 1, :n], target[b : b + 1, :m])[0])
     wider = torch.cat([source, torch.zeros(3, 4, dtype=torch.long)], dim=1)
     assert close(model(wider, target)[0][target != 0], logits[target != 0])
 
@@ -138,9 +190,11 @@ def test_decoder_sees_no_future_token(agg, capsule):
     logits, _ = model(source, target)
     for t in range(1, 5):
         changed = target.clone()
-        changed[:, t:] = (changed[:, t:] - 2) % 10 + 3                                     # another id from 3 to 12
+        changed[:, t:] = (changed[:, t:] - 2) % 10 + 3  # another id from 3 to 12
         other, _ = model(source, changed)
-        assert close(other[:, :t], logits[:, :t], 1e-12) and not close(other[:, t], logits[:, t], 1e-6)
+        assert close(other[:, :t], logits[:, :t], 1e-12) and not close(
+            other[:, t], logits[:, t], 1e-6
+        )
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -162,21 +216,25 @@ def test_decoding_with_cache_equals_full_pass(agg, capsule, norm):
 @pytest.mark.parametrize("capsule", [(), ("enc", "dec")])
 @torch.no_grad()
 def test_decoding_with_reordered_beams(capsule):
-    """Beams 0 and 1 of two sentences: after two steps both go on from beam 1, each with a token of its own; then
-    one beam of each sentence is left, the sentences swapped."""
+    """Beams 0 and 1 of two sentences: after two steps both go on from beam 1, each with a token of
+    its own; then one beam of each sentence is left, the sentences swapped."""
     model = everywhere("em", capsule)
     source, target = batch((5, 3), (4, 4))
     source, target = source.repeat_interleave(2, dim=0), target.repeat_interleave(2, dim=0)
     target[1::2, 1], target[1::2, 2:] = 11, 12
     memory, cache = model.encode(source), Cache()
     for t in range(2):
-        model.decode(target[:, t:t + 1], memory, cache)
-    for index in (torch.tensor([1, 1, 3, 3]), torch.tensor([3, 0])):              # then all beams but two are finished
+        model.decode(target[:, t : t + 1], memory, cache)
+    # then all beams but two are finished
+    for index in (torch.tensor([1, 1, 3, 3]), torch.tensor([3, 0])):
         cache.reorder(index)
         source, memory = source[index], memory.select(index)
-        target = torch.cat([target[index, :t + 1], target[:len(index), t + 1:]], dim=1)
+        target = torch.cat([target[index, : t + 1], target[: len(index), t + 1 :]], dim=1)
         t += 1
-        assert close(model.decode(target[:, t:t + 1], memory, cache), model(source, target)[0][:, t:t + 1])
+        assert close(
+            model.decode(target[:, t : t + 1], memory, cache),
+            model(source, target)[0][:, t : t + 1],
+        )
 
 
 @torch.no_grad()
@@ -189,35 +247,53 @@ def test_heads_of_every_layer_come_back():
         for layer in heads[name]:
             assert layer.values.shape == (2, 4, L_k, 2) and layer.outputs.shape == (2, 4, L_q, 2)
             assert layer.weights.shape == (2, 4, L_q, L_k)
-    assert all(layer.weights is None for layers in model(source, target)[1].values() for layer in layers)
+    assert all(
+        layer.weights is None for layers in model(source, target)[1].values() for layer in layers
+    )
 
 
 def literal_disagreement(kind, heads, query_mask, key_mask, reduce):
     """Li 2018 Eq. 1-3 as printed, in one layer."""
     if kind == "position":
         return by_hand.position_double_sum(heads.weights, query_mask, reduce)
-    return by_hand.cosine_double_sum(*((heads.values, key_mask) if kind == "subspace" else (heads.outputs, query_mask)))
+    return by_hand.cosine_double_sum(
+        *((heads.values, key_mask) if kind == "subspace" else (heads.outputs, query_mask))
+    )
 
 
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
-@pytest.mark.parametrize("reg,reg_at,layers", [
-    (("output",), ("enc",), {"enc": [0, 1, 2]}), (("subspace",), ("cross",), {"cross": [0, 1, 2]}),
-    (("position",), ("dec:3",), {"dec": [2]}), (("position",), ("cross:2",), {"cross": [1]}),
-    (REGULARIZATIONS[-1], ("enc:1-2", "cross:3", "dec:1,3"), {"enc": [0, 1], "cross": [2], "dec": [0, 2]}),
-    (("output", "position"), None, {"enc": [0, 1, 2], "cross": [0, 1, 2], "dec": [0, 1, 2]}),
-])
+@pytest.mark.parametrize(
+    "reg,reg_at,layers",
+    [
+        (("output",), ("enc",), {"enc": [0, 1, 2]}),
+        (("subspace",), ("cross",), {"cross": [0, 1, 2]}),
+        (("position",), ("dec:3",), {"dec": [2]}),
+        (("position",), ("cross:2",), {"cross": [1]}),
+        (
+            REGULARIZATIONS[-1],
+            ("enc:1-2", "cross:3", "dec:1,3"),
+            {"enc": [0, 1], "cross": [2], "dec": [0, 2]},
+        ),
+        (("output", "position"), None, {"enc": [0, 1, 2], "cross": [0, 1, 2], "dec": [0, 1, 2]}),
+    ],
+)
 @torch.no_grad()
 def test_li2018_disagreement_of_the_model(reg, reg_at, layers, reduce):
-    """The mean over the chosen layers of a component, summed over the components and the kinds; the encoder counts 1, and
-    so do the decoder's two attentions together."""
+    """The mean over the chosen layers of a component, summed over the components and the kinds;
+    the encoder counts 1, and so do the decoder's two attentions together."""
     model, (source, target) = build(layers=3, reg=reg, reg_at=reg_at), batch()
     s, t = source != 0, target != 0
-    masks = {"enc": (s, s), "cross": (t, s), "dec": (t, t)}                                      # of queries, of keys
+    masks = {"enc": (s, s), "cross": (t, s), "dec": (t, t)}  # of queries, of keys
     _, heads = model(source, target, need_weights=True)
     shared = {"cross": 0.5, "dec": 0.5} if {"cross", "dec"} <= layers.keys() else {}
-    want = sum(shared.get(component, 1.0)
-               * literal_disagreement(kind, heads[component][i], *masks[component], reduce) / len(chosen)
-               for kind in reg for component, chosen in layers.items() for i in chosen)
+    want = sum(
+        shared.get(component, 1.0)
+        * literal_disagreement(kind, heads[component][i], *masks[component], reduce)
+        / len(chosen)
+        for kind in reg
+        for component, chosen in layers.items()
+        for i in chosen
+    )
     got = model.disagreement(heads, s, t, reduce=reduce)
     assert got <= 0 and got.item() == pytest.approx(want, abs=1e-10)
 
@@ -226,46 +302,62 @@ def test_training_gets_the_weights_that_its_disagreement_needs():
     model, (source, target) = build(reg=("position",), reg_at=("enc:2", "dec")).train(), batch()
     heads = model(source, target)[1]
     model.disagreement(heads, source != 0, target != 0).backward()
-    computed = {name: [layer.weights is not None for layer in layers] for name, layers in heads.items()}
+    computed = {
+        name: [layer.weights is not None for layer in layers] for name, layers in heads.items()
+    }
     assert computed == {"enc": [False, True], "cross": [False, False], "dec": [True, True]}
     assert model.encoder.layers[1].attention.in_proj.weight.grad.abs().sum() > 0
 
 
 def added(size, **changes):
-    """The parameters that the changes add to a Transformer of this size; neither is given any memory."""
+    """The parameters that the changes add to a Transformer of this size; neither is given any
+    memory."""
     d, H, layers, d_ff = SIZES[size]
     with torch.device("meta"):
-        models = [Transformer(TransformerConfig(1000, d, H, layers, d_ff, **c)) for c in (changes, {})]
+        models = [
+            Transformer(TransformerConfig(1000, d, H, layers, d_ff, **c)) for c in (changes, {})
+        ]
     assert all(p.is_meta for model in models for p in model.parameters())
     changed, plain = (sum(p.numel() for p in model.parameters()) for model in models)
     return changed - plain
 
 
-@pytest.mark.parametrize("size,changes,places,published", [
-    ("base", dict(agg="em", agg_at=("enc:1-6",)), 6, 12.6), ("base", dict(agg="dynamic", agg_at=("enc:1-6",)), 6, 12.6),
-    ("base", dict(agg="em", agg_at=("enc:4-6",)), 3, 6.3), ("base", dict(agg="em", agg_at=("enc:1-3",)), 3, 6.3),
-    ("base", dict(agg="em", agg_at=("enc:1-2",)), 2, 4.2), ("base", dict(agg="em"), 2, 4.2),
-    ("base", dict(agg="em", agg_at=("enc:6",)), 1, 2.1), ("base", dict(agg="em", agg_at=("enc", "cross")), 12, 25.2),
-    ("base", dict(agg="em", agg_at=EVERYWHERE), 18, 37.8), ("big", dict(agg="em", agg_at=("enc:1-2",)), 2, 33),
-])
+@pytest.mark.parametrize(
+    "size,changes,places,published",
+    [
+        ("base", dict(agg="em", agg_at=("enc:1-6",)), 6, 12.6),
+        ("base", dict(agg="dynamic", agg_at=("enc:1-6",)), 6, 12.6),
+        ("base", dict(agg="em", agg_at=("enc:4-6",)), 3, 6.3),
+        ("base", dict(agg="em", agg_at=("enc:1-3",)), 3, 6.3),
+        ("base", dict(agg="em", agg_at=("enc:1-2",)), 2, 4.2),
+        ("base", dict(agg="em"), 2, 4.2),
+        ("base", dict(agg="em", agg_at=("enc:6",)), 1, 2.1),
+        ("base", dict(agg="em", agg_at=("enc", "cross")), 12, 25.2),
+        ("base", dict(agg="em", agg_at=EVERYWHERE), 18, 37.8),
+        ("big", dict(agg="em", agg_at=("enc:1-2",)), 2, 33),
+    ],
+)
 def test_li2019_table2_table3_parameters(size, changes, places, published):
-    """Each place trades W^O (d² + d) for a hidden layer (d² + d), the votes (H d² + H d), a LayerNorm, and β_A, β_μ."""
+    """Each place trades W^O (d² + d) for a hidden layer (d² + d), the votes (H d² + H d), a
+    LayerNorm, and β_A, β_μ."""
     (d, H, _, _), em, new = SIZES[size], changes["agg"] == "em", added(size, **changes)
     assert new == places * (H * d * d + H * d + 2 * d + (2 * d if em else 0))
-    assert new / 1e6 == pytest.approx(published, abs=1 if size == "big" else 0.1)   # both so rounded
+    assert new / 1e6 == pytest.approx(published, abs=1 if size == "big" else 0.1)  # both so rounded
 
 
 def test_gu_table2_parameters():
-    """Each place trades W^O (d² + d) for the votes' W (d² for N = H; poses need far less) and an FFN of 2 (d² + d)."""
+    """Each place trades W^O (d² + d) for the votes' W (d² for N = H; poses need far less) and an
+    FFN of 2 (d² + d)."""
     d, new = 512, added("base", agg="gu-dynamic", agg_at=("cross:6", "dec:6"))
-    assert new == 2 * (d * d + d * d + d) and round(new / 1e6, 2) == 1.05             # published: 60.9M -> 62.0M
+    # published: 60.9M -> 62.0M
+    assert new == 2 * (d * d + d * d + d) and round(new / 1e6, 2) == 1.05
     new = added("base", agg="gu-em")
     assert new == 2 * (8 * 8 * 8 * 8 + 2 * 8 + d * d + d) and round(new / 1e6, 2) == 0.53
 
 
 @pytest.mark.parametrize("places", [("enc",), ("enc", "dec")])
 def test_duan_big_parameters(places):
-    assert added("big", capsule_attention=places) == 1632 == 6 * (16 ** 2 + 16)                 # published: 1.6K
+    assert added("big", capsule_attention=places) == 1632 == 6 * (16**2 + 16)  # published: 1.6K
     assert added("big", capsule_attention=places, capsule_parts=("horizontal",)) == 0
 
 
@@ -277,24 +369,53 @@ def attentions(model):
     return named
 
 
-@pytest.mark.parametrize("agg,kind", [("dynamic", RoutingAggregation), ("em", RoutingAggregation),
-                                      ("gu-dynamic", CapsuleAggregation), ("gu-em", CapsuleAggregation)])
-@pytest.mark.parametrize("places,layers,want", [
-    (("enc:1-2", "cross:6", "dec:4,6"), 6, {"enc:1", "enc:2", "cross:6", "dec:4", "dec:6"}),
-    (("enc",), 3, {"enc:1", "enc:2", "enc:3"}), (("cross",), 2, {"cross:1", "cross:2"}), (("dec:1",), 2, {"dec:1"}),
-    (("enc:1,3-4",), 4, {"enc:1", "enc:3", "enc:4"}), (EVERYWHERE, 1, {"enc:1", "cross:1", "dec:1"}),
-    (None, 6, None), (None, 2, None), (None, 1, None),
-])
+@pytest.mark.parametrize(
+    "agg,kind",
+    [
+        ("dynamic", RoutingAggregation),
+        ("em", RoutingAggregation),
+        ("gu-dynamic", CapsuleAggregation),
+        ("gu-em", CapsuleAggregation),
+    ],
+)
+@pytest.mark.parametrize(
+    "places,layers,want",
+    [
+        (("enc:1-2", "cross:6", "dec:4,6"), 6, {"enc:1", "enc:2", "cross:6", "dec:4", "dec:6"}),
+        (("enc",), 3, {"enc:1", "enc:2", "enc:3"}),
+        (("cross",), 2, {"cross:1", "cross:2"}),
+        (("dec:1",), 2, {"dec:1"}),
+        (("enc:1,3-4",), 4, {"enc:1", "enc:3", "enc:4"}),
+        (EVERYWHERE, 1, {"enc:1", "cross:1", "dec:1"}),
+        (None, 6, None),
+        (None, 2, None),
+        (None, 1, None),
+    ],
+)
 def test_aggregations_land_where_they_were_asked_for(agg, kind, places, layers, want):
     if want is None:
-        want = {f"cross:{layers}", f"dec:{layers}"} if agg.startswith("gu") else {"enc:1", f"enc:{min(2, layers)}"}
-    for place, attention in attentions(Transformer(config(layers=layers, agg=agg, agg_at=places))).items():
+        want = (
+            {f"cross:{layers}", f"dec:{layers}"}
+            if agg.startswith("gu")
+            else {"enc:1", f"enc:{min(2, layers)}"}
+        )
+    for place, attention in attentions(
+        Transformer(config(layers=layers, agg=agg, agg_at=places))
+    ).items():
         assert type(attention.aggregation) is (kind if place in want else LinearAggregation), place
-        assert hasattr(attention.aggregation, "beta_a") == (place in want and agg.endswith("em")), place
+        assert hasattr(attention.aggregation, "beta_a") == (place in want and agg.endswith("em")), (
+            place
+        )
 
 
 def test_default_places_of_an_encoder_alone():
-    for agg, want in (("em", {0, 1}), ("dynamic", {0, 1}), ("gu-em", {4}), ("gu-dynamic", {4}), ("linear", None)):
+    for agg, want in (
+        ("em", {0, 1}),
+        ("dynamic", {0, 1}),
+        ("gu-em", {4}),
+        ("gu-dynamic", {4}),
+        ("linear", None),
+    ):
         c = config(agg=agg, layers=5, reg=("output",), decoder=False)
         assert c.places("agg") == ({} if want is None else {"enc": want})
         assert c.places("reg") == {"enc": set(range(5))}
@@ -302,29 +423,50 @@ def test_default_places_of_an_encoder_alone():
         config(agg="em", agg_at=("cross:1",), decoder=False)
 
 
-@pytest.mark.parametrize("capsule,parts,want", [
-    (("enc",), BOTH, {"enc:1", "enc:2", "enc:3"}), (("dec",), ("vertical",), {"dec:1", "dec:2", "dec:3"}),
-    (("enc:1-2", "dec:3"), BOTH, {"enc:1", "enc:2", "dec:3"}), (("enc:2",), ("horizontal",), {"enc:2"}),
-    ((), BOTH, set()),
-])
+@pytest.mark.parametrize(
+    "capsule,parts,want",
+    [
+        (("enc",), BOTH, {"enc:1", "enc:2", "enc:3"}),
+        (("dec",), ("vertical",), {"dec:1", "dec:2", "dec:3"}),
+        (("enc:1-2", "dec:3"), BOTH, {"enc:1", "enc:2", "dec:3"}),
+        (("enc:2",), ("horizontal",), {"enc:2"}),
+        ((), BOTH, set()),
+    ],
+)
 def test_capsule_attention_lands_where_it_was_asked_for(capsule, parts, want):
-    for place, attention in attentions(Transformer(config(layers=3, capsule_attention=capsule, capsule_parts=parts))).items():
+    for place, attention in attentions(
+        Transformer(config(layers=3, capsule_attention=capsule, capsule_parts=parts))
+    ).items():
         assert (attention.capsule is not None) == (place in want), place
         if place in want:
-            assert attention.capsule.parts == (parts if place.startswith("enc") else ("horizontal",))
+            assert attention.capsule.parts == (
+                parts if place.startswith("enc") else ("horizontal",)
+            )
 
 
-@pytest.mark.parametrize("changes,words", [
-    (dict(agg="em", agg_at=("enc:9",)), ["enc:9", "2"]), (dict(agg="em", agg_at=("enc:0",)), ["enc:0"]),
-    (dict(agg="em", agg_at=("enc:1-3",)), ["enc:1-3", "2"]), (dict(agg="em", agg_at=("encoder",)), ["encoder", "dec"]),
-    (dict(agg="em", agg_at=("enc:x",)), ["enc:x"]), (dict(agg="em", agg_at=("enc:2-1",)), ["enc:2-1"]),
-    (dict(agg="em", agg_at=("enc:",)), ["enc:"]), (dict(reg=("output",), reg_at=("dec:3",)), ["dec:3", "2"]),
-    (dict(capsule_attention=("enc:9",)), ["enc:9", "2"]), (dict(capsule_attention=("cross",)), ["cross", "enc", "dec"]),
-    (dict(heads=3), ["heads", "3", "8"]), (dict(agg="em", capsules=5), ["capsules", "5", "8"]),
-    (dict(agg="gu-dynamic", capsules=3), ["capsules", "3", "8"]), (dict(agg="nonsense"), ["nonsense", "gu-em"]),
-    (dict(reg=("nonsense",)), ["nonsense", "position"]), (dict(capsule_parts=("x",)), ["x", "vertical"]),
-    (dict(norm="middle"), ["middle", "pre"]), (dict(tie="half"), ["half", "target"]),
-])
+@pytest.mark.parametrize(
+    "changes,words",
+    [
+        (dict(agg="em", agg_at=("enc:9",)), ["enc:9", "2"]),
+        (dict(agg="em", agg_at=("enc:0",)), ["enc:0"]),
+        (dict(agg="em", agg_at=("enc:1-3",)), ["enc:1-3", "2"]),
+        (dict(agg="em", agg_at=("encoder",)), ["encoder", "dec"]),
+        (dict(agg="em", agg_at=("enc:x",)), ["enc:x"]),
+        (dict(agg="em", agg_at=("enc:2-1",)), ["enc:2-1"]),
+        (dict(agg="em", agg_at=("enc:",)), ["enc:"]),
+        (dict(reg=("output",), reg_at=("dec:3",)), ["dec:3", "2"]),
+        (dict(capsule_attention=("enc:9",)), ["enc:9", "2"]),
+        (dict(capsule_attention=("cross",)), ["cross", "enc", "dec"]),
+        (dict(heads=3), ["heads", "3", "8"]),
+        (dict(agg="em", capsules=5), ["capsules", "5", "8"]),
+        (dict(agg="gu-dynamic", capsules=3), ["capsules", "3", "8"]),
+        (dict(agg="nonsense"), ["nonsense", "gu-em"]),
+        (dict(reg=("nonsense",)), ["nonsense", "position"]),
+        (dict(capsule_parts=("x",)), ["x", "vertical"]),
+        (dict(norm="middle"), ["middle", "pre"]),
+        (dict(tie="half"), ["half", "target"]),
+    ],
+)
 def test_what_does_not_exist_is_one_clear_error(changes, words):
     with pytest.raises(ValueError) as error:
         Transformer(config(**changes))
@@ -334,7 +476,8 @@ def test_what_does_not_exist_is_one_clear_error(changes, words):
 @pytest.mark.parametrize("i", range(5))
 @pytest.mark.parametrize("j", range(5))
 def test_a_few_steps_lower_the_loss(i, j):
-    """Every pair of an aggregation, a regularization and a capsule attention, over a Latin square of the three."""
+    """Every pair of an aggregation, a regularization and a capsule attention, over a Latin square
+    of the three."""
     reg, capsule = REGULARIZATIONS[j], CAPSULES[(i + j) % 5 % 4]
     model = Transformer(config(agg=AGGREGATIONS[i], reg=reg, capsule_attention=capsule)).train()
     source, target = batch((5, 3, 4), (4, 6, 2))
@@ -344,7 +487,9 @@ def test_a_few_steps_lower_the_loss(i, j):
         logits, heads = model(source, target)
         loss = cross_entropy(logits.flatten(0, 1), gold.flatten(), ignore_index=0)
         if reg:
-            loss = loss - model.config.reg_weight * model.disagreement(heads, source != 0, target != 0)
+            loss = loss - model.config.reg_weight * model.disagreement(
+                heads, source != 0, target != 0
+            )
         optimizer.zero_grad()
         loss.backward()
         assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
@@ -355,8 +500,15 @@ def test_a_few_steps_lower_the_loss(i, j):
 
 @pytest.mark.parametrize("agg", AGGREGATIONS)
 def test_bf16_autocast_stays_finite(agg):
-    model = Transformer(config(agg=agg, agg_at=None if agg == "linear" else EVERYWHERE, capsule_attention=("enc", "dec"),
-                               reg=REGULARIZATIONS[-1], dropout=0.1)).train()
+    model = Transformer(
+        config(
+            agg=agg,
+            agg_at=None if agg == "linear" else EVERYWHERE,
+            capsule_attention=("enc", "dec"),
+            reg=REGULARIZATIONS[-1],
+            dropout=0.1,
+        )
+    ).train()
     source, target = batch()
     with torch.autocast("cpu", torch.bfloat16):
         logits, heads = model(source, target)
@@ -379,21 +531,41 @@ def test_sizes(arch):
 
 
 def test_flags_round_trip():
-    assert flags("--arch", "base", "--dropout", "0.1") == TransformerConfig(vocab_size=13, dropout=0.1)
-    argv = ("--arch tiny --heads 8 --layers 3 --dropout 0.25 --norm post --iterations 2 --capsules 16 --agg em "
-            "--agg-at enc:1-2 cross:3 --reg output position --reg-at enc dec:2 --reg-weight 0.5 "
-            "--capsule enc:1-3 dec --capsule-parts horizontal").split()
+    assert flags("--arch", "base", "--dropout", "0.1") == TransformerConfig(
+        vocab_size=13, dropout=0.1
+    )
+    argv = (
+        "--arch tiny --heads 8 --layers 3 --dropout 0.25 --norm post --iterations 2 "
+        "--capsules 16 --agg em --agg-at enc:1-2 cross:3 --reg output position "
+        "--reg-at enc dec:2 --reg-weight 0.5 --capsule enc:1-3 dec --capsule-parts horizontal"
+    ).split()
     assert flags(*argv) == TransformerConfig(
-        vocab_size=13, d_model=128, heads=8, layers=3, d_ff=256, dropout=0.25, norm="post", iterations=2, capsules=16,
-        agg="em", agg_at=("enc:1-2", "cross:3"), reg=("output", "position"), reg_at=("enc", "dec:2"), reg_weight=0.5,
-        capsule_attention=("enc:1-3", "dec"), capsule_parts=("horizontal",))
+        vocab_size=13,
+        d_model=128,
+        heads=8,
+        layers=3,
+        d_ff=256,
+        dropout=0.25,
+        norm="post",
+        iterations=2,
+        capsules=16,
+        agg="em",
+        agg_at=("enc:1-2", "cross:3"),
+        reg=("output", "position"),
+        reg_at=("enc", "dec:2"),
+        reg_weight=0.5,
+        capsule_attention=("enc:1-3", "dec"),
+        capsule_parts=("horizontal",),
+    )
     assert TransformerConfig(**json.loads(json.dumps(asdict(flags(*argv))))) == flags(*argv)
 
 
 @torch.no_grad()
 def test_iterations_and_capsules_reach_the_routing():
     source, target = batch()
-    for changes in [dict(agg=agg, agg_at=EVERYWHERE, capsules=2) for agg in AGGREGATIONS[1:]] + [dict(capsule_attention=("dec",))]:
+    for changes in [dict(agg=agg, agg_at=EVERYWHERE, capsules=2) for agg in AGGREGATIONS[1:]] + [
+        dict(capsule_attention=("dec",))
+    ]:
         model, other = build(**changes), build(**changes, iterations=1)
         assert "agg" not in changes or model.decoder.layers[1].cross.aggregation.capsules == 2
         other.load_state_dict(model.state_dict())

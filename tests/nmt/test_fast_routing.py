@@ -1,4 +1,6 @@
-"""Tests of fast_routing.py: every fast form equals the routing as it stands, in values, gradients and memory."""
+"""Tests of fast_routing.py: every fast form equals the routing as it stands, in values, gradients
+and memory."""
+
 import os
 import subprocess
 import sys
@@ -7,17 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt import fast_routing
 from aggregation import RoutingAggregation, random_coupling
 from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import CapsuleRouting, horizontal_routing, vertical_routing
+from nmt import fast_routing
 from nmt.fast_routing import can_compile, install, of_logits, of_votes
 from routing_dynamic import dynamic_routing
 from routing_em import em_routing
 from transformer import Transformer, TransformerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-MASK = (torch.arange(5) < torch.tensor([[5], [3]]))[:, None, None]           # [2, 1, 1, 5]
+MASK = (torch.arange(5) < torch.tensor([[5], [3]]))[:, None, None]  # [2, 1, 1, 5]
 
 
 def normal(*shape):
@@ -40,10 +42,14 @@ def assert_alike(ours, theirs, arguments):
             torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12)
 
 
-VOTES = {                       # name -> (routing, shapes of its learned arguments, settings)
+VOTES = {  # name -> (routing, shapes of its learned arguments, settings)
     "em, full": (em_routing, [(2, 6, 3, 4, 2), (4,), (4,)], dict(gradient="full")),
     "em, last": (em_routing, [(2, 6, 3, 4, 2), (4,), (4,)], dict(gradient="last")),
-    "em, means": (em_routing, [(6, 3, 4, 2), (4,), (4,)], dict(gradient="last", scale_by_activation=False)),
+    "em, means": (
+        em_routing,
+        [(6, 3, 4, 2), (4,), (4,)],
+        dict(gradient="last", scale_by_activation=False),
+    ),
     "em, sum": (em_routing, [(6, 3, 4, 2), (4,), (4,)], dict(density="sum", schedule="released")),
     "em, no activations": (em_routing, [(6, 3, 4, 2)], dict(gradient="last")),
     "dynamic": (dynamic_routing, [(2, 6, 3, 4, 2)], {}),
@@ -74,6 +80,7 @@ def test_in_pieces_equals_whole(name, rows, monkeypatch):
     def watched(piece, *others, **settings):
         seen.append(len(piece))
         return form(piece, *others, **settings)
+
     monkeypatch.setitem(fast_routing.SHORTER, routing, watched)
     monkeypatch.setattr(fast_routing, "PIECE", rows * 24 / torch.get_num_threads())
     ours = of_votes(routing)(*arguments, start=start, **settings).capsules
@@ -84,9 +91,14 @@ def test_in_pieces_equals_whole(name, rows, monkeypatch):
 @pytest.mark.parametrize("T", [1, 3])
 def test_fast_logits_equal_the_routing_as_it_stands(T):
     E, weight, bias = normal(2, 3, 5, 5), normal(3, 3), normal(3)
-    assert_alike(of_logits(vertical_routing)(E, weight, bias, T, MASK), vertical_routing(E, weight, bias, T, MASK),
-                 [E, weight, bias])
-    assert_alike(of_logits(horizontal_routing)(E, T, MASK, 2), horizontal_routing(E, T, MASK, 2), [E])
+    assert_alike(
+        of_logits(vertical_routing)(E, weight, bias, T, MASK),
+        vertical_routing(E, weight, bias, T, MASK),
+        [E, weight, bias],
+    )
+    assert_alike(
+        of_logits(horizontal_routing)(E, T, MASK, 2), horizontal_routing(E, T, MASK, 2), [E]
+    )
 
 
 def saved_bytes(f) -> int:
@@ -96,6 +108,7 @@ def saved_bytes(f) -> int:
     def keep(x):
         storages[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
         return x
+
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         out = f()
     assert out.requires_grad
@@ -114,7 +127,8 @@ MODULES = {
 
 @pytest.mark.parametrize("name", MODULES)
 def test_memory_does_not_grow_with_the_iterations(name):
-    """As the modules stand it does, but for EM whose gradient runs through the last M-step alone."""
+    """As the modules stand it does, but for EM whose gradient runs through the last M-step
+    alone."""
     heads = torch.randn(2, 4, 5, 5 if name == "capsule" else 4, requires_grad=True)
     sizes = [saved_bytes(lambda: install(MODULES[name](T))(heads)) for T in (2, 3, 10)]
     assert sizes[0] == sizes[1] == sizes[2]
@@ -125,11 +139,19 @@ def test_memory_does_not_grow_with_the_iterations(name):
 @pytest.mark.parametrize("agg", ["em", "dynamic", "gu-em", "gu-dynamic"])
 @pytest.mark.parametrize("coupling", ["routed", "random"])
 def test_install_changes_no_number_of_a_model(agg, coupling):
-    config = TransformerConfig(20, d_model=8, heads=2, layers=2, d_ff=8, agg=agg, coupling=coupling,
-                               capsule_attention=("enc", "dec"))
+    config = TransformerConfig(
+        20,
+        d_model=8,
+        heads=2,
+        layers=2,
+        d_ff=8,
+        agg=agg,
+        coupling=coupling,
+        capsule_attention=("enc", "dec"),
+    )
     model = Transformer(config).double().eval()
     ids = torch.randint(4, 20, (3, 7))
-    torch.manual_seed(1)                                 # of the random coupling
+    torch.manual_seed(1)  # of the random coupling
     want = model(ids, ids)[0]
     assert install(model) is model
     routing = [module for module in model.modules() if hasattr(module, "route")]
@@ -144,6 +166,7 @@ def test_without_gradients_nothing_is_computed_twice():
     def routing(x):
         calls.append(1)
         return x * x
+
     votes = normal(2, 3)
     with torch.no_grad():
         fast_routing.recomputed(routing, votes)
@@ -162,15 +185,19 @@ def compiling():
 
 
 def test_compiled_equals_eager(compiling):
-    """One compiled form of EM serves every number of tokens, and gives the eager values and gradients; capsule attention
-    takes a batch of one sentence after a larger one: torch.compile makes a form of its own for a dimension of 1."""
+    """One compiled form of EM serves every number of tokens, and gives the eager values and
+    gradients; capsule attention takes a batch of one sentence after a larger one: torch.compile
+    makes a form of its own for a dimension of 1."""
     torch._dynamo.utils.counters.clear()
     fast = of_votes(em_routing, compiled=True)
     for tokens in (7, 12, 5):
         arguments = [normal(tokens, 3, 16, 1), normal(16), normal(16)]
         ours = fast(*arguments, iterations=3, gradient="last").capsules
-        assert_alike(ours, em_routing(*arguments, iterations=3, gradient="last").capsules, arguments)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2       # the couplings, and the last M-step
+        assert_alike(
+            ours, em_routing(*arguments, iterations=3, gradient="last").capsules, arguments
+        )
+    # the couplings, and the last M-step
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
     for B, L in ((3, 6), (1, 5)):
         E = normal(B, 2, L, L)
         ours = of_logits(horizontal_routing, compiled=True)(E, 2, None, L)
@@ -178,14 +205,24 @@ def test_compiled_equals_eager(compiling):
 
 
 def test_without_a_compiler_one_line_and_the_eager_routing(tmp_path):
-    code = ("import torch, routing_dynamic as r\n"
-            "from nmt import fast_routing as f\n"
-            "compiled = f.can_compile()\n"
-            "assert not compiled\n"
-            "x = torch.randn(5, 3, 4, 2)\n"
-            "fast = f.of_votes(r.dynamic_routing, compiled)\n"
-            "torch.testing.assert_close(fast(x).capsules, r.dynamic_routing(x).capsules)\n")
-    environment = {**os.environ, "CXX": str(tmp_path / "none"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    code = (
+        "import torch, routing_dynamic as r\n"
+        "from nmt import fast_routing as f\n"
+        "compiled = f.can_compile()\n"
+        "assert not compiled\n"
+        "x = torch.randn(5, 3, 4, 2)\n"
+        "fast = f.of_votes(r.dynamic_routing, compiled)\n"
+        "torch.testing.assert_close(fast(x).capsules, r.dynamic_routing(x).capsules)\n"
+    )
+    environment = {
+        **os.environ,
+        "CXX": str(tmp_path / "none"),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("\n") == 1 and done.stderr.startswith("--compile: this machine cannot compile")
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith(
+        "--compile: this machine cannot compile"
+    )

@@ -1,4 +1,6 @@
-"""Tests of nmt/loss.py: the loss without the logits equals F.cross_entropy, in values, gradients and precision."""
+"""Tests of nmt/loss.py: the loss without the logits equals F.cross_entropy, in values, gradients
+and precision."""
+
 import math
 
 import pytest
@@ -17,23 +19,33 @@ def pieces_of_four(monkeypatch):
 
 def arguments(n=11, V=7, d=5, dtype=torch.float64):
     """hidden [n, d], weight [V, d], which take gradients, and target [n]."""
-    return (torch.randn(n, d, dtype=dtype, requires_grad=True), torch.randn(V, d, dtype=dtype, requires_grad=True),
-            torch.randint(V, (n,)))
+    return (
+        torch.randn(n, d, dtype=dtype, requires_grad=True),
+        torch.randn(V, d, dtype=dtype, requires_grad=True),
+        torch.randint(V, (n,)),
+    )
 
 
 def usual(hidden, weight, target, smoothing=0.0):
     """The same with all the logits."""
-    return F.cross_entropy(F.linear(hidden, weight), target, reduction="sum", label_smoothing=smoothing)
+    return F.cross_entropy(
+        F.linear(hidden, weight), target, reduction="sum", label_smoothing=smoothing
+    )
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
 @pytest.mark.parametrize("n", [0, 1, 4, 11])
 def test_it_is_cross_entropy(n, smoothing):
     hidden, weight, target = arguments(n)
-    found, expected = smoothed_cross_entropy(hidden, weight, target, smoothing), usual(hidden, weight, target, smoothing)
+    found, expected = (
+        smoothed_cross_entropy(hidden, weight, target, smoothing),
+        usual(hidden, weight, target, smoothing),
+    )
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    for ours, theirs in zip(torch.autograd.grad(-0.3 * found, (hidden, weight)),
-                            torch.autograd.grad(-0.3 * expected, (hidden, weight))):
+    for ours, theirs in zip(
+        torch.autograd.grad(-0.3 * found, (hidden, weight)),
+        torch.autograd.grad(-0.3 * expected, (hidden, weight)),
+    ):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
@@ -44,12 +56,16 @@ def test_it_is_the_sum_that_stands_above_it():
     for h, y in zip(hidden.tolist(), target.tolist()):
         z = [sum(a * b for a, b in zip(h, w)) for w in weight.tolist()]
         total += math.log(sum(map(math.exp, z))) - (1 - eps) * z[y] - eps * sum(z) / len(z)
-    assert smoothed_cross_entropy(hidden, weight, target, eps).item() == pytest.approx(total, rel=1e-12)
+    assert smoothed_cross_entropy(hidden, weight, target, eps).item() == pytest.approx(
+        total, rel=1e-12
+    )
 
 
 def test_gradcheck():
     hidden, weight, target = arguments()
-    assert torch.autograd.gradcheck(lambda h, w: smoothed_cross_entropy(h, w, target, 0.1), (hidden, weight))
+    assert torch.autograd.gradcheck(
+        lambda h, w: smoothed_cross_entropy(h, w, target, 0.1), (hidden, weight)
+    )
 
 
 def test_a_weight_that_is_embedding_too_gets_both_gradients():
@@ -73,21 +89,36 @@ def test_only_what_has_the_shape_of_the_arguments_is_kept():
 @pytest.mark.parametrize("scale", [1.0, 1e-4, 1e4])
 def test_float32_is_finite_and_right_at_any_scale(scale):
     hidden, weight, target = arguments(dtype=torch.float32)
-    small, exact = (hidden.detach() * scale).requires_grad_(), (hidden.detach().double() * scale).requires_grad_()
-    found, expected = smoothed_cross_entropy(small, weight, target, 0.1), usual(exact, weight.double(), target, 0.1)
+    small, exact = (
+        (hidden.detach() * scale).requires_grad_(),
+        (hidden.detach().double() * scale).requires_grad_(),
+    )
+    found, expected = (
+        smoothed_cross_entropy(small, weight, target, 0.1),
+        usual(exact, weight.double(), target, 0.1),
+    )
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
-    gradient, = torch.autograd.grad(found, small)
-    torch.testing.assert_close(gradient.double(), torch.autograd.grad(expected, exact)[0], rtol=1e-4, atol=1e-4)
+    (gradient,) = torch.autograd.grad(found, small)
+    torch.testing.assert_close(
+        gradient.double(), torch.autograd.grad(expected, exact)[0], rtol=1e-4, atol=1e-4
+    )
 
 
 def test_autocast_multiplies_in_bfloat16_and_sums_in_float32():
     hidden, weight, target = arguments(200, 50, 16, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        found, expected = smoothed_cross_entropy(hidden, weight, target, 0.1), usual(hidden, weight, target, 0.1)
+        found, expected = (
+            smoothed_cross_entropy(hidden, weight, target, 0.1),
+            usual(hidden, weight, target, 0.1),
+        )
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=0)
-    assert not torch.equal(found, smoothed_cross_entropy(hidden, weight, target, 0.1))       # it did round
-    for ours, theirs in zip(torch.autograd.grad(found, (hidden, weight)), torch.autograd.grad(expected, (hidden, weight))):
+    # it did round
+    assert not torch.equal(found, smoothed_cross_entropy(hidden, weight, target, 0.1))
+    for ours, theirs in zip(
+        torch.autograd.grad(found, (hidden, weight)),
+        torch.autograd.grad(expected, (hidden, weight)),
+    ):
         assert ours.dtype == torch.float32
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0.02 * theirs.abs().max().item())
 
@@ -108,7 +139,14 @@ def test_padding_is_left_out():
     hidden, weight = torch.randn(3, 4, 5, requires_grad=True), torch.randn(7, 5, requires_grad=True)
     target = torch.tensor([[3, 0, 1, 0], [2, 2, 6, 5], [0, 0, 0, 0]])
     found = of_tokens(hidden, weight, target, 0, 6, 0.1)
-    expected = F.cross_entropy((hidden @ weight.T).flatten(0, 1), target.flatten(), ignore_index=0, reduction="sum",
-                               label_smoothing=0.1)
+    expected = F.cross_entropy(
+        (hidden @ weight.T).flatten(0, 1),
+        target.flatten(),
+        ignore_index=0,
+        reduction="sum",
+        label_smoothing=0.1,
+    )
     torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(torch.autograd.grad(found, hidden)[0], torch.autograd.grad(expected, hidden)[0])
+    torch.testing.assert_close(
+        torch.autograd.grad(found, hidden)[0], torch.autograd.grad(expected, hidden)[0]
+    )

@@ -135,7 +135,7 @@ def test_beam_search_against_its_slow_twin(agg, beam, nbest, lenpen):
 def test_the_search_stops_only_where_nothing_better_can_come(lenpen, monkeypatch):
     model, steps = tiny(seed=2), []
     decode = model.decode
-    for sentence in sentences(count=8):
+    for sentence in sentences(count=4):
         monkeypatch.setattr(model, "decode", lambda *args: steps.append(1) or decode(*args))
         ((found,),) = beam_search(model, sentence.unsqueeze(0), 4, lenpen, max_length=14)
         monkeypatch.undo()

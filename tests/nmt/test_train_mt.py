@@ -1,4 +1,6 @@
-"""train_mt.py: the schedule, the stream of batches, the weighting of the loss, whole runs, resuming, two processes."""
+"""train_mt.py: the schedule, the stream of batches, the weighting of the loss, whole runs,
+resuming, two processes."""
+
 import json
 import os
 import subprocess
@@ -10,18 +12,50 @@ import numpy as np
 import pytest
 import torch
 
-from nmt import run_folder
-
 import train_mt
+from nmt import run_folder
+from nmt.batches import collate
 from nmt.encoded import EncodedPairs
 from nmt.flags import parse
-from nmt.batches import collate
 from transformer import Transformer, TransformerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = ["--layers", "1", "--d-model", "16", "--heads", "2", "--d-ff", "16", "--vocab-size", "300", "--workers", "0",
-         "--max-tokens", "256", "--warmup", "20", "--log-every", "3", "--device", "cpu"]
-EVERYTHING = ["--agg", "em", "--agg-at", "enc", "cross", "--reg", "output", "subspace", "position", "--capsule", "enc", "dec"]
+SMALL = [
+    "--layers",
+    "1",
+    "--d-model",
+    "16",
+    "--heads",
+    "2",
+    "--d-ff",
+    "16",
+    "--vocab-size",
+    "300",
+    "--workers",
+    "0",
+    "--max-tokens",
+    "256",
+    "--warmup",
+    "20",
+    "--log-every",
+    "3",
+    "--device",
+    "cpu",
+]
+EVERYTHING = [
+    "--agg",
+    "em",
+    "--agg-at",
+    "enc",
+    "cross",
+    "--reg",
+    "output",
+    "subspace",
+    "position",
+    "--capsule",
+    "enc",
+    "dec",
+]
 
 
 @pytest.fixture
@@ -32,9 +66,12 @@ def text(tmp_path):
     for name, count in (("train", 120), ("valid", 12), ("test", 8)):
         lines = [" ".join(random.choice(words, random.integers(2, 9))) for _ in range(count)]
         (tmp_path / f"{name}.de").write_text("\n".join(lines) + "\n")
-        (tmp_path / f"{name}.en").write_text("\n".join(" ".join(reversed(x.split())) for x in lines) + "\n")
-    return [x for name in ("train", "valid", "test") for x in (f"--{name}", str(tmp_path / name))] + \
-        ["--src", "en", "--tgt", "de", "--runs", str(tmp_path / "runs")]
+        (tmp_path / f"{name}.en").write_text(
+            "\n".join(" ".join(reversed(x.split())) for x in lines) + "\n"
+        )
+    return [
+        x for name in ("train", "valid", "test") for x in (f"--{name}", str(tmp_path / name))
+    ] + ["--src", "en", "--tgt", "de", "--runs", str(tmp_path / "runs")]
 
 
 def metrics(folder):
@@ -57,18 +94,33 @@ def settings(argv) -> train_mt.Settings:
 
 
 def flags(**kwargs):
-    return SimpleNamespace(**{**dict(max_tokens=40, seed=1, accumulate=2, workers=0, amp=False, label_smoothing=0.1,
-                                     clip=0.0), **kwargs})
+    return SimpleNamespace(
+        **{
+            **dict(
+                max_tokens=40,
+                seed=1,
+                accumulate=2,
+                workers=0,
+                amp=False,
+                label_smoothing=0.1,
+                clip=0.0,
+            ),
+            **kwargs,
+        }
+    )
 
 
 # ---- Schedule, stream, loss
+
 
 def test_vaswani_schedule():
     d, warmup = 512, 4000
     args = SimpleNamespace(lr=0.7, warmup=warmup, decay="sqrt", steps=10)
     for step in (1, 10, 3999, 4000, 4001, 100_000):
-        rising, falling = step * warmup ** -1.5, step ** -0.5
-        assert train_mt.learning_rate(step, d, args) == pytest.approx(0.7 * d ** -0.5 * min(rising, falling))
+        rising, falling = step * warmup**-1.5, step**-0.5
+        assert train_mt.learning_rate(step, d, args) == pytest.approx(
+            0.7 * d**-0.5 * min(rising, falling)
+        )
 
 
 def test_linear_decay():
@@ -80,7 +132,11 @@ def test_linear_decay():
 
 
 def rows(batches):
-    return sorted(tuple(map(tuple, (s.tolist(), t.tolist()))) for b in batches for s, t in zip(b.source, b.target))
+    return sorted(
+        tuple(map(tuple, (s.tolist(), t.tolist())))
+        for b in batches
+        for s, t in zip(b.source, b.target)
+    )
 
 
 def test_every_pair_once_per_epoch():
@@ -89,16 +145,25 @@ def test_every_pair_once_per_epoch():
         if step.place[0] == 1 and seen and step.place[1] == 1:
             break
         seen += step.batches
-    trimmed = sorted((tuple(s[s > 2].tolist()), tuple(t[t > 2].tolist())) for b in seen for s, t in zip(b.source, b.target))
-    assert trimmed == sorted((tuple(encoded.source(i).tolist()), tuple(encoded.target(i).tolist())) for i in range(50))
+    trimmed = sorted(
+        (tuple(s[s > 2].tolist()), tuple(t[t > 2].tolist()))
+        for b in seen
+        for s, t in zip(b.source, b.target)
+    )
+    assert trimmed == sorted(
+        (tuple(encoded.source(i).tolist()), tuple(encoded.target(i).tolist())) for i in range(50)
+    )
 
 
 @pytest.mark.parametrize("world, accumulate", [(2, 1), (2, 3), (3, 2)])
 def test_shards_are_the_whole_without_overlap(world, accumulate):
     encoded = corpus()
     alone = train_mt.steps(encoded, flags(accumulate=accumulate * world), (0, 0))
-    shards = [train_mt.steps(encoded, flags(accumulate=accumulate), (0, 0), rank, world) for rank in range(world)]
-    for _ in range(12):                                          # over the ends of several epochs
+    shards = [
+        train_mt.steps(encoded, flags(accumulate=accumulate), (0, 0), rank, world)
+        for rank in range(world)
+    ]
+    for _ in range(12):  # over the ends of several epochs
         whole, parts = next(alone), [next(shard) for shard in shards]
         assert all(len(part.batches) == accumulate for part in parts)
         assert rows(whole.batches) == rows([b for part in parts for b in part.batches])
@@ -119,18 +184,29 @@ def test_the_stream_goes_on_from_its_place():
 def test_li2018_objective():
     """Micro-batches weigh by their target tokens.
 
-    The gradient of an update is that of (sum of cross-entropies - lambda sum of D tokens) / all tokens;
-    both sums and the gradient's norm come back for the log.
+    The gradient of an update is that of (sum of cross-entropies - lambda sum of D tokens) / all
+    tokens; both sums and the gradient's norm come back for the log.
     """
     torch.manual_seed(0)
-    config = TransformerConfig(30, 16, 2, 1, 16, dropout=0.0, reg=("output", "position"), reg_weight=0.7)
+    config = TransformerConfig(
+        30, 16, 2, 1, 16, dropout=0.0, reg=("output", "position"), reg_weight=0.7
+    )
     model, encoded = Transformer(config).double(), corpus()
-    micro = [collate(encoded, [0, 1, 2, 3, 4, 5]), collate(encoded, [6]), collate(encoded, [7, 8, 9])]
+    micro = [
+        collate(encoded, [0, 1, 2, 3, 4, 5]),
+        collate(encoded, [6]),
+        collate(encoded, [7, 8, 9]),
+    ]
     tokens = [int((b.target[:, 1:] != 0).sum()) for b in micro]
     step = train_mt.Step(micro, sum(tokens), (0, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
-    sums, norm = train_mt.train_step(train_mt.Objective(model), optimizer, step, flags(label_smoothing=0.3),
-                                     train_mt.Machine(torch.device("cpu")))
+    sums, norm = train_mt.train_step(
+        train_mt.Objective(model),
+        optimizer,
+        step,
+        flags(label_smoothing=0.3),
+        train_mt.Machine(torch.device("cpu")),
+    )
     found = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
     total, want = 0, torch.zeros(2)
@@ -140,7 +216,7 @@ def test_li2018_objective():
         out = batch.target[:, 1:]
         log_p = logits.log_softmax(-1)
         cross_entropy = 0
-        for b in range(len(out)):                                # label smoothing, literally
+        for b in range(len(out)):  # label smoothing, literally
             for l in range(out.shape[1]):
                 if out[b, l] != 0:
                     cross_entropy -= 0.7 * log_p[b, l, out[b, l]] + 0.3 * log_p[b, l].mean()
@@ -158,24 +234,44 @@ def test_an_infinite_gradient_leaves_parameters_and_optimizer_alone():
     model, encoded = Transformer(TransformerConfig(30, 16, 2, 1, 16, reg=("output",))), corpus()
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     step = next(train_mt.steps(encoded, flags(), (0, 0)))
-    train_mt.train_step(train_mt.Objective(model), optimizer, step, flags(), train_mt.Machine(torch.device("cpu")))
+    train_mt.train_step(
+        train_mt.Objective(model), optimizer, step, flags(), train_mt.Machine(torch.device("cpu"))
+    )
     before = {k: v.clone() for k, v in model.state_dict().items()}
     state = [v.clone() for s in optimizer.state.values() for v in s.values()]
     model.config.reg_weight = float("inf")
-    _, norm = train_mt.train_step(train_mt.Objective(model), optimizer, step, flags(), train_mt.Machine(torch.device("cpu")))
+    _, norm = train_mt.train_step(
+        train_mt.Objective(model), optimizer, step, flags(), train_mt.Machine(torch.device("cpu"))
+    )
     assert not torch.isfinite(norm)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
-    assert all(torch.equal(a, b) for a, b in zip(state, (v for s in optimizer.state.values() for v in s.values())))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(state, (v for s in optimizer.state.values() for v in s.values()))
+    )
 
 
 # ---- Whole runs
 
+
 def test_a_run_writes_reports_and_is_not_run_twice(text, tmp_path, capsys):
-    argv = text + SMALL + EVERYTHING + ["--steps", "8", "--eval-every", "4", "--average", "2", "--name", "a"]
+    argv = (
+        text
+        + SMALL
+        + EVERYTHING
+        + ["--steps", "8", "--eval-every", "4", "--average", "2", "--name", "a"]
+    )
     assert train_mt.main(argv) == 0
     first, folder = capsys.readouterr().out, tmp_path / "runs" / "a"
     assert "test BLEU" in first and "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" in first
-    assert {"config.json", "tokenizer.json", "metrics.jsonl", "last.pt", "best.pt", "average.pt"} <= set(os.listdir(folder))
+    assert {
+        "config.json",
+        "tokenizer.json",
+        "metrics.jsonl",
+        "last.pt",
+        "best.pt",
+        "average.pt",
+    } <= set(os.listdir(folder))
     result = metrics(folder)[-1]
     assert set(result["disagreement"]) == {"enc", "cross", "dec"}
     for kinds in result["disagreement"].values():
@@ -187,10 +283,15 @@ def test_a_run_writes_reports_and_is_not_run_twice(text, tmp_path, capsys):
 
 @pytest.mark.parametrize("stop", [1, 5, 6, 10])
 def test_resuming_is_exact(text, tmp_path, monkeypatch, stop):
-    """Stopped in an epoch, between log lines, at a validation, and after one: the same parameters and metrics."""
+    """Stopped in an epoch, between log lines, at a validation, and after one: the same parameters
+    and metrics."""
     argv = text + SMALL + EVERYTHING + ["--steps", "11", "--eval-every", "6", "--accumulate", "2"]
     assert train_mt.main(argv + ["--name", "whole"]) == 0
-    monkeypatch.setattr(train_mt, "agreed", lambda signals, step, where: step == stop and (signals.append(15) or True))
+    monkeypatch.setattr(
+        train_mt,
+        "agreed",
+        lambda signals, step, where: step == stop and (signals.append(15) or True),
+    )
     with pytest.raises(SystemExit) as exit:
         train_mt.main(argv + ["--name", "parts"])
     assert exit.value.code == 143
@@ -207,8 +308,12 @@ def test_resuming_is_exact(text, tmp_path, monkeypatch, stop):
 
 
 def test_resuming_is_exact_in_the_other_processes_too(tmp_path, monkeypatch):
-    """The second of two processes, played alone; a checkpoint has the random state of the first one only."""
-    where, config = train_mt.Machine(torch.device("cpu"), 1, 2), TransformerConfig(30, 16, 2, 1, 16, dropout=0.3)
+    """The second of two processes, played alone; a checkpoint has the random state of the first
+    one only."""
+    where, config = (
+        train_mt.Machine(torch.device("cpu"), 1, 2),
+        TransformerConfig(30, 16, 2, 1, 16, dropout=0.3),
+    )
     args, encoded = settings("--steps 9 --max-tokens 40 --device cpu".split()), {"train": corpus()}
     train_mt.complete(args, where)
     monkeypatch.setattr(train_mt, "DistributedDataParallel", lambda model, **options: model)
@@ -222,8 +327,9 @@ def test_resuming_is_exact_in_the_other_processes_too(tmp_path, monkeypatch):
         train_mt.fit(job, None, encoded, None, None, [])
         assert job.step == until
         return job
+
     whole, part = trained(7), trained(4)
-    torch.manual_seed(99)                                        # as far as this process knows
+    torch.manual_seed(99)  # as far as this process knows
     part.save(tmp_path / "last.pt")
     again = trained(7, tmp_path / "last.pt")
     assert all(map(torch.equal, whole.model.parameters(), again.model.parameters()))
@@ -238,6 +344,7 @@ def test_a_few_steps_without_a_finite_gradient_end_the_run(text, tmp_path, capsy
         calls.append(1)
         loss, D = sound(*args)
         return loss * (float("nan") if len(calls) > 6 else 1), D
+
     monkeypatch.setattr(train_mt, "losses", broken)
     assert train_mt.main(argv) == 2
     error = capsys.readouterr().err
@@ -246,17 +353,20 @@ def test_a_few_steps_without_a_finite_gradient_end_the_run(text, tmp_path, capsy
     assert all(weight.isfinite().all() for weight in state["model"].values())
 
 
-@pytest.mark.parametrize("extra, words", [
-    (["--agg", "em", "--agg-at", "enc:9"], "--agg-at enc:9"),
-    (["--heads", "3"], "--heads 3"),
-    (["--agg", "em", "--capsules", "7"], "--capsules 7"),
-    (["--vocab-size", "99999"], "--vocab-size 99999"),
-    (["--device", "cuda:77"], "--device cuda:77"),
-    (["--device", "moon"], "--device moon"),
-    (["--train", "nowhere/train"], "nowhere/train.en"),
-    (["--capsule", "cross"], "--capsule-attention cross"),
-    (["--agg-at", "enc"], "--agg-at"),
-])
+@pytest.mark.parametrize(
+    "extra, words",
+    [
+        (["--agg", "em", "--agg-at", "enc:9"], "--agg-at enc:9"),
+        (["--heads", "3"], "--heads 3"),
+        (["--agg", "em", "--capsules", "7"], "--capsules 7"),
+        (["--vocab-size", "99999"], "--vocab-size 99999"),
+        (["--device", "cuda:77"], "--device cuda:77"),
+        (["--device", "moon"], "--device moon"),
+        (["--train", "nowhere/train"], "nowhere/train.en"),
+        (["--capsule", "cross"], "--capsule-attention cross"),
+        (["--agg-at", "enc"], "--agg-at"),
+    ],
+)
 def test_errors_are_one_line_and_leave_nothing(text, tmp_path, capsys, extra, words):
     assert train_mt.main(text + SMALL + ["--steps", "2", "--name", "a"] + extra) == 2
     error = capsys.readouterr().err
@@ -264,8 +374,19 @@ def test_errors_are_one_line_and_leave_nothing(text, tmp_path, capsys, extra, wo
     assert not (tmp_path / "runs" / "a").exists()
 
 
-@pytest.mark.parametrize("extra", [["--arch", "huge"], ["--steps", "0"], ["--dropout", "1.5"], ["--agg", "magic"],
-                                   ["--warmup", "-3"], ["--lr", "0"], ["--seed", "x"], ["--nonsense"]])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        ["--arch", "huge"],
+        ["--steps", "0"],
+        ["--dropout", "1.5"],
+        ["--agg", "magic"],
+        ["--warmup", "-3"],
+        ["--lr", "0"],
+        ["--seed", "x"],
+        ["--nonsense"],
+    ],
+)
 def test_wrong_flags_exit_with_2(extra, capsys):
     with pytest.raises(SystemExit) as exit:
         train_mt.main(extra)
@@ -276,33 +397,86 @@ def test_wrong_flags_exit_with_2(extra, capsys):
 def test_another_configuration_is_refused(text, tmp_path, capsys):
     argv = text + SMALL + ["--steps", "2", "--name", "a"]
     assert train_mt.main(argv) == 0
-    before = {f: (tmp_path / "runs" / "a" / f).read_bytes() for f in os.listdir(tmp_path / "runs" / "a")}
+    before = {
+        f: (tmp_path / "runs" / "a" / f).read_bytes() for f in os.listdir(tmp_path / "runs" / "a")
+    }
     capsys.readouterr()
     assert train_mt.main(argv + ["--agg", "em"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "agg" in error and "--name" in error
-    assert before == {f: (tmp_path / "runs" / "a" / f).read_bytes() for f in os.listdir(tmp_path / "runs" / "a")}
+    assert before == {
+        f: (tmp_path / "runs" / "a" / f).read_bytes() for f in os.listdir(tmp_path / "runs" / "a")
+    }
 
 
 # ---- Many processes
 
+
 def test_two_processes_are_one_with_twice_the_accumulation(text, tmp_path):
     """float64, no dropout, --reg on: the parameters agree to 1e-9 after some steps."""
-    argv = text + SMALL + ["--steps", "6", "--eval-every", "6", "--dropout", "0", "--reg", "output", "subspace",
-                           "position", "--agg", "dynamic", "--capsule", "enc", "dec", "--seed", "3"]
+    argv = (
+        text
+        + SMALL
+        + [
+            "--steps",
+            "6",
+            "--eval-every",
+            "6",
+            "--dropout",
+            "0",
+            "--reg",
+            "output",
+            "subspace",
+            "position",
+            "--agg",
+            "dynamic",
+            "--capsule",
+            "enc",
+            "dec",
+            "--seed",
+            "3",
+        ]
+    )
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     script = str(ROOT / "tests" / "double_train.py")
-    one = subprocess.Popen([sys.executable, script, *argv, "--name", "one", "--accumulate", "4"], env=env,
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    two = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script,
-                            *argv, "--name", "two", "--accumulate", "2"], env=env, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, text=True)
+    one = subprocess.Popen(
+        [sys.executable, script, *argv, "--name", "one", "--accumulate", "4"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    two = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            script,
+            *argv,
+            "--name",
+            "two",
+            "--accumulate",
+            "2",
+        ],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     for process in (one, two):
         output = process.communicate(timeout=120)[0]
         assert process.returncode == 0, output
-    a, b = (run_folder.load(tmp_path / "runs" / name / "last.pt")["model"] for name in ("one", "two"))
+    a, b = (
+        run_folder.load(tmp_path / "runs" / name / "last.pt")["model"] for name in ("one", "two")
+    )
     assert a.keys() == b.keys() and all(weight.dtype == torch.float64 for weight in a.values())
     for name in a:
         torch.testing.assert_close(a[name], b[name], rtol=1e-9, atol=1e-9)
-    losses = [[row["loss"] for row in metrics(tmp_path / "runs" / name) if "loss" in row] for name in ("one", "two")]
+    losses = [
+        [row["loss"] for row in metrics(tmp_path / "runs" / name) if "loss" in row]
+        for name in ("one", "two")
+    ]
     np.testing.assert_allclose(*losses, rtol=1e-9)

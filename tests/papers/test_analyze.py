@@ -1,5 +1,6 @@
-"""What is measured and drawn of runs (analyze.py, figures.py, measure.py), on tiny models with random weights. The
-measurements are held against loops written from their definitions."""
+"""What is measured and drawn of runs (analyze.py, figures.py, measure.py), on tiny models with
+random weights. The measurements are held against loops written from their definitions."""
+
 import json
 import math
 import re
@@ -14,41 +15,51 @@ import torch
 from matplotlib.image import imread
 
 import analyze
-from nmt import run_folder
-
-from nmt import batches
-from nmt import tokenizer
-
-from papers import figures
-from papers import measure
 from capsule_transformer import horizontal_routing, vertical_routing
-from nmt.encoded import encode_pairs
+from nmt import corpus, run_folder
+from nmt.batches import collate
 from nmt.corpus import Corpora, Pairs
-from transformer import PAD
+from nmt.encoded import encode_pairs
 from nmt.evaluate import disagreement_scores
-from transformer import Transformer, TransformerConfig
+from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, save_tokenizer, train_tokenizer
+from papers import figures, measure
+from papers.tables import TABLES
+from transformer import PAD, Transformer, TransformerConfig
 
-PAPER = Path(__file__).resolve().parents[2] / "shared" / "papers" / "li2018-disagreement.txt"
+PAPER = Path(__file__).resolve().parents[3] / "shared" / "papers" / "li2018-disagreement.txt"
 NOUNS = {"man": "Mann", "dog": "Hund", "boy": "Junge"}
 PLACES = {"": "", "in the park": "im Park", "in the park near a house": "im Park bei einem Haus"}
-ENGLISH = [f"a {noun} {verb} {place} .".replace("  ", " ") for noun in NOUNS for verb in ("walks", "runs")
-           for place in PLACES]
-GERMAN = [f"ein {noun} {verb} {place} .".replace("  ", " ") for noun in NOUNS.values() for verb in ("geht", "rennt")
-          for place in PLACES.values()]
-ROUTED = dict(agg="em", agg_at=("enc:1", "cross:2"), capsules=4, capsule=("enc:1", "dec:2"))
+ENGLISH = [
+    f"a {noun} {verb} {place} .".replace("  ", " ")
+    for noun in NOUNS
+    for verb in ("walks", "runs")
+    for place in PLACES
+]
+GERMAN = [
+    f"ein {noun} {verb} {place} .".replace("  ", " ")
+    for noun in NOUNS.values()
+    for verb in ("geht", "rennt")
+    for place in PLACES.values()
+]
+ROUTED = dict(
+    agg="em", agg_at=("enc:1", "cross:2"), capsules=4, capsule_attention=("enc:1", "dec:2")
+)
 PLAIN, GU = {"agg": "linear"}, dict(agg="gu-em", agg_at=("enc:2",))
 DYNAMIC = dict(agg="dynamic", agg_at=("dec",), capsules=4)
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return tokenizer.train_tokenizer(ENGLISH + GERMAN, 300, exact=False)
+    return train_tokenizer(ENGLISH + GERMAN, 300, exact=False)
 
 
 def random_model(tokenizer, flags: dict) -> Transformer:
-    """A model whose parameters, biases too, are all drawn at random, so that heads and routings differ."""
+    """A model whose parameters, biases too, are all drawn at random, so that heads and routings
+    differ."""
     torch.manual_seed(1)
-    config = TransformerConfig(tokenizer.get_vocab_size(), d_model=16, heads=4, layers=2, d_ff=16, **flags)
+    config = TransformerConfig(
+        tokenizer.get_vocab_size(), d_model=16, heads=4, layers=2, d_ff=16, **flags
+    )
     model = Transformer(config).eval()
     with torch.no_grad():
         for weight in model.parameters():
@@ -63,8 +74,15 @@ def make(tokenizer):
 
     def run(flags, name="run"):
         text = Corpora("text", "en", "de", None, pairs, pairs, None)
-        return measure.Run(name, random_model(tokenizer, flags), tokenizer, {"beam": 1}, text,
-                           encode_pairs(tokenizer, pairs))
+        return measure.Run(
+            name,
+            random_model(tokenizer, flags),
+            tokenizer,
+            {"beam": 1},
+            text,
+            encode_pairs(tokenizer, pairs),
+        )
+
     return run
 
 
@@ -76,60 +94,107 @@ def folders(tokenizer, tmp_path_factory):
         (root / f"text.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for name, flags in (("plain", PLAIN), ("routed", ROUTED)):
         model, prefix = random_model(tokenizer, flags), str(root / "text")
-        settings = {"model": asdict(model.config), "data": "toy", "data_dir": "data", "train": prefix, "valid": prefix,
-                    "test": prefix, "src": "en", "tgt": "de", "beam": 1, "lenpen": 0.6, "lowercase": False}
+        settings = {
+            "model": asdict(model.config),
+            "data": "toy",
+            "data_dir": "data",
+            "train": prefix,
+            "valid": prefix,
+            "test": prefix,
+            "src": "en",
+            "tgt": "de",
+            "beam": 1,
+            "lenpen": 0.6,
+            "lowercase": False,
+        }
         with run_folder.RunFolder(root / name, settings) as folder:
-            tokenizer.save_tokenizer(tokenizer, folder.tokenizer)
+            save_tokenizer(tokenizer, folder.tokenizer)
             run_folder.save(folder.best, {"model": model.state_dict()})
     return root
 
 
 # ---- Disagreement
 
+
+def published(name: str) -> dict[str, list[float]]:
+    """{row: the numbers of a published table}."""
+    return {row.label: [float(cell) for cell in row.published] for row in TABLES[name].rows}
+
+
 def test_li2018_table5_layers_give_table4():
-    """The layers of Table 5, averaged as D and not as exp(D), give Table 4's score of the positions."""
-    scores = {row: disagreement_scores({"enc": {"position": [math.log(x) for x in layers]}})["enc"]["position"]
-              for row, layers in analyze.TABLE_5.items()}
+    """The layers of Table 5, averaged as D and not as exp(D), give Table 4's score of the
+    positions."""
+    scores = {
+        row: disagreement_scores({"enc": {"position": [math.log(x) for x in layers]}})["enc"][
+            "position"
+        ]
+        for row, layers in published("li2018-5").items()
+    }
+    printed = {row: position for row, (_, position, _) in published("li2018-4").items()}
     assert scores["n/a"] == pytest.approx(0.0069, abs=5e-5)
-    for row in ("n/a", "Subspace", "Position"):           # the Output row gives 0.0071, and 0.006 is printed
-        assert round(scores[row], 3) == pytest.approx(analyze.TABLE_4[row][1], abs=1.1e-3), row
-    assert round(sum(analyze.TABLE_5["n/a"]) / 6, 3) != analyze.TABLE_4["n/a"][1]
+    for row in ("n/a", "subspace", "position"):  # the output row gives 0.0071, and 0.006 is printed
+        assert round(scores[row], 3) == pytest.approx(printed[row], abs=1.1e-3), row
+    assert round(sum(published("li2018-5")["n/a"]) / 6, 3) != printed["n/a"]
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the papers are not here")
 def test_published_numbers_are_the_papers():
     text = PAPER.read_text(encoding="utf-8")
-    for row, numbers in analyze.TABLE_4.items():
-        assert re.search(rf"^{row}\t" + r"\t".join(f"{x:.3f}" for x in numbers), text, re.M), row
-    for row, numbers in analyze.TABLE_5.items():
-        name = row if row == "n/a" else f"{row[:3]}."
-        assert re.search(rf"^{re.escape(name)}\t" + r"\t".join(f"{x:.3f}" for x in numbers), text, re.M), row
+    short = {"n/a": "n/a", "subspace": "Sub.", "position": "Pos.", "output": "Out."}
+    for row, numbers in published("li2018-4").items():
+        name = row if row == "n/a" else row.capitalize()
+        cells = "".join(f"\t{x:.3f}" for x in numbers)
+        assert re.search(rf"^{re.escape(name + cells)}", text, re.M), row
+    for row, numbers in published("li2018-5").items():
+        cells = "".join(f"\t{x:.3f}" for x in numbers)
+        assert re.search(rf"^{re.escape(short[row] + cells)}", text, re.M), row
 
 
 def test_li2018_tables_4_and_5_scores(make):
-    """exp(D) of every component, kind and layer by loops over sentences, positions and pairs of heads; the position
-    score by the literal sum over a sentence's cells; the mean is that of D over the layers."""
+    """exp(D) of every component, kind and layer by loops over sentences, positions and pairs of
+    heads; the position score by the literal sum over a sentence's cells; the mean is that of D over
+    the layers."""
     run, sums, words = make(ROUTED), {}, {}
-    cosine = lambda x, y: (x @ y / (x.norm() * y.norm())).item()
+
+    def cosine(x, y):
+        return (x @ y / (x.norm() * y.norm())).item()
+
     for i in range(len(run.encoded)):
         heads, _, _, tokens = measure.sentence_heads(run, i)
         for component, (queries, keys) in tokens.items():
             for layer, h in enumerate(heads[component]):
-                V, A, O = (x[0].double() for x in (h.values, h.weights, h.outputs))          # [H, L, .]
+                V, A, O = (x[0].double() for x in (h.values, h.weights, h.outputs))  # [H, L, .]
                 pairs = [(one, other) for one in range(4) for other in range(4)]
                 for kind, terms, count in (
-                        ("subspace", [cosine(V[a, t], V[b, t]) for a, b in pairs for t in range(len(keys))], len(keys)),
-                        ("output", [cosine(O[a, t], O[b, t]) for a, b in pairs for t in range(len(queries))], len(queries)),
-                        ("position", [(A[a] * A[b]).sum().item() for a, b in pairs], 1)):
+                    (
+                        "subspace",
+                        [cosine(V[a, t], V[b, t]) for a, b in pairs for t in range(len(keys))],
+                        len(keys),
+                    ),
+                    (
+                        "output",
+                        [cosine(O[a, t], O[b, t]) for a, b in pairs for t in range(len(queries))],
+                        len(queries),
+                    ),
+                    ("position", [(A[a] * A[b]).sum().item() for a, b in pairs], 1),
+                ):
                     key = component, kind, layer
                     sums[key] = sums.get(key, 0) - sum(terms) / 16
                     words[key] = words.get(key, 0) + count
-    found = measure.scores(run, 10 ** 6)
-    assert {(c, k, i) for c, kinds in found["layers"].items() for k, layers in kinds.items() for i in range(len(layers))
-            } == set(sums)
+    found = measure.scores(run, 10**6)
+    assert {
+        (c, k, i)
+        for c, kinds in found["layers"].items()
+        for k, layers in kinds.items()
+        for i in range(len(layers))
+    } == set(sums)
     for (component, kind, layer), total in sums.items():
         D = total / words[component, kind, layer]
-        assert found["layers"][component][kind][layer] == pytest.approx(math.exp(D), abs=1e-5), (component, kind, layer)
+        assert found["layers"][component][kind][layer] == pytest.approx(math.exp(D), abs=1e-5), (
+            component,
+            kind,
+            layer,
+        )
     for component, kinds in found["layers"].items():
         for kind, (first, second) in kinds.items():
             assert found["mean"][component][kind] == pytest.approx(math.sqrt(first * second))
@@ -137,13 +202,14 @@ def test_li2018_tables_4_and_5_scores(make):
 
 # ---- Heads as vectors
 
+
 @pytest.mark.parametrize("component", ["enc", "cross", "dec"])
 def test_li2021_fig3_head_vectors(make, component):
     """The mean over the words, sentence by sentence and word by word, whatever the batches."""
     run = make(ROUTED)
     total, words = torch.zeros(2, 4, 4), 0
     for i in range(len(run.encoded)):
-        source, target = batches.collate(run.encoded, [i])
+        source, target = collate(run.encoded, [i])
         with torch.no_grad():
             _, heads = run.model(source, target[:, :-1])
         for word in range(source.shape[1] if component == "enc" else target.shape[1] - 1):
@@ -157,14 +223,20 @@ def test_li2021_fig3_head_vectors(make, component):
 
 
 def test_dispersion():
-    found = measure.dispersion(torch.diag(torch.tensor([1.0, 2.0])))         # orthogonal heads of length 1 and 2
+    found = measure.dispersion(
+        torch.diag(torch.tensor([1.0, 2.0]))
+    )  # orthogonal heads of length 1 and 2
     assert found == {"cosine": pytest.approx(0), "distance": pytest.approx(math.sqrt(5) / 1.5)}
     assert measure.dispersion(torch.ones(1, 3)) == {"cosine": 0, "distance": 0}
-    heads = [[3.0, 4.0], [-5.0, 0.0], [0.0, 2.0]]                            # lengths 5, 5, 2; three pairs
+    heads = [[3.0, 4.0], [-5.0, 0.0], [0.0, 2.0]]  # lengths 5, 5, 2; three pairs
     found = measure.dispersion(torch.tensor(heads))
     cosines = [-15 / 25, 8 / 10, 0]
-    assert found == {"cosine": pytest.approx(sum(cosines) / 3),
-                     "distance": pytest.approx(sum(math.dist(a, b) for a, b in (heads[:2], heads[::2], heads[1:])) / 3 / 4)}
+    assert found == {
+        "cosine": pytest.approx(sum(cosines) / 3),
+        "distance": pytest.approx(
+            sum(math.dist(a, b) for a, b in (heads[:2], heads[::2], heads[1:])) / 3 / 4
+        ),
+    }
 
 
 @pytest.mark.parametrize("n", [1, 4, 16])
@@ -179,51 +251,78 @@ def test_plane_of_few_points(n):
 
 # ---- Attention and routing
 
+
 def joined(labels: list[str]) -> str:
     """The text that labels stand for, without blanks."""
     return "".join(label.removeprefix("-").replace("\u2423", "") for label in labels)
 
 
-@pytest.mark.parametrize("component, layer, taken", [("cross", 1, 0), ("cross", 2, 1), ("cross", None, 1), ("enc", 1, 0),
-                                                     ("dec", None, 1)])
+@pytest.mark.parametrize(
+    "component, layer, taken",
+    [("cross", 1, 0), ("cross", 2, 1), ("cross", None, 1), ("enc", 1, 0), ("dec", None, 1)],
+)
 def test_attention_map(make, component, layer, taken):
-    """The weights are the model's own, of that component and layer, the top one by default; tokens on their axes."""
+    """The weights are the model's own, of that component and layer, the top one by default; tokens
+    on their axes."""
     run = make(ROUTED)
     found = measure.attention_map(run, component, layer, 1)
-    source, target = batches.collate(run.encoded, [1])
+    source, target = collate(run.encoded, [1])
     with torch.no_grad():
         _, heads = run.model(source, target[:, :-1], need_weights=True)
-    weights = torch.tensor(found["weights"])                                 # [H, L_q, L_k]
+    weights = torch.tensor(found["weights"])  # [H, L_q, L_k]
     torch.testing.assert_close(weights, heads[component][taken].weights[0])
-    assert weights.shape == (4, len(found["queries"]), len(found["keys"])) and found["layer"] == taken + 1
+    assert (
+        weights.shape == (4, len(found["queries"]), len(found["keys"]))
+        and found["layer"] == taken + 1
+    )
     for h in range(4):
         rows = [-sum(a * math.log(a) for a in row if a > 0) for row in weights[h].tolist()]
         assert found["entropy"][h] == pytest.approx(sum(rows) / len(rows), abs=1e-5)
-    for tokens, decoder in ((found["queries"], component != "enc"), (found["keys"], component == "dec")):
-        if decoder:                                                          # as the decoder reads it
-            assert tokens[0] == tokenizer.SPECIAL_TOKENS[tokenizer.BOS] and joined(tokens[1:]) == GERMAN[1].replace(" ", "")
+    for tokens, decoder in (
+        (found["queries"], component != "enc"),
+        (found["keys"], component == "dec"),
+    ):
+        if decoder:  # as the decoder reads it
+            assert tokens[0] == SPECIAL_TOKENS[BOS] and joined(tokens[1:]) == GERMAN[1].replace(
+                " ", ""
+            )
         else:
-            assert tokens[-1] == tokenizer.SPECIAL_TOKENS[tokenizer.EOS] and joined(tokens[:-1]) == ENGLISH[1].replace(" ", "")
+            assert tokens[-1] == SPECIAL_TOKENS[EOS] and joined(tokens[:-1]) == ENGLISH[1].replace(
+                " ", ""
+            )
 
 
 @pytest.mark.parametrize("flags", [ROUTED, DYNAMIC, GU], ids=["em", "dynamic", "gu-em"])
 def test_votes_and_routing_are_the_modules_own(make, flags):
-    """What is traced is what the model computed: votes by a hook on the aggregation, its output from the capsules."""
+    """What is traced is what the model computed: votes by a hook on the aggregation, its output
+    from the capsules."""
     run, inputs, outputs = make(flags), {}, {}
     for place, attention in measure.attentions(run.model).items():
         attention.aggregation.register_forward_hook(
-            lambda _, given, out, place=place: inputs.update({place: given[0]}) or outputs.update({place: out}))
+            lambda _, given, out, place=place: (
+                inputs.update({place: given[0]}) or outputs.update({place: out})
+            )
+        )
     with torch.no_grad():
         heads, logits, masks, _ = measure.sentence_heads(run, 2)
-        found = {place: cast for place, cast in measure.cast_votes(run.model, heads, logits, masks).items()
-                 if " " not in place}
-        assert found.keys() == {"em": {"enc:1", "cross:2"}, "dynamic": {"dec:1", "dec:2"},
-                                "gu-em": {"enc:2"}}[flags["agg"]]
+        found = {
+            place: cast
+            for place, cast in measure.cast_votes(run.model, heads, logits, masks).items()
+            if " " not in place
+        }
+        assert (
+            found.keys()
+            == {"em": {"enc:1", "cross:2"}, "dynamic": {"dec:1", "dec:2"}, "gu-em": {"enc:2"}}[
+                flags["agg"]
+            ]
+        )
         for place, cast in found.items():
-            torch.testing.assert_close(cast.votes, cast.module.cast_votes(inputs[place])[0], atol=0, rtol=0)
+            torch.testing.assert_close(
+                cast.votes, cast.module.cast_votes(inputs[place])[0], atol=0, rtol=0
+            )
             capsules, A, C = measure.route(cast, cast.module.iterations)
             if flags["agg"] == "em":
-                capsules = capsules * A.unsqueeze(-1)                        # Li 2019 Eq. 9
+                capsules = capsules * A.unsqueeze(-1)  # Li 2019 Eq. 9
             O = capsules.flatten(1)
             if flags["agg"] == "gu-em":
                 O = inputs[place][0].transpose(0, 1).flatten(1) + cast.module.ffn(O)
@@ -237,19 +336,26 @@ def test_capsule_attention_votes_are_routed_as_in_the_model(make):
         heads, logits, masks, _ = measure.sentence_heads(run, 2)
         found = measure.cast_votes(run.model, heads, logits, masks)
         E, bias = logits["enc:1"], torch.zeros(4)
-        capsules = measure.route(found["enc:1 vertical"], 3)[0]              # [1, L, L]; with W = 0 a head takes 1/4
+        capsules = measure.route(found["enc:1 vertical"], 3)[
+            0
+        ]  # [1, L, L]; with W = 0 a head takes 1/4
         torch.testing.assert_close(capsules / 4, vertical_routing(E, torch.zeros(4, 4), bias)[:, 0])
-        capsules = measure.route(found["enc:1 horizontal"], 3)[0]            # [1, H, L]: the row that sees all tokens
+        capsules = measure.route(found["enc:1 horizontal"], 3)[
+            0
+        ]  # [1, H, L]: the row that sees all tokens
         torch.testing.assert_close(capsules, horizontal_routing(E)[:, :, -1])
         E = logits["dec:2"]
-        capsules, causal = measure.route(found["dec:2 horizontal"], 3)[0], torch.ones(E.shape[-2:]).tril().bool()
+        capsules, causal = (
+            measure.route(found["dec:2 horizontal"], 3)[0],
+            torch.ones(E.shape[-2:]).tril().bool(),
+        )
         torch.testing.assert_close(capsules, horizontal_routing(E, mask=causal)[:, :, -1])
 
 
 def literal_trace(cast, t):
     """(entropy, agreement) of t iterations, cell by cell."""
     omega, _, C = (x if x is None else x.double() for x in measure.route(cast, t))
-    votes = cast.votes.double()                           # capsules of 1e-25, whose squares float32 does not have
+    votes = cast.votes.double()  # capsules of 1e-25, whose squares float32 does not have
     entropies, agreements = [], []
     for p in range(C.shape[0]):
         N = int(cast.outputs[p].sum())
@@ -268,9 +374,10 @@ def literal_trace(cast, t):
 
 @pytest.mark.parametrize("place", ["enc:1", "cross:2", "enc:1 vertical", "dec:2 horizontal"])
 def test_coupling_entropy_and_agreement(make, place):
-    """Against loops over words, heads and capsules, with a batch of unequal sentences and so padding."""
+    """Against loops over words, heads and capsules, with a batch of unequal sentences and so
+    padding."""
     run = make(ROUTED)
-    source, target = batches.collate(run.encoded, [0, 2])
+    source, target = collate(run.encoded, [0, 2])
     assert (source == PAD).any() and (target == PAD).any()
     with torch.no_grad(), measure.recorded_logits(run.model) as logits:
         _, heads = run.model(source, target[:, :-1])
@@ -281,7 +388,7 @@ def test_coupling_entropy_and_agreement(make, place):
         assert (A is not None) == (" " not in place)
         for t in (1, 2, 3):
             assert rows[t - 1].tolist() == pytest.approx(literal_trace(cast, t), abs=1e-4)
-    if " " in place:                                      # dynamic routing begins with equal couplings
+    if " " in place:  # dynamic routing begins with equal couplings
         assert rows[0, 0].item() == pytest.approx(1, abs=1e-4)
 
 
@@ -290,7 +397,9 @@ def test_entropy_of_two_capsules():
     module = Namespace(routing="dynamic", iterations=1)
     for N, entropy in ((1, 0), (2, 1), (5, 1)):
         votes, every = torch.randn(3, 4, N, 2), lambda n: torch.ones(3, n, dtype=torch.bool)
-        assert measure.trace(measure.Votes(votes, every(4), every(N), module))[0][0, 0].item() == pytest.approx(entropy)
+        assert measure.trace(measure.Votes(votes, every(4), every(N), module))[0][
+            0, 0
+        ].item() == pytest.approx(entropy)
 
 
 def test_routing_statistics(make):
@@ -305,22 +414,33 @@ def test_routing_statistics(make):
                 counts[place] = counts.get(place, 0) + n
                 if traced[1] is not None:
                     active.setdefault(place, []).extend(traced[1].tolist())
-    for tokens in (10 ** 6, 40):
+    for tokens in (10**6, 40):
         found = measure.routing_statistics(run, tokens)
-        assert set(found) == set(rows) == {"enc:1", "cross:2", "enc:1 vertical", "enc:1 horizontal", "dec:2 horizontal"}
+        assert (
+            set(found)
+            == set(rows)
+            == {"enc:1", "cross:2", "enc:1 vertical", "enc:1 horizontal", "dec:2 horizontal"}
+        )
         for place, values in found.items():
             entropy, agreement = (rows[place] / counts[place]).T.tolist()
             assert values["entropy"] == pytest.approx(entropy, abs=1e-4)
             assert values["agreement"] == pytest.approx(agreement, abs=1e-4)
-            means = [sum(column) / len(column) for column in zip(*active[place])] if place in active else None
+            means = (
+                [sum(column) / len(column) for column in zip(*active[place])]
+                if place in active
+                else None
+            )
             assert values["activations"] == (means and pytest.approx(means, abs=1e-4))
     assert {len(active["enc:1"]), len(active["cross:2"])} == {
-        int((lengths + 1).sum()) for lengths in (run.encoded.source_lengths, run.encoded.target_lengths)}    # and EOS
+        int((lengths + 1).sum())
+        for lengths in (run.encoded.source_lengths, run.encoded.target_lengths)
+    }  # and EOS
     assert measure.routing_statistics(make(PLAIN), 100) == {}
 
 
 def test_couplings_of_a_sentence(make):
-    """A head's share of what a capsule gets, over all words; of a horizontal routing a token's coupling to the heads."""
+    """A head's share of what a capsule gets, over all words; of a horizontal routing a token's
+    coupling to the heads."""
     run = make(ROUTED)
     with torch.no_grad():
         heads, logits, masks, tokens = measure.sentence_heads(run, 2)
@@ -328,57 +448,93 @@ def test_couplings_of_a_sentence(make):
         found = measure.sentence_couplings(run, 2)
         assert found.keys() == casts.keys()
         for place, x in found.items():
-            C = measure.route(casts[place], 3)[2]                            # [P, M, N]
+            C = measure.route(casts[place], 3)[2]  # [P, M, N]
             for h, row in enumerate(x["share"]):
                 if place.endswith("horizontal"):
                     assert row == pytest.approx(C[0, :, h].tolist())
                 else:
-                    assert row == pytest.approx([(C[:, h, n].sum() / C[:, :, n].sum()).item() for n in range(C.shape[2])],
-                                                abs=1e-5)
+                    assert row == pytest.approx(
+                        [(C[:, h, n].sum() / C[:, :, n].sum()).item() for n in range(C.shape[2])],
+                        abs=1e-5,
+                    )
             assert x["columns"] == (tokens[place[:3]][0] if " " in place else None)
             assert len(x["share"]) == 4 and sum(row[0] for row in x["share"]) == pytest.approx(1)
 
 
 # ---- BLEU by length
 
+
 def test_gu_fig3_bleu_by_length(make, monkeypatch):
-    """Every sentence is in one bin; bins whose translations are the references score 100, wrong ones nothing."""
+    """Every sentence is in one bin; bins whose translations are the references score 100, wrong
+    ones nothing."""
     run, asked, scored = make(PLAIN), [], measure.corpus_bleu
 
     def translate_lines(model, tokenizer, source, **settings):
         asked.append((source, settings["beam"], settings["lenpen"]))
-        return [target if len(source.split()) <= 7 else "x" for source, target in zip(ENGLISH, GERMAN)]
+        return [
+            target if len(source.split()) <= 7 else "x" for source, target in zip(ENGLISH, GERMAN)
+        ]
 
     def corpus_bleu(hypotheses, references, lowercase):
         asked.append(lowercase)
         return scored(hypotheses, references, lowercase)
+
     monkeypatch.setattr(measure, "translate_lines", translate_lines)
     monkeypatch.setattr(measure, "corpus_bleu", corpus_bleu)
-    other = run._replace(settings={"beam": 3, "lenpen": 0.25, "lowercase": True}, corpora=run.corpora._replace(
-        valid=Pairs(ENGLISH[::-1], GERMAN[::-1])))
-    for beam in (None, 7):                                                   # the run's own, or what is asked for
+    other = run._replace(
+        settings={"beam": 3, "lenpen": 0.25, "lowercase": True},
+        corpora=run.corpora._replace(valid=Pairs(ENGLISH[::-1], GERMAN[::-1])),
+    )
+    for beam in (None, 7):  # the run's own, or what is asked for
         measure.bleu_by_length(other, [99], beam)
-        assert asked == [(ENGLISH, beam or 3, 0.25), True, True]             # the test set, not the validation set
+        assert asked == [
+            (ENGLISH, beam or 3, 0.25),
+            True,
+            True,
+        ]  # the test set, not the validation set
         asked.clear()
-    assert measure.bleu_by_length(run._replace(settings={}), [99])["beam"] == 4 and asked[0][1:] == (4, 0.6)
+    assert measure.bleu_by_length(run._replace(settings={}), [99])["beam"] == 4 and asked[0][
+        1:
+    ] == (4, 0.6)
     measure.bleu_by_length(run._replace(corpora=run.corpora._replace(test=None)), [99])
     found = measure.bleu_by_length(run, [4, 7])
-    assert [(x["low"], x["high"], x["count"]) for x in found["bins"]] == [(1, 4, 6), (5, 7, 6), (8, None, 6)]
+    assert [(x["low"], x["high"], x["count"]) for x in found["bins"]] == [
+        (1, 4, 6),
+        (5, 7, 6),
+        (8, None, 6),
+    ]
     assert [x["bleu"] for x in found["bins"]] == pytest.approx([100, 100, 0], abs=1)
-    assert 0 < found["bleu"] < 100 and sum(x["count"] for x in measure.bleu_by_length(run)["bins"]) == len(ENGLISH)
+    assert 0 < found["bleu"] < 100 and sum(
+        x["count"] for x in measure.bleu_by_length(run)["bins"]
+    ) == len(ENGLISH)
 
 
 def test_bins_fit_the_lengths():
     """At most 7 bins as wide as 1, 2, 5, 10, ...; the open one holds 1 sentence in 20 at least."""
     fitting = measure.fitting_bins
-    assert fitting(list(range(1, 8))) == [1, 2, 3, 4, 5] and fitting([3] * 40) == [1, 2] and fitting([1]) == [1]
+    assert (
+        fitting(list(range(1, 8))) == [1, 2, 3, 4, 5]
+        and fitting([3] * 40) == [1, 2]
+        and fitting([1]) == [1]
+    )
     assert fitting([20] * 99 + [500]) == [5, 10, 15] and fitting([36] * 40) == [10, 20, 30]
-    assert fitting([7] * 96 + [90] * 4) == [1, 2, 3, 4, 5, 6] and fitting([7] * 94 + [90] * 6) == [20, 40, 60, 80]
+    assert fitting([7] * 96 + [90] * 4) == [1, 2, 3, 4, 5, 6] and fitting([7] * 94 + [90] * 6) == [
+        20,
+        40,
+        60,
+        80,
+    ]
     lengths = measure.source_length
-    assert [lengths("a bc  def", "en"), lengths("", "en"), lengths("ab cd", "zh"), lengths("ab cd", "de")] == [3, 1, 4, 2]
+    assert [
+        lengths("a bc  def", "en"),
+        lengths("", "en"),
+        lengths("ab cd", "zh"),
+        lengths("ab cd", "de"),
+    ] == [3, 1, 4, 2]
 
 
 # ---- The figures: what is handed to matplotlib
+
 
 @pytest.fixture
 def shown(monkeypatch):
@@ -395,23 +551,41 @@ def texts(labels) -> list[str]:
 
 
 def test_heat_maps_have_queries_at_the_left_and_keys_below(shown):
-    """3 heads of 2 queries and 3 keys in one run, 2 heads of 4 queries and 2 keys in the other; every cell another number."""
-    maps = {"one": {"weights": (torch.arange(18.0).view(3, 2, 3) / 40).tolist(), "queries": ["q1", "q2"],
-                    "keys": ["k1", "k2", "k3"], "entropy": [0.5, 1.25, 2.0]},
-            "other": {"weights": (torch.arange(16.0).view(2, 4, 2) / 20).tolist(), "queries": ["u1", "u2", "u3", "u4"],
-                      "keys": ["v1", "v$"], "entropy": [3.0, 4.0]}}
+    """3 heads of 2 queries and 3 keys in one run, 2 heads of 4 queries and 2 keys in the other;
+    every cell another number."""
+    maps = {
+        "one": {
+            "weights": (torch.arange(18.0).view(3, 2, 3) / 40).tolist(),
+            "queries": ["q1", "q2"],
+            "keys": ["k1", "k2", "k3"],
+            "entropy": [0.5, 1.25, 2.0],
+        },
+        "other": {
+            "weights": (torch.arange(16.0).view(2, 4, 2) / 20).tolist(),
+            "queries": ["u1", "u2", "u3", "u4"],
+            "keys": ["v1", "v$"],
+            "entropy": [3.0, 4.0],
+        },
+    }
     figures.attention(maps, "title", None)
-    figure, = shown
+    (figure,) = shown
     for block, (name, one) in zip(figure.subfigs, maps.items()):
         panels = [ax for ax in block.axes if ax.images and ax.get_visible()]
         assert block.get_suptitle() == name and len(panels) == len(one["weights"])
         for h, ax in enumerate(panels):
-            image, = ax.images
+            (image,) = ax.images
             np.testing.assert_allclose(image.get_array(), one["weights"][h])
-            assert (image.norm.vmin, image.norm.vmax, image.norm.gamma) == (0, 0.75, 0.5) and image.origin == "upper"
+            assert (image.norm.vmin, image.norm.vmax, image.norm.gamma) == (
+                0,
+                0.75,
+                0.5,
+            ) and image.origin == "upper"
             assert ax.get_title() == f"head {h + 1}, entropy {one['entropy'][h]:.2f}"
-            outer = h + 2 >= len(panels), h % 2 == 0                         # the lowest and the leftmost of two columns
-            assert texts(ax.get_xticklabels()) == [key.replace("$", r"\$") for key in one["keys"]] * outer[0]
+            outer = h + 2 >= len(panels), h % 2 == 0  # the lowest and the leftmost of two columns
+            assert (
+                texts(ax.get_xticklabels())
+                == [key.replace("$", r"\$") for key in one["keys"]] * outer[0]
+            )
             assert texts(ax.get_yticklabels()) == one["queries"] * outer[1]
             assert list(ax.get_xticks()) == list(range(len(one["keys"])))
 
@@ -419,11 +593,20 @@ def test_heat_maps_have_queries_at_the_left_and_keys_below(shown):
 def test_couplings_have_heads_at_the_left_and_sorted_capsules_below(shown):
     """Numbered capsules go by their strongest head, strongest first; tokens stay in their order."""
     share = [[0.1, 0.7, 0.2, 0.6, 0.3], [0.2, 0.1, 0.7, 0.1, 0.2], [0.7, 0.2, 0.1, 0.3, 0.5]]
-    figures.couplings({"enc:1": {"share": share, "columns": None},
-                       "enc:1 vertical": {"share": share, "columns": ["a", "b", "c", "d", "e"]}}, 3, "title", None)
+    figures.couplings(
+        {
+            "enc:1": {"share": share, "columns": None},
+            "enc:1 vertical": {"share": share, "columns": ["a", "b", "c", "d", "e"]},
+        },
+        3,
+        "title",
+        None,
+    )
     numbered, tokens = (ax for ax in shown[0].axes if ax.images and ax.get_title())
     order = [1, 3, 2, 0, 4]
-    np.testing.assert_allclose(numbered.images[0].get_array(), [[row[n] for n in order] for row in share])
+    np.testing.assert_allclose(
+        numbered.images[0].get_array(), [[row[n] for n in order] for row in share]
+    )
     np.testing.assert_allclose(tokens.images[0].get_array(), share)
     assert list(numbered.images[0].get_extent()) == [0.5, 5.5, 2.5, -0.5]
     assert list(tokens.images[0].get_extent()) == [-0.5, 4.5, 2.5, -0.5]
@@ -431,31 +614,57 @@ def test_couplings_have_heads_at_the_left_and_sorted_capsules_below(shown):
     assert texts(tokens.get_xticklabels()) == ["a", "b", "c", "d", "e"]
     for ax in (numbered, tokens):
         norm = ax.images[0].norm
-        assert (norm.vmin, norm.vcenter, norm.vmax) == (0, 1 / 3, 1) and ax.images[0].get_cmap().name == "RdBu_r"
+        assert (norm.vmin, norm.vcenter, norm.vmax) == (0, 1 / 3, 1) and ax.images[
+            0
+        ].get_cmap().name == "RdBu_r"
         assert texts(ax.get_yticklabels()) == ["head 1", "head 2", "head 3"]
 
 
 def test_routing_has_entropy_agreement_and_activations_in_panels_of_their_own(shown):
-    places = {"enc:1": {"entropy": [0.9, 0.5], "agreement": [0.1, 0.2], "activations": [0.3, 0.8, 0.6, 0.1]},
-              "enc:2": {"entropy": [1.0, 0.4, 0.3], "agreement": [-0.2, 0.7, 0.75], "activations": None}}
+    places = {
+        "enc:1": {
+            "entropy": [0.9, 0.5],
+            "agreement": [0.1, 0.2],
+            "activations": [0.3, 0.8, 0.6, 0.1],
+        },
+        "enc:2": {"entropy": [1.0, 0.4, 0.3], "agreement": [-0.2, 0.7, 0.75], "activations": None},
+    }
     figures.routing({"run": places}, None)
     entropy, agreement, activations = shown[0].axes
-    for ax, key, title in ((entropy, "entropy", "entropy of the coupling / log N"),
-                           (agreement, "agreement", "agreement of votes and capsules")):
+    for ax, key, title in (
+        (entropy, "entropy", "entropy of the coupling / log N"),
+        (agreement, "agreement", "agreement of votes and capsules"),
+    ):
         assert ax.get_title() == title and ax.get_xlabel() == "iteration"
-        assert {line.get_label(): (line.get_xdata().tolist() if hasattr(line.get_xdata(), "tolist") else
-                                   list(line.get_xdata()), list(line.get_ydata())) for line in ax.lines} == {
-            place: ([*range(1, len(x[key]) + 1)], x[key]) for place, x in places.items()}
-    line, = activations.lines
+        assert {
+            line.get_label(): (
+                line.get_xdata().tolist()
+                if hasattr(line.get_xdata(), "tolist")
+                else list(line.get_xdata()),
+                list(line.get_ydata()),
+            )
+            for line in ax.lines
+        } == {place: ([*range(1, len(x[key]) + 1)], x[key]) for place, x in places.items()}
+    (line,) = activations.lines
     assert list(line.get_ydata()) == [0.8, 0.6, 0.3, 0.1] and line.get_label() == "enc:1"
-    assert list(line.get_xdata()) == [0.125, 0.375, 0.625, 0.875] and "activations" in activations.get_title()
+    assert (
+        list(line.get_xdata()) == [0.125, 0.375, 0.625, 0.875]
+        and "activations" in activations.get_title()
+    )
 
 
 def test_lengths_have_every_run_at_its_bins(shown):
-    bins = lambda *found: {"bins": [dict(zip(("low", "high", "count", "bleu"), x)) for x in found]}
-    figures.lengths({"one": bins((1, 5, 7, 30.0), (6, 10, 4, 20.0), (11, None, 2, 10.0)),
-                     "other": bins((1, 5, 7, 31.0), (11, None, 2, 25.0))}, None)
-    ax, = shown[0].axes
+    def bins(*found):
+        return {"bins": [dict(zip(("low", "high", "count", "bleu"), x)) for x in found]}
+
+    figures.lengths(
+        {
+            "one": bins((1, 5, 7, 30.0), (6, 10, 4, 20.0), (11, None, 2, 10.0)),
+            "other": bins((1, 5, 7, 31.0), (11, None, 2, 25.0)),
+        },
+        None,
+    )
+    (ax,) = shown[0].axes
     one, other = (line.get_ydata() for line in ax.lines)
     np.testing.assert_equal(one, [30.0, 20.0, 10.0])
     np.testing.assert_equal(other, [31.0, math.nan, 25.0])
@@ -465,31 +674,42 @@ def test_lengths_have_every_run_at_its_bins(shown):
 
 
 def test_heads_are_points_with_their_numbers(shown):
-    together = [[[0.0, 1.0], [2.0, 5.0]], [[3.0, 7.0], [4.0, 9.0]]]                          # [runs][H]
-    apart = [[[[i + 0.0, j + 10.0], [i + 0.5, j + 20.0]] for j in range(3)] for i in range(2)]       # [runs][layers][H]
+    together = [[[0.0, 1.0], [2.0, 5.0]], [[3.0, 7.0], [4.0, 9.0]]]  # [runs][H]
+    apart = [
+        [[[i + 0.0, j + 10.0], [i + 0.5, j + 20.0]] for j in range(3)] for i in range(2)
+    ]  # [runs][layers][H]
     figures.heads(["one", "other"], together, apart, None)
     left, right = shown[0].axes
     assert [points.get_offsets().tolist() for points in left.collections] == together
-    assert [points.get_offsets().tolist() for points in right.collections] == [layer for run in apart for layer in run]
+    assert [points.get_offsets().tolist() for points in right.collections] == [
+        layer for run in apart for layer in run
+    ]
     assert [points.get_label() for points in left.collections] == ["one", "other"]
     assert [(text.get_text(), list(text.xy)) for text in left.texts] == [
-        (str(h), point) for run in together for h, point in enumerate(run, 1)]
+        (str(h), point) for run in together for h, point in enumerate(run, 1)
+    ]
     assert [(text.get_text(), list(text.get_position())) for text in right.texts] == [
-        (str(layer), point) for run in apart for layer, points in enumerate(run, 1) for point in points]
+        (str(layer), point)
+        for run in apart
+        for layer, points in enumerate(run, 1)
+        for point in points
+    ]
     assert "words and layers" in left.get_title() and "numbers: layers" in right.get_title()
 
 
 # ---- The command
 
+
 def drawn(path) -> bool:
-    """Whether a PNG is there and holds more than one colour in more than a hundredth of its area."""
+    """Whether a PNG is there and holds more than one colour in more than a hundredth of its
+    area."""
     pixels = np.round(255 * imread(path)[..., :3])
     return min(pixels.shape[:2]) > 200 and ((pixels != pixels[0, 0]).any(-1)).mean() > 0.01
 
 
 def columns(text: str, row: str) -> list[str]:
     """The cells of the line of a printed table that begins with this label."""
-    line, = (line for line in text.splitlines() if line.startswith(f"{row}  "))
+    (line,) = (line for line in text.splitlines() if line.startswith(f"{row}  "))
     return line.removeprefix(row).split()
 
 
@@ -502,24 +722,59 @@ def test_tables_on_the_screen_have_every_number_in_its_place(monkeypatch, tmp_pa
     text = Corpora("text", "en", "de", None, Pairs(ENGLISH, GERMAN), None, None)
     runs = [measure.Run(name, model, None, {}, text, None) for name in ("one", "other")]
     args = Namespace(max_tokens=9, component="cross", layer=2, bins=[4, 9], beam=None)
-    vectors = torch.arange(8.0).view(2, 2, 2)                                # [layers, H, d_k]
+    vectors = torch.arange(8.0).view(2, 2, 2)  # [layers, H, d_k]
     entropies = {"one": [0.125, 0.25, 0.5], "other": [1.5, 2.5]}
-    scores = {"mean": {"enc": {"subspace": 0.1, "position": 0.2, "output": 0.3}},
-              "layers": {"enc": {"subspace": [0.4, 0.5], "position": [0.6, 0.7], "output": [0.8, 0.9]}}}
-    places = {"enc:1": {"entropy": [0.9, 0.5], "agreement": [0.1, 0.2], "activations": [0.25, 0.5]},
-              "enc:2": {"entropy": [1.0], "agreement": [0.3], "activations": None}}
-    lengths = {"bins": [{"low": 1, "high": 4, "count": 5, "bleu": 30.0}, {"low": 10, "high": None, "count": 7, "bleu": 9.5}],
-               "bleu": 20.25, "beam": 3, "signature": "nrefs:1"}
+    scores = {
+        "mean": {"enc": {"subspace": 0.1, "position": 0.2, "output": 0.3}},
+        "layers": {"enc": {"subspace": [0.4, 0.5], "position": [0.6, 0.7], "output": [0.8, 0.9]}},
+    }
+    places = {
+        "enc:1": {"entropy": [0.9, 0.5], "agreement": [0.1, 0.2], "activations": [0.25, 0.5]},
+        "enc:2": {"entropy": [1.0], "agreement": [0.3], "activations": None},
+    }
+    lengths = {
+        "bins": [
+            {"low": 1, "high": 4, "count": 5, "bleu": 30.0},
+            {"low": 10, "high": None, "count": 7, "bleu": 9.5},
+        ],
+        "bleu": 20.25,
+        "beam": 3,
+        "signature": "nrefs:1",
+    }
     asked = []
-    for name, value in (("scores", scores), ("head_vectors", vectors), ("routing_statistics", places),
-                        ("bleu_by_length", lengths), ("sentence_couplings", {"enc:1": "shares"})):
-        monkeypatch.setattr(analyze, name, lambda run, *given, name=name, value=value: asked.append(
-            (name, run.name, *given)) or value)
-    monkeypatch.setattr(analyze, "attention_map", lambda run, *given: asked.append(("attention_map", run.name, *given)) or {
-        "layer": 2, "queries": ["q"], "keys": ["k"], "entropy": entropies[run.name], "weights": []})
-    monkeypatch.setattr(analyze, "project", lambda points: 10 * points)
+    for name, value in (
+        ("scores", scores),
+        ("head_vectors", vectors),
+        ("routing_statistics", places),
+        ("bleu_by_length", lengths),
+        ("sentence_couplings", {"enc:1": "shares"}),
+    ):
+        monkeypatch.setattr(
+            measure,
+            name,
+            lambda run, *given, name=name, value=value: (
+                asked.append((name, run.name, *given)) or value
+            ),
+        )
+    monkeypatch.setattr(
+        measure,
+        "attention_map",
+        lambda run, *given: (
+            asked.append(("attention_map", run.name, *given))
+            or {
+                "layer": 2,
+                "queries": ["q"],
+                "keys": ["k"],
+                "entropy": entropies[run.name],
+                "weights": [],
+            }
+        ),
+    )
+    monkeypatch.setattr(measure, "project", lambda points: 10 * points)
     shown = [(runs[0], 5), (runs[1], 6)]
-    found = {part: function(runs, shown, args, tmp_path) for part, function in analyze.PARTS.items()}
+    found = {
+        part: function(runs, shown, args, tmp_path) for part, function in analyze.MEASURES.items()
+    }
 
     out = found["disagreement"][1]
     assert out.splitlines()[3].split() == ["subspace", "position", "output"]
@@ -527,43 +782,97 @@ def test_tables_on_the_screen_have_every_number_in_its_place(monkeypatch, tmp_pa
     assert columns(kinds, "other enc") == ["0.100", "0.200", "0.300"]
     assert columns(layers, "layer") == ["1", "2", "3", "4", "5", "6"]
     assert columns(layers, "other enc") == ["0.600", "0.700", "-", "-", "-", "-"]
-    for row, values in analyze.TABLE_4.items():
-        assert columns(kinds, f"published: {row} (enc)") == [f"{x:.3f}" for x in values]
-    for row, values in analyze.TABLE_5.items():
-        assert columns(layers, f"published: {row} (enc)") == [f"{x:.3f}" for x in values]
+    for row in TABLES["li2018-4"].rows:
+        assert columns(kinds, f"published: {row.label} (enc)") == list(row.published)
+    for row in TABLES["li2018-5"].rows:
+        assert columns(layers, f"published: {row.label} (enc)") == list(row.published)
 
     out = found["heads"][1]
-    means = vectors.mean(0)                                                  # [H, d_k]
-    assert "cosine  distance" in out
-    for row, heads in (("one mean", means), ("one layer 1", vectors[0]), ("other layer 2", vectors[1])):
+    means = vectors.mean(0)  # [H, d_k]
+    assert ["cosine", "distance"] in [line.split() for line in out.splitlines()]
+    for row, heads in (
+        ("one mean", means),
+        ("one layer 1", vectors[0]),
+        ("other layer 2", vectors[1]),
+    ):
         distance = math.dist(*heads.tolist()) / heads.norm(dim=-1).mean().item()
         cosine = torch.cosine_similarity(heads[0], heads[1], dim=0).item()
         assert columns(out, row) == [f"{cosine:.3f}", f"{distance:.3f}"]
     names, together, apart, _ = handed["heads"]
-    assert names == ["one", "other"] and together == [(10 * means).tolist()] * 2 and apart == [(10 * vectors).tolist()] * 2
+    assert (
+        names == ["one", "other"]
+        and together == [(10 * means).tolist()] * 2
+        and apart == [(10 * vectors).tolist()] * 2
+    )
 
     out = found["attention"][1]
     assert columns(out, "head") == ["1", "2", "3"] and "in cross, layer 2" in out
-    assert columns(out, "one") == ["0.125", "0.250", "0.500"] and columns(out, "other") == ["1.500", "2.500", "-"]
-    assert ("attention_map", "one", "cross", 2, 5) in asked and ("attention_map", "other", "cross", 2, 6) in asked
+    assert columns(out, "one") == ["0.125", "0.250", "0.500"] and columns(out, "other") == [
+        "1.500",
+        "2.500",
+        "-",
+    ]
+    assert ("attention_map", "one", "cross", 2, 5) in asked and (
+        "attention_map",
+        "other",
+        "cross",
+        2,
+        6,
+    ) in asked
 
     out = found["routing"][1]
     header = next(line for line in out.splitlines() if "mean A" in line and "agree 1" in line)
-    assert header.split() == ["entropy", "1", "entropy", "2", "agree", "1", "agree", "2", "mean", "A"]
+    assert header.split() == [
+        "entropy",
+        "1",
+        "entropy",
+        "2",
+        "agree",
+        "1",
+        "agree",
+        "2",
+        "mean",
+        "A",
+    ]
     assert columns(out, "one enc:1") == ["0.900", "0.500", "0.100", "0.200", "0.375"]
     assert columns(out, "other enc:2") == ["1.000", "-", "0.300", "-", "-"]
-    assert ("sentence_couplings", "other", 6) in asked and handed["couplings"][:2] == ({"enc:1": "shares"}, 2)
+    assert ("sentence_couplings", "other", 6) in asked and handed["couplings"][:2] == (
+        {"enc:1": "shares"},
+        2,
+    )
 
     out = found["length"][1]
-    assert columns(out, "1-4") == ["30.00", "(5)"] * 2 and columns(out, "10+") == ["9.50", "(7)"] * 2
+    assert (
+        columns(out, "1-4") == ["30.00", "(5)"] * 2 and columns(out, "10+") == ["9.50", "(7)"] * 2
+    )
     assert columns(out, "all") == ["20.25", "(12)"] * 2 and "validation, 3" in out
     assert ("bleu_by_length", "one", [4, 9], None) in asked
 
 
 def test_command_writes_tables_and_figures(folders, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(figures, "DPI", 75)
-    assert analyze.main([str(folders / "plain"), str(folders / "routed"), "--out", str(tmp_path / "new"), "--device",
-                         "cpu", "--bins", "4", "7", "--component", "cross", "--layer", "1", "--sentence", "2"]) == 0
+    assert (
+        analyze.main(
+            [
+                str(folders / "plain"),
+                str(folders / "routed"),
+                "--out",
+                str(tmp_path / "new"),
+                "--device",
+                "cpu",
+                "--bins",
+                "4",
+                "7",
+                "--component",
+                "cross",
+                "--layer",
+                "1",
+                "--sentence",
+                "2",
+            ]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     names = {"heads.png", "attention.png", "routing.png", "coupling-routed.png", "length.png"}
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"analysis.json", *names}
@@ -571,19 +880,32 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys, monkeypatc
     found = json.loads((tmp_path / "new" / "analysis.json").read_text(encoding="utf-8"))
     assert found.keys() == {"runs", *analyze.PARTS}
     assert f"{found['disagreement']['runs']['plain']['mean']['cross']['output']:.3f}" in out
-    assert "published: Output (enc)" in out and "routed enc:1 vertical" in out
+    assert "published: output (enc)" in out and "routed enc:1 vertical" in out
     assert np.array(found["heads"]["plain"]["points"]).shape == (4, 2)
     one = found["attention"]["routed"]
-    assert np.array(one["weights"]).shape == (4, len(one["queries"]), len(one["keys"])) and one["layer"] == 1
+    assert (
+        np.array(one["weights"]).shape == (4, len(one["queries"]), len(one["keys"]))
+        and one["layer"] == 1
+    )
     assert joined(one["keys"][:-1]) == ENGLISH[1].replace(" ", "") and "in cross, layer 1" in out
     assert sum(x["count"] for x in found["length"]["plain"]["bins"]) == len(ENGLISH)
 
 
 def test_sentence_that_nobody_chose(make):
-    """The first pair of 8 to 16 tokens a side; where there is none, the pair whose longer side is shortest."""
+    """The first pair of 8 to 16 tokens a side; where there is none, the pair whose longer side is
+    shortest."""
     run = make(PLAIN)
-    choose = lambda source, target: analyze.sentence(run._replace(encoded=encode_pairs(run.tokenizer, Pairs(
-        ["z" * n for n in source], ["z" * n for n in target]))), Namespace(sentence=None, beam=1))[1]
+
+    def choose(source, target):
+        return analyze.sentence(
+            run._replace(
+                encoded=encode_pairs(
+                    run.tokenizer, Pairs(["z" * n for n in source], ["z" * n for n in target])
+                )
+            ),
+            Namespace(sentence=None, beam=1),
+        )[1]
+
     assert choose([3, 12, 9, 10], [9, 20, 8, 10]) == 2 and choose([30, 20, 18], [2, 20, 28]) == 1
 
 
@@ -591,10 +913,13 @@ def test_sentence_of_ones_own_gets_the_runs_translation(make, monkeypatch):
     monkeypatch.setattr(analyze, "translate_lines", lambda *_, **__: ["ein Hund ."])
     run, index = analyze.sentence(make(PLAIN), Namespace(sentence=" a  cat$ <b> ", beam=1))
     found = measure.attention_map(run, "cross", 2, index)
-    assert joined(found["keys"]).startswith("acat$<b>") and joined(found["queries"]).endswith("einHund.")
+    assert joined(found["keys"]).startswith("acat$<b>") and joined(found["queries"]).endswith(
+        "einHund."
+    )
 
 
 # ---- Text
+
 
 def test_a_run_whose_text_is_gone(folders, tmp_path, capsys):
     run = shutil.copytree(folders / "plain", tmp_path / "copy")
@@ -612,11 +937,21 @@ def test_a_run_whose_text_is_gone(folders, tmp_path, capsys):
 
 def test_text_of_known_corpora(folders, monkeypatch):
     for size in ("TOY_TRAIN", "TOY_VALID", "TOY_TEST"):
-        monkeypatch.setattr(data, size, 20)
+        monkeypatch.setattr(corpus, size, 20)
     flags, prefix = Namespace(valid=None, test=None, src=None, tgt=None), str(folders / "text")
-    toy = analyze.read_text("run", {"data": "toy", "src": "de"}, flags)      # embedded: there on every machine
+    toy = analyze.read_text(
+        "run", {"data": "toy", "src": "de"}, flags
+    )  # embedded: there on every machine
     assert (toy.src, toy.tgt) == ("de", "en") and len(toy.test.source) == 20 and toy.train is None
     flags.valid = prefix
-    for settings, order in (({}, ("en", "de")), ({"src": "de"}, ("de", "en")), ({"tgt": "en"}, ("de", "en"))):
+    for settings, order in (
+        ({}, ("en", "de")),
+        ({"src": "de"}, ("de", "en")),
+        ({"tgt": "en"}, ("de", "en")),
+    ):
         found = analyze.read_text("run", {"data": "multi30k", **settings}, flags)
-        assert (found.src, found.tgt) == order and found.test is None and len(found.valid.source) == len(ENGLISH)
+        assert (
+            (found.src, found.tgt) == order
+            and found.test is None
+            and len(found.valid.source) == len(ENGLISH)
+        )

@@ -1,4 +1,6 @@
-"""Tests of bench.py on a minute model: the rows, the batches, the counted operations, the tables; never a time."""
+"""Tests of bench.py on a minute model: the rows, the batches, the counted operations, the tables;
+never a time."""
+
 import json
 import re
 
@@ -7,12 +9,13 @@ import torch
 
 import bench
 from attention import Cache
+from nmt.flags import parse
 from nmt.machine import Machine
-from transformer import PAD, SIZES, Transformer, TransformerConfig
 from nmt.search import beam_search
+from transformer import PAD, SIZES, Transformer, TransformerConfig
 
 CPU = Machine(torch.device("cpu"))
-D, H, F, L, V = 16, 2, 32, 2, 300                # width, heads, feed-forward, layers, vocabulary
+D, H, F, L, V = 16, 2, 32, 2, 300  # width, heads, feed-forward, layers, vocabulary
 
 
 @pytest.fixture(autouse=True)
@@ -23,8 +26,29 @@ def minute(monkeypatch):
 
 def arguments(*flags):
     """Parsed flags as `command` completes them, of a run of a few tokens."""
-    args = bench.parser().parse_args(["--vocab-size", str(V), "--max-tokens", "128", "--batches", "2", "--sentences",
-                                      "5", "--median-length", "6", "--lengths", "4", "8", "--repeats", "2", *flags])
+    args = parse(
+        bench.Settings,
+        [
+            "--vocab-size",
+            str(V),
+            "--max-tokens",
+            "128",
+            "--batches",
+            "2",
+            "--sentences",
+            "5",
+            "--median-length",
+            "6",
+            "--lengths",
+            "4",
+            "8",
+            "--repeats",
+            "2",
+            *flags,
+        ],
+        "bench.py",
+        "",
+    )
     args.amp, args.compile = bool(args.amp), bool(args.compile)
     return args
 
@@ -53,7 +77,9 @@ def test_batches_are_full_alike_and_of_mixed_lengths():
 
 def test_the_lengths_are_spread_as_documented():
     corpus = bench.make_corpus(arguments("--max-tokens", "20000", "--median-length", "24"))
-    source, target = (torch.tensor(x).double() for x in (corpus.source_lengths, corpus.target_lengths))
+    source, target = (
+        torch.tensor(x).double() for x in (corpus.source_lengths, corpus.target_lengths)
+    )
     assert source.median() == pytest.approx(24, abs=1)
     assert source.log().std() == pytest.approx(bench.SPREAD, abs=0.03)
     assert (target / source).log().std() == pytest.approx(bench.NOISE, abs=0.03)
@@ -62,63 +88,104 @@ def test_the_lengths_are_spread_as_documented():
 def test_every_row_is_the_model_it_says():
     """Parameters over `linear`: those of DESIGN-sized formulas, for the minute size."""
     args = arguments()
-    count = {name: sum(p.numel() for p in bench.build(name, args, "meta").parameters()) for name in bench.table_rows(L)}
+    count = {
+        name: sum(p.numel() for p in bench.build(name, args, "meta").parameters())
+        for name in bench.table_rows(L)
+    }
     extra = {name: n - count["linear"] for name, n in count.items()}
-    votes = H * (D * D + D) + D * D + D + 2 * D - (D * D + D)                # votes, hidden, norm, without W^O
+    votes = H * (D * D + D) + D * D + D + 2 * D - (D * D + D)  # votes, hidden, norm, without W^O
     assert extra["reg-output"] == extra["reg-enc"] == 0
     assert extra["dynamic-enc"] == L * votes
-    assert extra["em-enc"] == extra["em-low"] == L * (votes + 2 * D)         # betas; the model has two layers
+    # betas; the model has two layers
+    assert extra["em-enc"] == extra["em-low"] == L * (votes + 2 * D)
     assert extra["em-all"] == 3 * L * (votes + 2 * D)
-    assert extra["gu-dynamic"] == 2 * (H * D * D // H + D * D + D)           # cross and dec of the last layer
+    # cross and dec of the last layer
+    assert extra["gu-dynamic"] == 2 * (H * D * D // H + D * D + D)
     assert extra["capsule"] == L * (H * H + H)
     assert extra["torch"] == 0
-    assert [bench.table_rows(6)[name].label for name in ("em-low", "torch")] == ["--agg em at enc:1-2",
-                                                                                 "torch.nn.Transformer"]
+    assert [bench.table_rows(6)[name].label for name in ("em-low", "torch")] == [
+        "--agg em at enc:1-2",
+        "torch.nn.Transformer",
+    ]
 
 
 def test_the_published_speeds():
     """Li 2018 Tables 1-2 and Li 2019 Tables 2-3."""
     rows = bench.table_rows()
     assert {name: (row.training, row.decoding) for name, row in rows.items() if row.training} == {
-        "linear": (1, 1), "reg-output": (0.88, None), "reg-enc": (0.87, None), "dynamic-enc": (0.64, None),
-        "em-enc": (0.63, 0.99), "em-low": (0.87, None), "em-all": (0.34, 0.53)}
+        "linear": (1, 1),
+        "reg-output": (0.88, None),
+        "reg-enc": (0.87, None),
+        "dynamic-enc": (0.64, None),
+        "em-enc": (0.63, 0.99),
+        "em-low": (0.87, None),
+        "em-all": (0.34, 0.53),
+    }
 
 
 def forward_by_hand(source, target, votes_at=()):
     """Multiplications and additions of the matrix products of a forward pass, written out."""
     (B, S), T = source, target
-    heads = lambda at: (H * D * D + D * D) if at in votes_at else D * D      # W^O, or hidden layer and votes
-    attention = lambda q, k: 2 * q * k * D                                   # Q K^T and A V
+    # W^O, or hidden layer and votes
+    def heads(at):
+        return H * D * D + D * D if at in votes_at else D * D
+
+    def attention(q, k):  # Q K^T and A V
+        return 2 * q * k * D
+
     encoder = L * (S * (3 * D * D + heads("enc") + 2 * D * F) + attention(S, S))
-    decoder = L * (T * (3 * D * D + heads("dec") + D * D + heads("cross") + 2 * D * F) + S * 2 * D * D
-                   + attention(T, T) + attention(T, S))
+    decoder = L * (
+        T * (3 * D * D + heads("dec") + D * D + heads("cross") + 2 * D * F)
+        + S * 2 * D * D
+        + attention(T, T)
+        + attention(T, S)
+    )
     return 2 * B * (encoder + decoder + T * D * V)
 
 
-@pytest.mark.parametrize("name, votes_at", [("torch", ()), ("linear", ()), ("em-enc", ("enc",)),
-                                            ("em-all", ("enc", "cross", "dec"))])
+@pytest.mark.parametrize(
+    "name, votes_at",
+    [("torch", ()), ("linear", ()), ("em-enc", ("enc",)), ("em-all", ("enc", "cross", "dec"))],
+)
 def test_the_matrix_products_are_counted_right(name, votes_at):
     args = arguments()
     training, decoding = work(args)
     counted = bench.matrix_flops(name, args, training, decoding)
-    shapes = [(step.batches[0].source.shape, step.batches[0].target.shape[1] - 1) for step in training]
+    shapes = [
+        (step.batches[0].source.shape, step.batches[0].target.shape[1] - 1) for step in training
+    ]
     assert counted["training_flops"] * sum(step.tokens for step in training) == pytest.approx(
-        3 * sum(forward_by_hand(*shape, votes_at) for shape in shapes), rel=1e-12)
-    if name == "em-all":                         # step t: B or 4 B hypotheses, keys and values of t positions
+        3 * sum(forward_by_hand(*shape, votes_at) for shape in shapes), rel=1e-12
+    )
+    if name == "em-all":  # step t: B or 4 B hypotheses, keys and values of t positions
         expected = 0
         for source, length in decoding:
             B, S = source.shape
             own = 3 * D * D + (H * D * D + D * D) * 2 + D * D + 2 * D * F
-            expected += 2 * B * L * (S * (3 * D * D + H * D * D + D * D + 2 * D * F) + 2 * S * S * D + S * 2 * D * D)
+            expected += (
+                2
+                * B
+                * L
+                * (S * (3 * D * D + H * D * D + D * D + 2 * D * F) + 2 * S * S * D + S * 2 * D * D)
+            )
             for t in range(1, length + 1):
-                expected += 2 * (B if t == 1 else bench.BEAM * B) * (L * (own + 2 * (t + S) * D) + D * V)
+                expected += (
+                    2 * (B if t == 1 else bench.BEAM * B) * (L * (own + 2 * (t + S) * D) + D * V)
+                )
         assert counted["decoding_flops"] * args.sentences == pytest.approx(expected, rel=1e-12)
 
 
-TORCH_NAMES = (("attention.in_proj.", "self_attn.in_proj_"), ("attention.aggregation.output", "self_attn.out_proj"),
-               ("cross.in_proj.", "multihead_attn.in_proj_"), ("cross.aggregation.output", "multihead_attn.out_proj"),
-               ("ffn.0", "linear1"), ("ffn.3", "linear2"), ("source_embedding", "embedding"), ("encoder.", "body.encoder."),
-               ("decoder.", "body.decoder."))
+TORCH_NAMES = (
+    ("attention.in_proj.", "self_attn.in_proj_"),
+    ("attention.aggregation.output", "self_attn.out_proj"),
+    ("cross.in_proj.", "multihead_attn.in_proj_"),
+    ("cross.aggregation.output", "multihead_attn.out_proj"),
+    ("ffn.0", "linear1"),
+    ("ffn.3", "linear2"),
+    ("source_embedding", "embedding"),
+    ("encoder.", "body.encoder."),
+    ("decoder.", "body.decoder."),
+)
 
 
 def torch_name(name: str) -> str:
@@ -129,22 +196,26 @@ def torch_name(name: str) -> str:
 
 
 def test_torch_is_the_same_model_as_linear():
-    """Twice the same weights: torch.nn.Transformer's output is that of this project's, whole and step by step with a cache."""
+    """Twice the same weights: torch.nn.Transformer's output is that of this project's, whole and
+    step by step with a cache."""
     args = arguments()
-    ours, theirs = bench.build("linear", args, "cpu").eval(), bench.build("torch", args, "cpu").eval()
+    ours, theirs = (
+        bench.build("linear", args, "cpu").eval(),
+        bench.build("torch", args, "cpu").eval(),
+    )
     with torch.no_grad():
         for weight in ours.parameters():
             weight.copy_(torch.randn_like(weight) / 4)
         weights = {torch_name(name): weight for name, weight in ours.state_dict().items()}
-        weights.pop("target_embedding.weight")                               # tied: one matrix
+        weights.pop("target_embedding.weight")  # tied: one matrix
         theirs.load_state_dict(weights)
         source, target = torch.randint(3, V, (3, 6)), torch.randint(3, V, (3, 5))
         source[1, 4:] = PAD
-        wanted, _ = ours(source, target)                                     # [B, L_t, V]
+        wanted, _ = ours(source, target)  # [B, L_t, V]
         torch.testing.assert_close(theirs(source, target)[0], wanted, rtol=1e-3, atol=1e-3)
         memory, cache = theirs.encode(source), Cache()
         for t in range(5):
-            step = theirs.decode(target[:, t:t + 1], memory, cache)
+            step = theirs.decode(target[:, t : t + 1], memory, cache)
             torch.testing.assert_close(step[:, 0], wanted[:, t], rtol=1e-3, atol=1e-3)
 
 
@@ -155,62 +226,144 @@ def test_every_model_decodes_as_many_tokens(name):
     model = bench.build(name, args, "cpu")
     bench.decoding_speed(model, [(source, 7)], args, CPU)
     for hypotheses in beam_search(model, source, bench.BEAM, max_length=7):
-        assert len(hypotheses[0].tokens) == 6                                # and EOS
+        assert len(hypotheses[0].tokens) == 6  # and EOS
 
 
 def test_one_run_one_table(tmp_path, capsys):
     """Rows that take turns, ratios to `linear`, growth, JSON."""
     path = tmp_path / "figures.json"
-    flags = ["--vocab-size", str(V), "--max-tokens", "64", "--batches", "1", "--sentences", "3", "--median-length", "5",
-             "--lengths", "4", "8", "--repeats", "2", "--device", "cpu", "--no-memory", "--json", str(path)]
+    flags = [
+        "--vocab-size",
+        str(V),
+        "--max-tokens",
+        "64",
+        "--batches",
+        "1",
+        "--sentences",
+        "3",
+        "--median-length",
+        "5",
+        "--lengths",
+        "4",
+        "8",
+        "--repeats",
+        "2",
+        "--device",
+        "cpu",
+        "--no-memory",
+        "--json",
+        str(path),
+    ]
     assert bench.main(["--rows", "torch", "em-all", "capsule", *flags]) == 0
     out = capsys.readouterr().out
     for name in ("torch", "linear", "em-all", "capsule"):
         assert bench.table_rows(L)[name].label in out
-    for column in ("parameters", "train tok/s", "decode sent/s", "ratio", "paper", "limit", "peak MiB"):
+    for column in (
+        "parameters",
+        "train tok/s",
+        "decode sent/s",
+        "ratio",
+        "paper",
+        "limit",
+        "peak MiB",
+    ):
         assert column in out
     figures = json.loads(path.read_text())
     summary = figures["summary"]
     assert list(summary) == list(figures["rows"]) == ["torch", "linear", "em-all", "capsule"]
-    assert all(len(row["training"]) == len(row["decoding"]) == 2 for row in figures["rows"].values())
-    assert all(row[f"{what}_{kind}"] > 0 for row in summary.values() for what in ("training", "decoding")
-               for kind in ("ratio", "limit"))
+    assert all(
+        len(row["training"]) == len(row["decoding"]) == 2 for row in figures["rows"].values()
+    )
+    assert all(
+        row[f"{what}_{kind}"] > 0
+        for row in summary.values()
+        for what in ("training", "decoding")
+        for kind in ("ratio", "limit")
+    )
     assert summary["linear"]["training_ratio"] == summary["linear"]["decoding_ratio"] == 1
     assert summary["linear"]["training_limit"] == 1 and summary["torch"]["training_limit"] == 1
     assert summary["em-all"]["training_limit"] < 1 and summary["em-all"]["training_paper"] == 0.34
     assert summary["torch"]["decoding_limit"] < 1
     assert list(figures["growth"]) == ["linear", "capsule"]
-    assert all(len(turn) == 2 and min(turn) > 0 for turns in figures["growth"].values() for turn in turns)
+    assert all(
+        len(turn) == 2 and min(turn) > 0 for turns in figures["growth"].values() for turn in turns
+    )
     assert figures["settings"]["vocab_size"] == V and "PyTorch" in figures["machine"]
 
 
 @pytest.fixture
 def summary():
-    """The summary of two rows over three turns; every number another, and the mean of a turn's ratios is not the median."""
-    rows = {"linear": {"parameters": [5000, 5000], "training": [10.0, 20.0, 40.0], "decoding": [1.0, 4.0, 3.0],
-                       "training_flops": 10, "decoding_flops": 60},
-            "em-enc": {"parameters": [7000, 7000], "training": [5.0, 16.0, 24.0], "decoding": [0.9, 1.0, 2.7],
-                       "memory": [3 * 2 ** 20, 4 * 2 ** 20], "training_flops": 40, "decoding_flops": 80}}
+    """The summary of two rows over three turns; every number another, and the mean of a turn's
+    ratios is not the median."""
+    rows = {
+        "linear": {
+            "parameters": [5000, 5000],
+            "training": [10.0, 20.0, 40.0],
+            "decoding": [1.0, 4.0, 3.0],
+            "training_flops": 10,
+            "decoding_flops": 60,
+        },
+        "em-enc": {
+            "parameters": [7000, 7000],
+            "training": [5.0, 16.0, 24.0],
+            "decoding": [0.9, 1.0, 2.7],
+            "memory": [3 * 2**20, 4 * 2**20],
+            "training_flops": 40,
+            "decoding_flops": 80,
+        },
+    }
     return bench.summarized(rows, 6)
 
 
 def test_ratios_are_medians_within_a_turn(summary):
     assert summary["em-enc"] == {
-        "label": "--agg em at enc", "parameters": 7000, "memory": 4 * 2 ** 20, "training": 16, "training_ratio": 0.6,
-        "training_paper": 0.63, "training_limit": 0.25, "decoding": 1.0, "decoding_ratio": 0.9, "decoding_paper": 0.99,
-        "decoding_limit": 0.75}
+        "label": "--agg em at enc",
+        "parameters": 7000,
+        "memory": 4 * 2**20,
+        "training": 16,
+        "training_ratio": 0.6,
+        "training_paper": 0.63,
+        "training_limit": 0.25,
+        "decoding": 1.0,
+        "decoding_ratio": 0.9,
+        "decoding_paper": 0.99,
+        "decoding_limit": 0.75,
+    }
     assert summary["linear"] == {
-        "label": "linear", "parameters": 5000, "memory": None, "training": 20, "training_ratio": 1, "training_paper": 1,
-        "training_limit": 1, "decoding": 3.0, "decoding_ratio": 1, "decoding_paper": 1, "decoding_limit": 1}
+        "label": "linear",
+        "parameters": 5000,
+        "memory": None,
+        "training": 20,
+        "training_ratio": 1,
+        "training_paper": 1,
+        "training_limit": 1,
+        "decoding": 3.0,
+        "decoding_ratio": 1,
+        "decoding_paper": 1,
+        "decoding_limit": 1,
+    }
 
 
 def test_the_printed_tables_have_every_number_in_its_place(summary):
     header, linear, em = bench.speed_table(summary).splitlines()
-    assert re.split(r"  +", header.strip()) == ["parameters", "train tok/s", "ratio", "paper", "limit", "decode sent/s", "ratio",
-                                                "paper", "limit", "peak MiB"]
+    assert re.split(r"  +", header.strip()) == [
+        "parameters",
+        "train tok/s",
+        "ratio",
+        "paper",
+        "limit",
+        "decode sent/s",
+        "ratio",
+        "paper",
+        "limit",
+        "peak MiB",
+    ]
     assert em.split() == "--agg em at enc 7,000 16 0.60 0.63 0.25 1.00 0.90 0.99 0.75 4".split()
     assert linear.split() == "linear 5,000 20 1.00 1.00 1.00 3.00 1.00 1.00 1.00".split()
-    growth = {"linear": [[1.0, 9.0], [2.0, 7.0], [5.0, 8.0]], "capsule": [[1.5, 30.0], [4.5, 10.0], [2.5, 20.0]]}
+    growth = {
+        "linear": [[1.0, 9.0], [2.0, 7.0], [5.0, 8.0]],
+        "capsule": [[1.5, 30.0], [4.5, 10.0], [2.5, 20.0]],
+    }
     header, short, long = bench.growth_table(growth, [16, 64]).splitlines()
     assert header.split() == ["sentence", "length", "linear", "--capsule", "enc", "dec"]
     assert short.split() == ["16", "2.0", "2.5"] and long.split() == ["64", "8.0", "20.0"]
@@ -218,46 +371,78 @@ def test_the_printed_tables_have_every_number_in_its_place(summary):
 
 def test_the_command_prints_how_many_operations_a_second_linear_takes(monkeypatch, capsys):
     """Operations per token times tokens per second."""
-    row = {"parameters": [5], "training": [20.0, 10.0, 40.0], "decoding": [1.0], "training_flops": 3e9, "decoding_flops": 7.0}
-    monkeypatch.setattr(bench, "measure", lambda args, where: {"rows": {"linear": row}, "growth": {"linear": [[1.0], [4.0]]}})
+    row = {
+        "parameters": [5],
+        "training": [20.0, 10.0, 40.0],
+        "decoding": [1.0],
+        "training_flops": 3e9,
+        "decoding_flops": 7.0,
+    }
+    monkeypatch.setattr(
+        bench,
+        "measure",
+        lambda args, where: {"rows": {"linear": row}, "growth": {"linear": [[1.0], [4.0]]}},
+    )
     assert bench.main(["--rows", "linear", "--device", "cpu", "--lengths", "16"]) == 0
     out = capsys.readouterr().out
-    assert "linear trains at 60 GFLOP/s of matrix products" in out and re.search(r"^16 +2\.5$", out, re.M)
+    assert "linear trains at 60 GFLOP/s of matrix products" in out and re.search(
+        r"^16 +2\.5$", out, re.M
+    )
 
 
 def test_speeds_are_work_over_time(monkeypatch):
-    """Target tokens per second of training, after a first round that does not count; sentences per second; microseconds
-    per target token by length. With a clock by which everything takes half a second."""
+    """Target tokens per second of training, after a first round that does not count; sentences per
+    second; microseconds per target token by length. With a clock by which everything takes half a
+    second."""
     args, steps, searched, limits = arguments(), [], [], []
 
     def timed(f, where):
         done = len(steps), len(searched)
         f()
-        limits.append((len(steps) - done[0], searched[done[1]:]))
+        limits.append((len(steps) - done[0], searched[done[1] :]))
         return 0.5
+
     monkeypatch.setattr(bench, "timed", timed)
-    monkeypatch.setattr(bench, "train_step", lambda model, optimizer, step, settings, where: steps.append(
-        (step, settings.label_smoothing, model.training)))
-    monkeypatch.setattr(bench.translate, "beam_search", lambda model, source, beam, lenpen, max_length: searched.append(
-        (len(source), beam, lenpen, max_length, model.training)))
+    monkeypatch.setattr(
+        bench,
+        "train_step",
+        lambda model, optimizer, step, settings, where: steps.append(
+            (step, settings.label_smoothing, model.training)
+        ),
+    )
+    monkeypatch.setattr(
+        bench.search,
+        "beam_search",
+        lambda model, source, beam, lenpen, max_length: searched.append(
+            (len(source), beam, lenpen, max_length, model.training)
+        ),
+    )
     training, decoding = work(args)
     model = bench.build("linear", args, "cpu")
-    tokens = sum(int((batch.target[:, 1:] != PAD).sum()) for step in training for batch in step.batches)
+    tokens = sum(
+        int((batch.target[:, 1:] != PAD).sum()) for step in training for batch in step.batches
+    )
     assert bench.training_speed(model, training, args, CPU) == 2 * tokens
     assert steps == [(step, 0.1, True) for step in training * 2] and limits == [(len(training), [])]
     assert bench.decoding_speed(model, decoding, args, CPU) == 2 * 5
-    assert searched[:len(decoding)] == [(len(source), 4, 0.6, min(3, length), False) for source, length in decoding]
+    assert searched[: len(decoding)] == [
+        (len(source), 4, 0.6, min(3, length), False) for source, length in decoding
+    ]
     assert limits[1] == (0, [(len(source), 4, 0.6, length, False) for source, length in decoding])
     steps.clear()
     found = bench.growth_turn("capsule", args, CPU)
     for length, value, (step, *_) in zip(args.lengths, found, steps[::2]):
-        batch, = step.batches
-        assert batch.source.shape == (32 // length, length) and batch.target.shape == (32 // length, length + 1)
+        (batch,) = step.batches
+        assert batch.source.shape == (32 // length, length) and batch.target.shape == (
+            32 // length,
+            length + 1,
+        )
         assert value == pytest.approx(1e6 * 0.5 / (32 // length * length))
 
 
 def test_the_clock(monkeypatch):
-    """CPU seconds with one thread, which other programs do not lengthen; seconds on the wall with several."""
+    """CPU seconds with one thread, which other programs do not lengthen; seconds on the wall with
+    several."""
     wall, cpu = iter((100.0, 107.0)), iter((3.0, 5.0))
     monkeypatch.setattr(bench.time, "perf_counter", lambda: next(wall))
     monkeypatch.setattr(bench.time, "process_time", lambda: next(cpu))
@@ -274,7 +459,7 @@ def test_peak_memory_holds_parameters_gradients_and_moments(monkeypatch):
         peak = pool.apply(bench.peak_on_cpu, ("linear", args))
     parameters = sum(p.numel() for p in bench.build("linear", args, "meta").parameters())
     logits = 32 * 50_000
-    assert 16 * parameters < peak < 16 * parameters + 4 * 12 * logits + 2 ** 26
+    assert 16 * parameters < peak < 16 * parameters + 4 * 12 * logits + 2**26
 
 
 def test_the_whole_model_is_left_as_it_was():

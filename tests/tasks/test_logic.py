@@ -9,23 +9,31 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nmt import run_folder
-
-from tasks import classifier as classify
 import logic
-from tasks import logic_data
-from tasks import logic_model
 from disagreement import output_disagreement
+from nmt import run_folder
+from nmt.flags import parse
+from tasks import classifier, logic_data, logic_model
 from tasks.logic_data import BINS, IDS, LETTERS, Pair, encode, generate
 from transformer import TransformerConfig, positions
-
 
 # ---- The model
 
 def build(agg="linear", reg=(), d=8, reach=0, dropout=0.2, **other):
     """A small float64 model in evaluation mode."""
-    config = TransformerConfig(len(IDS) + 1, d_model=d, heads=2, layers=2, d_ff=2 * d, dropout=dropout, norm="post",
-                               agg=agg, reg=reg, decoder=False, **other)
+    config = TransformerConfig(
+        len(IDS) + 1,
+        d_model=d,
+        heads=2,
+        layers=2,
+        d_ff=2 * d,
+        dropout=dropout,
+        norm="post",
+        agg=agg,
+        reg=reg,
+        decoder=False,
+        **other,
+    )
     return logic.LogicModel(config, reach).double().eval()
 
 
@@ -36,21 +44,30 @@ def pairs(count, seed=0):
     return data.batch(torch.arange(len(data.labels)))
 
 
-@pytest.mark.parametrize("agg, capsule, reach", [("linear", (), 0), ("em", (), 0), ("dynamic", (), 0),
-                                                 ("linear", ("enc",), 0), ("linear", (), 80)])
+@pytest.mark.parametrize(
+    "agg, capsule, reach",
+    [
+        ("linear", (), 0),
+        ("em", (), 0),
+        ("dynamic", (), 0),
+        ("linear", ("enc",), 0),
+        ("linear", (), 80),
+    ],
+)
 def test_pooling_ignores_padding(agg, capsule, reach):
-    model = build(agg, capsule=capsule, reach=reach)
+    model = build(agg, capsule_attention=capsule, reach=reach)
     ids, _ = pairs(24)
     logits = model(ids)[0]
     torch.testing.assert_close(model(F.pad(ids, (0, 9)))[0], logits)
-    for i in (0, 5, 17):                                                      # alone, without its neighbours' padding
+    for i in (0, 5, 17):  # alone, without its neighbours' padding
         width = int((ids[i] != 0).sum(-1).max())
         torch.testing.assert_close(model(ids[i:i + 1, :, :width])[0], logits[i:i + 1])
     assert (logits[0] - logits[5]).abs().max() > 1e-3
 
 
 def test_pooling_is_two_queries_by_multi_head_attention_and_four_vectors_are_classified():
-    """Written out for one pair: softmax(Q K^T / sqrt(d_k)) V by head, concatenated, W^O; then 4d -> d -> d -> 7."""
+    """Written out for one pair: softmax(Q K^T / sqrt(d_k)) V by head, concatenated, W^O; then 4d ->
+    d -> d -> 7."""
     model, (ids, _) = build(), pairs(24)
     width, d, found = [(ids[3, side] != 0).sum() for side in (0, 1)], 8, []
     for side in (0, 1):
@@ -59,18 +76,25 @@ def test_pooling_is_two_queries_by_multi_head_attention_and_four_vectors_are_cla
         W, b = model.pooling.in_proj.weight.chunk(3), model.pooling.in_proj.bias.chunk(3)
         for query in model.queries:
             q, k, v = query @ W[0].T + b[0], states[0] @ W[1].T + b[1], states[0] @ W[2].T + b[2]
-            heads = [torch.softmax(k[:, h] @ q[h] / math.sqrt(d // 2), 0) @ v[:, h] for h in (slice(0, 4), slice(4, 8))]
+            heads = [
+                torch.softmax(k[:, h] @ q[h] / math.sqrt(d // 2), 0) @ v[:, h]
+                for h in (slice(0, 4), slice(4, 8))
+            ]
             found.append(model.pooling.aggregation.output(torch.cat(heads)))
     x = torch.cat(found)                                                      # [4d]
     first, _, second, _, third = model.classifier
-    assert [tuple(layer.weight.shape) for layer in (first, second, third)] == [(d, 4 * d), (d, d), (7, d)]
+    assert [tuple(layer.weight.shape) for layer in (first, second, third)] == [
+        (d, 4 * d),
+        (d, d),
+        (7, d),
+    ]
     torch.testing.assert_close(model(ids)[0][3], third(torch.relu(second(torch.relu(first(x))))))
 
 
 def test_a_formula_of_several_pairs_is_read_once():
     """In training without dropout: the loss and the gradients are those of reading every copy."""
     model, (ids, labels) = build(dropout=0.0), pairs(24)
-    ids = torch.cat([ids, ids[:5].flip(1)])                                   # copies on the other side
+    ids = torch.cat([ids, ids[:5].flip(1)])  # copies on the other side
     labels, read = torch.cat([labels, labels[:5]]), []
     model.embedding.register_forward_pre_hook(lambda module, inputs: read.append(len(inputs[0])))
     losses, gradients = [], []
@@ -88,15 +112,18 @@ def test_a_formula_of_several_pairs_is_read_once():
 
 
 def test_spread_positions():
-    """In training some of the first `reach` places in ascending order; in a test even ones; by formula, not by batch."""
+    """In training some of the first `reach` places in ascending order; in a test even ones; by
+    formula, not by batch."""
     d, reach, table = 8, 12, positions(12, 8, dtype=torch.float64)
     embedding = logic_model.SpreadEmbedding(len(IDS) + 1, d, 0.0, reach).double()
     ids = torch.tensor([[3, 6, 0, 0, 0], [1, 6, 4, 7, 2], [6, 0, 0, 0, 0], [3, 7, 6, 0, 0]])
     words = embedding.weight[ids] * math.sqrt(d)
     found, seen = embedding.eval()(ids) - words, ids != 0
-    places = torch.tensor([[0, 6, 0, 0, 0], [0, 2, 4, 7, 9], [0] * 5, [0, 4, 8, 0, 0]])       # floor(12 i / length)
+    places = torch.tensor(
+        [[0, 6, 0, 0, 0], [0, 2, 4, 7, 9], [0] * 5, [0, 4, 8, 0, 0]]
+    )  # floor(12 i / length)
     torch.testing.assert_close(found[seen], table[places][seen])
-    wide = F.pad(ids, (0, 20))                                                # padding moves nothing
+    wide = F.pad(ids, (0, 20))  # padding moves nothing
     torch.testing.assert_close(embedding(wide)[:, :5][seen], embedding(ids)[seen])
     drawn, differ = [set() for _ in ids], 0
     for _ in range(100):
@@ -110,16 +137,21 @@ def test_spread_positions():
     assert all(places == set(range(reach)) for places in drawn) and differ > 50
     long, table = torch.ones(2, 30, dtype=torch.long), positions(30, d, dtype=torch.float64)
     long[1, 3:] = 0
-    for training in (True, False) * 5:                                        # longer than the reach: counted
-        found = embedding.train(training)(long) - embedding.weight[long] * math.sqrt(d)      # [2, 30, d]
+    for training in (True, False) * 5:  # longer than the reach: counted
+        found = embedding.train(training)(long) - embedding.weight[long] * math.sqrt(
+            d
+        )  # [2, 30, d]
         torch.testing.assert_close(found[0], table)
-        rows = (found[1, :3, None] - table).abs().amax(-1).argmin(-1).tolist()               # a short one beside it is not
+        rows = (
+            (found[1, :3, None] - table).abs().amax(-1).argmin(-1).tolist()
+        )  # a short one beside it is not
         assert rows == sorted(set(rows)) and rows[-1] < reach
 
 
 @pytest.mark.parametrize("once", [True, False])
 def test_loss_over_every_pair_of_a_batch(once):
-    """The mean over all ordered pairs of the formulas that were read, a formula with itself left out, by a loop."""
+    """The mean over all ordered pairs of the formulas that were read, a formula with itself left
+    out, by a loop."""
     model = build(dropout=0.0)
     bins = generate(raw=400, seed=3)
     data = encode([pair for size in (1, 2, 5) for pair in bins[size][:6]], tables=True)
@@ -134,7 +166,9 @@ def test_loss_over_every_pair_of_a_batch(once):
                 logits = model.eval()(torch.stack([ids[i], ids[j]])[None])[0]
                 losses.append(F.cross_entropy(logits, labels[i, j][None]))
     torch.testing.assert_close(model.train(once).loss(formulas, labels), torch.stack(losses).mean())
-    one = encode([Pair("=", "a", "a")], tables=True).batch(torch.tensor([0]))                # nothing to learn, no NaN
+    one = encode([Pair("=", "a", "a")], tables=True).batch(
+        torch.tensor([0])
+    )  # nothing to learn, no NaN
     if once:
         assert model.loss(*one) == 0
 
@@ -145,34 +179,56 @@ def test_loss_is_cross_entropy_minus_lambda_disagreement(agg):
     logits, heads, mask = model(ids)
     D = sum(output_disagreement(layer.outputs, mask) for layer in heads["enc"]) / 2
     torch.testing.assert_close(model.loss(ids, labels), F.cross_entropy(logits, labels) - 0.7 * D)
-    matrix = torch.randint(7, (2 * len(ids), 2 * len(ids)))                   # of every pair of the batch
-    torch.testing.assert_close(model.loss(ids, matrix), F.cross_entropy(
-        model.classify_all(model.read(ids)[0]).flatten(0, 1), matrix.fill_diagonal_(-100).flatten()) - 0.7 * D)
+    matrix = torch.randint(7, (2 * len(ids), 2 * len(ids)))  # of every pair of the batch
+    torch.testing.assert_close(
+        model.loss(ids, matrix),
+        F.cross_entropy(
+            model.classify_all(model.read(ids)[0]).flatten(0, 1),
+            matrix.fill_diagonal_(-100).flatten(),
+        )
+        - 0.7 * D,
+    )
     assert -1 <= D < 0
     plain = build(agg)
     plain.load_state_dict(model.state_dict())
     torch.testing.assert_close(plain.loss(ids, labels), F.cross_entropy(logits, labels))
 
 
+def filled(*flags):
+    """The settings that a command line gives."""
+    return logic.completed(parse(logic.Settings, flags, "logic.py", ""))
+
+
 def test_the_four_models_of_fig_4():
-    args = logic.parser().parse_args(["--full"])
-    logic.complete(args)
-    assert args.models == ["baseline", "disagreement", "aggregation", "combined"]
+    args = filled("--full")
+    assert args.models == ("baseline", "disagreement", "aggregation", "combined")
     configs = {name: logic.configuration(args, name) for name in args.models}
     assert {name: (c.agg, c.reg) for name, c in configs.items()} == {
-        "baseline": ("linear", ()), "disagreement": ("linear", ("output",)), "aggregation": ("em", ()),
-        "combined": ("em", ("output",))}
-    for c in configs.values():                                                # Li 2021 §4.3.2
-        assert (c.layers, c.d_model, c.d_ff, c.dropout, c.norm, c.decoder) == (2, 256, 512, 0.2, "post", False)
+        "baseline": ("linear", ()),
+        "disagreement": ("linear", ("output",)),
+        "aggregation": ("em", ()),
+        "combined": ("em", ("output",)),
+    }
+    for c in configs.values():  # Li 2021 §4.3.2
+        assert (c.layers, c.d_model, c.d_ff, c.dropout, c.norm, c.decoder) == (
+            2,
+            256,
+            512,
+            0.2,
+            "post",
+            False,
+        )
     assert (args.epochs, args.lr) == (100, 1e-4)
     assert configs["combined"].places("agg") == {"enc": {0, 1}}
 
 
 def test_flags_of_the_model_choose_a_model_of_ones_own():
-    args = logic.parser().parse_args("--agg dynamic --reg subspace --capsule enc:1 --d-model 32 --agg-at enc:2".split())
-    logic.complete(args)
+    args = filled(
+        *"--agg dynamic --reg subspace --capsule enc:1 --d-model 32 --agg-at enc:2".split()
+    )
     config = logic.configuration(args, "own")
-    assert args.models == ["own"] and (config.agg, config.reg, config.capsule) == ("dynamic", ("subspace",), ("enc:1",))
+    assert args.models == ("own",) and (config.agg, config.reg) == ("dynamic", ("subspace",))
+    assert config.capsule_attention == ("enc:1",)
     assert config.d_model == 32 and config.places("agg") == {"enc": {1}}
     assert logic.configuration(args, "aggregation").places("agg") == {"enc": {1}}
     assert logic.configuration(args, "baseline").agg_at is None
@@ -182,17 +238,43 @@ def test_flags_of_the_model_choose_a_model_of_ones_own():
 
 def command(tmp_path, *flags, pairs=400):
     """The command with a model of seconds; returns its exit status."""
-    return logic.main(["--runs", str(tmp_path), "--device", "cpu", "--pairs", str(pairs), "--d-model", "8",
-                       "--d-ff", "8", "--heads", "2", "--epochs", "2", "--batch", "64", *flags])
+    return logic.main(
+        [
+            "--runs",
+            str(tmp_path),
+            "--device",
+            "cpu",
+            "--pairs",
+            str(pairs),
+            "--d-model",
+            "8",
+            "--d-ff",
+            "8",
+            "--heads",
+            "2",
+            "--epochs",
+            "2",
+            "--batch",
+            "64",
+            *flags,
+        ]
+    )
 
 
-@pytest.mark.parametrize("flags, dimensions", [([], 2), (["--learn", "pairs", "--decay", "none"], 1)])
+@pytest.mark.parametrize(
+    "flags, dimensions", [([], 2), (["--learn", "pairs", "--decay", "none"], 1)]
+)
 def test_learn_and_decay_reach_the_training(tmp_path, monkeypatch, flags, dimensions):
-    """Labels [2B, 2B] of every pair of a batch or [B] of the drawn ones; a learning rate that falls or stays."""
+    """Labels [2B, 2B] of every pair of a batch or [B] of the drawn ones; a learning rate that falls
+    or stays."""
     seen, rates, loss, step = set(), [], logic.LogicModel.loss, torch.optim.Adam.step
     monkeypatch.setattr(logic.LogicModel, "loss", lambda self, formulas, labels: (
         seen.add(labels.dim()), loss(self, formulas, labels))[1])
-    monkeypatch.setattr(torch.optim.Adam, "step", lambda self: rates.append(self.param_groups[0]["lr"]) or step(self))
+    monkeypatch.setattr(
+        torch.optim.Adam,
+        "step",
+        lambda self: rates.append(self.param_groups[0]["lr"]) or step(self),
+    )
     assert command(tmp_path, *flags, "--lr", "0.01") == 0
     assert seen == {dimensions} and (rates[-1] == 0.01) == (dimensions == 1)
 
@@ -216,10 +298,11 @@ def test_a_run_keeps_finished_models_and_goes_on(tmp_path, capsys):
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere os.kill ends the tests themselves")
 def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch, capsys, ctrl_c):
-    """SIGTERM, then SIGINT, both in the second epoch; in between a damaged checkpoint is refused."""
+    """SIGTERM, then SIGINT, both in the second epoch; in between a damaged checkpoint is refused.
+    """
     flags = "--models", "combined", "--dropout", "0.3"
     assert command(tmp_path / "whole", *flags) == 0
-    train_epoch, calls = classify.train_epoch, []
+    train_epoch, calls = classifier.train_epoch, []
 
     def interrupted(*arguments):
         calls.append(1)
@@ -227,14 +310,18 @@ def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch, c
             os.kill(os.getpid(), {2: signal.SIGTERM, 3: signal.SIGINT}[len(calls)])
         return train_epoch(*arguments)
 
-    monkeypatch.setattr(classify, "train_epoch", interrupted)
+    monkeypatch.setattr(classifier, "train_epoch", interrupted)
     with pytest.raises(SystemExit) as exit:
         command(tmp_path / "broken", *flags)
     assert exit.value.code == 143 and "stopped; the same command goes on" in capsys.readouterr().out
     path = tmp_path / "broken" / "logic" / "combined-seed1.pt"
     saved = run_folder.load(path)
-    for name, value, word in (("model", {}, "weight"), ("best", {}, "weight"), ("optimizer", {}, "optimizer"),
-                              ("epoch", "2", "counts"), ("scheduler", 3, "optimizer")):
+    for name, value, word in (
+        ("model", {}, "weight"),
+        ("best", {}, "weight"),
+        ("optimizer", {}, "optimizer"),
+        ("scheduler", 3, "optimizer"),
+    ):
         run_folder.save(path, {**saved, name: value})
         assert command(tmp_path / "broken", *flags) == 2
         error = capsys.readouterr().err
@@ -242,7 +329,7 @@ def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch, c
     run_folder.save(path, saved)
     assert command(tmp_path / "broken", *flags) == 130
     assert command(tmp_path / "broken", *flags) == 0
-    assert len(calls) == 4                                                    # the first epoch was not run again
+    assert len(calls) == 4  # the first epoch was not run again
     runs = [json.loads((tmp_path / which / "logic" / "results.json").read_text())["runs"][0]
             for which in ("whole", "broken")]
     assert runs[0].pop("seconds") > 0 and runs[1].pop("seconds") > 0
@@ -251,26 +338,50 @@ def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch, c
 
 def test_training_learns():
     """Pairs of one letter and its like: `=` of a letter with itself, `^` with its negation."""
-    found = [Pair(name, left, right) for letter in LETTERS for name, left, right in (
-        ("=", letter, letter), ("^", letter, f"( not {letter} )"), ("^", f"( not {letter} )", letter))]
-    data, args = encode(found), logic.parser().parse_args(["--lr", "0.003"])
+    found = [
+        Pair(name, left, right)
+        for letter in LETTERS
+        for name, left, right in (
+            ("=", letter, letter),
+            ("^", letter, f"( not {letter} )"),
+            ("^", f"( not {letter} )", letter),
+        )
+    ]
+    data, args = encode(found), filled("--lr", "0.003")
     torch.manual_seed(0)
-    model = logic.LogicModel(TransformerConfig(len(IDS) + 1, d_model=32, heads=2, layers=1, d_ff=32, dropout=0.0,
-                                               decoder=False))
+    model = logic.LogicModel(
+        TransformerConfig(
+            len(IDS) + 1, d_model=32, heads=2, layers=1, d_ff=32, dropout=0.0, decoder=False
+        )
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
-    losses = [classify.train_epoch(model, optimizer, data, 6, seed) for seed in range(60)]
-    assert losses[-1] < 0.05 < 1 < losses[0] and classify.accuracy(model, data) == (18, 18)
+    losses = [classifier.train_epoch(model, optimizer, data, 6, seed) for seed in range(60)]
+    assert losses[-1] < 0.05 < 1 < losses[0] and classifier.accuracy(model, data) == (18, 18)
 
 
 @pytest.mark.parametrize("decay", [False, True])
 def test_the_learning_rate_stays_or_rises_and_falls_to_0(tmp_path, monkeypatch, decay):
     data = encode([Pair("=", "a", "a"), Pair("#", "a", "b"), Pair("^", "a", "( not a )")])
-    args = logic.parser().parse_args(["--lr", "0.5", "--epochs", "20", "--batch", "1"])
+    args = filled("--lr", "0.5", "--epochs", "20", "--batch", "1")
     rates, step = [], torch.optim.Adam.step
-    monkeypatch.setattr(torch.optim.Adam, "step", lambda self: rates.append(self.param_groups[0]["lr"]) or step(self))
-    classify.fit(build, {"train": data, "valid": data}, args, 1, tmp_path / "state.pt", lambda text: None, decay)
-    rise = {0: 1 / 3, 1: 2 / 3}                                               # a twentieth of 60 steps
-    assert rates == pytest.approx([0.5 * rise.get(i, 1) * (1 - i / 60) if decay else 0.5 for i in range(60)])
+    monkeypatch.setattr(
+        torch.optim.Adam,
+        "step",
+        lambda self: rates.append(self.param_groups[0]["lr"]) or step(self),
+    )
+    classifier.fit(
+        build,
+        {"train": data, "valid": data},
+        args,
+        1,
+        tmp_path / "state.pt",
+        lambda text: None,
+        decay,
+    )
+    rise = {0: 1 / 3, 1: 2 / 3}  # a twentieth of 60 steps
+    assert rates == pytest.approx(
+        [0.5 * rise.get(i, 1) * (1 - i / 60) if decay else 0.5 for i in range(60)]
+    )
 
 
 def labelled(names):
@@ -279,24 +390,40 @@ def labelled(names):
 
 
 def test_summary_weights_bins_by_their_pairs_and_leaves_empty_ones_out():
-    data = {"test": {size: labelled("") for size in BINS} | {1: labelled("##=<"), 3: labelled("#" * 12), 8: labelled("v|")}}
+    data = {
+        "test": {size: labelled("") for size in BINS}
+        | {1: labelled("##=<"), 3: labelled("#" * 12), 8: labelled("v|")}
+    }
     rows = [{"model": "baseline", "seed": seed, "accuracy": {str(size): None for size in BINS} | {
         "1": first, "3": 1.0, "8": 0.5}} for seed, first in ((1, 0.5), (2, 1.0))]
     summary = logic.summarize(data, rows)
     cells = summary["models"]["baseline"]
-    assert summary["pairs"]["<=6"] == 16 and summary["pairs"]["12"] == 0 and summary["majority"]["1"] == 0.5
-    assert summary["majority"]["<=6"] == pytest.approx(14 / 16) and summary["majority"]["12"] is None
-    assert cells["<=6"]["mean"] == pytest.approx(((0.5 * 4 + 12) / 16 + 1) / 2) and cells[">=7"]["mean"] == 0.5
+    assert (
+        summary["pairs"]["<=6"] == 16
+        and summary["pairs"]["12"] == 0
+        and summary["majority"]["1"] == 0.5
+    )
+    assert (
+        summary["majority"]["<=6"] == pytest.approx(14 / 16) and summary["majority"]["12"] is None
+    )
+    assert (
+        cells["<=6"]["mean"] == pytest.approx(((0.5 * 4 + 12) / 16 + 1) / 2)
+        and cells[">=7"]["mean"] == 0.5
+    )
     assert cells["1"]["spread"] == pytest.approx(math.sqrt(0.125)) and cells["12"] == {
         "mean": None, "spread": None, "seeds": 2}
     text = logic.table(summary)
-    assert "75.0 ±35.4" in text and text.splitlines()[12].split()[0] == "12+" and "-" in text.splitlines()[12]
+    assert (
+        "75.0 ±35.4" in text
+        and text.splitlines()[12].split()[0] == "12+"
+        and "-" in text.splitlines()[12]
+    )
 
 
 @pytest.fixture
 def two_models():
-    """The summary of two models whose accuracy in every bin is another: in bin b of 10 b pairs, of which b + 3 are of the
-    most frequent relation, 5 b and 2 b in a hundred."""
+    """The summary of two models whose accuracy in every bin is another: in bin b of 10 b pairs, of
+    which b + 3 are of the most frequent relation, 5 b and 2 b in a hundred."""
     relations = "=<>^|v#"
     data = {"test": {b: labelled("#" * (b + 3) + (relations[:6] * 99)[:9 * b - 3]) for b in BINS}}
     rows = [{"model": model, "seed": seed, "accuracy": {str(b): share * b / 100 for b in BINS}}
@@ -305,7 +432,8 @@ def two_models():
 
 
 def test_the_table_has_every_number_in_its_place(two_models):
-    """Bins 1 to 12, then all up to 6 operators, as trained on, and all of more; pairs, majority, a column per model."""
+    """Bins 1 to 12, then all up to 6 operators, as trained on, and all of more; pairs, majority, a
+    column per model."""
     lines = [line.split() for line in logic.table(two_models).splitlines()]
     assert lines[0] == ["operators", "pairs", "majority", "baseline", "em"]
     groups = {**{str(b): [b] for b in BINS}, "<=6": range(1, 7), ">=7": range(7, 13)}
@@ -315,8 +443,13 @@ def test_the_table_has_every_number_in_its_place(two_models):
         shares = [sum(10 * b * share * b / 100 for b in sizes) / total for share in (5, 1, 3)]
         spread = abs(shares[2] - shares[1]) / math.sqrt(2)
         assert name == {"12": "12+"}.get(group, group)
-        assert cells == [f"{total}", f"{100 * max(most, *relations) / total:.1f}", f"{100 * shares[0]:.1f}",
-                         f"{50 * (shares[1] + shares[2]):.1f}", f"±{100 * spread:.1f}"]
+        assert cells == [
+            f"{total}",
+            f"{100 * max(most, *relations) / total:.1f}",
+            f"{100 * shares[0]:.1f}",
+            f"{50 * (shares[1] + shares[2]):.1f}",
+            f"±{100 * spread:.1f}",
+        ]
     assert len(lines) == 1 + len(groups)
 
 
@@ -336,10 +469,20 @@ def test_the_plot_shows_the_numbers_of_the_table(two_models, tmp_path, monkeypat
         heights = [high[1] - low[1] for low, high in spreads.get_segments()]
         assert heights == pytest.approx([200 * (cell["spread"] or 0) for cell in cells])
     majority = next(line for line in axes.lines if line.get_label() == "majority class")
-    assert majority.get_ydata().tolist() == pytest.approx([100 * two_models["majority"][str(b)] for b in BINS])
-    assert [line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1] == [6.5]     # trained up to here
-    assert axes.get_xlabel() == "operators of the longer formula" and axes.get_ylabel() == "accuracy (%)"
-    assert [label.get_text() for label in axes.get_xticklabels()] == [*map(str, range(1, 12)), "12+"]
+    assert majority.get_ydata().tolist() == pytest.approx(
+        [100 * two_models["majority"][str(b)] for b in BINS]
+    )
+    assert [line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1] == [
+        6.5
+    ]  # trained up to here
+    assert (
+        axes.get_xlabel() == "operators of the longer formula"
+        and axes.get_ylabel() == "accuracy (%)"
+    )
+    assert [label.get_text() for label in axes.get_xticklabels()] == [
+        *map(str, range(1, 12)),
+        "12+",
+    ]
 
 
 class Equal(torch.nn.Module):
@@ -349,32 +492,53 @@ class Equal(torch.nn.Module):
 
 
 def test_trained_on_up_to_6_operators_and_tested_on_the_test_part(tmp_path, monkeypatch):
-    """Every part and bin has formulas of its own, told by their number of negations, and a share of `=` of its own."""
+    """Every part and bin has formulas of its own, told by their number of negations, and a share of
+    `=` of its own."""
     parts, codes = {}, {}
     for part, equal in (("train", lambda b: 5), ("valid", lambda b: 13 - b), ("test", lambda b: b)):
         for b in BINS:
             code = len(codes)
             codes[part, b] = code
             parts.setdefault(part, {})[b] = [
-                Pair("=" if i < equal(b) else "#", "( not " * code + "a" + " )" * code, "b") for i in range(13)]
+                Pair("=" if i < equal(b) else "#", "( not " * code + "a" + " )" * code, "b")
+                for i in range(13)
+            ]
     logic_data.write_files(tmp_path / "files", parts)
     seen = []
 
-    def fit(build, data, args, seed, path, say, decay):
+    def fit(build, data, args, seed, path, log, decay):
         seen.append((data, args, seed, decay))
         path.touch()
         return Equal(), {"valid": 0.125, "parameters": 1, "seconds": 0.0, "history": []}
     monkeypatch.setattr(logic, "fit", fit)
-    assert command(tmp_path, "--data", str(tmp_path / "files"), "--notation", "brackets", "--seeds", "5", "9", "--lr",
-                   "0.25") == 0
-    negations = lambda examples: (examples.formulas[:, 0] == IDS["not"]).sum(-1).tolist()
+    assert (
+        command(
+            tmp_path,
+            "--data",
+            str(tmp_path / "files"),
+            "--notation",
+            "brackets",
+            "--seeds",
+            "5",
+            "9",
+            "--lr",
+            "0.25",
+        )
+        == 0
+    )
+
+    def negations(examples):
+        return (examples.formulas[:, 0] == IDS["not"]).sum(-1).tolist()
+
     assert [seed for _, _, seed, _ in seen] == [5, 9]
     for data, args, _, decay in seen:
         assert sorted(set(negations(data["train"]))) == [codes["train", b] for b in range(1, 7)]
         assert len(data["train"].labels) == 6 * 13 and data["train"].tables is not None
         assert sorted(set(negations(data["valid"]))) == [codes["valid", b] for b in BINS]
         assert len(data["valid"].labels) == 12 * 13
-        assert {size: set(negations(x)) for size, x in data["test"].items()} == {b: {codes["test", b]} for b in BINS}
+        assert {size: set(negations(x)) for size, x in data["test"].items()} == {
+            b: {codes["test", b]} for b in BINS
+        }
         assert (args.epochs, args.lr, args.batch, decay) == (2, 0.25, 64, True)
     results = json.loads((tmp_path / "logic" / "results.json").read_text())
     for run in results["runs"]:
@@ -390,16 +554,24 @@ def test_seeds_of_the_data_and_of_the_model(tmp_path):
         assert command(tmp_path, "--name", name, "--epochs", "1", *flags) == 0
         results = json.loads((tmp_path / name / "results.json").read_text())
         return results["settings"]["data_checksum"], results["runs"][0]["history"][0]["loss"]
-    first, again, other = found("--seeds", "1"), found("--data-seed", "0"), found("--data-seed", "3")
+
+    first, again, other = (
+        found("--seeds", "1"),
+        found("--data-seed", "0"),
+        found("--data-seed", "3"),
+    )
     assert first == again != other and first[0] != other[0]
     second = found("--seeds", "2")
     assert second[0] == first[0] and second[1] != first[1]
 
 
 def test_initialization():
-    """The classifier's is He's, biases 0; the queries are standard normal: what is learned at first depends on it."""
+    """The classifier's is He's, biases 0; the queries are standard normal: what is learned at first
+    depends on it."""
     torch.manual_seed(0)
-    model = logic.LogicModel(TransformerConfig(len(IDS) + 1, d_model=128, heads=2, layers=1, d_ff=8, decoder=False))
+    model = logic.LogicModel(
+        TransformerConfig(len(IDS) + 1, d_model=128, heads=2, layers=1, d_ff=8, decoder=False)
+    )
     for linear, inputs in zip(model.classifier[::2], (512, 128, 128)):
         assert linear.weight.shape[1] == inputs and not linear.bias.any()
         assert linear.weight.std().item() == pytest.approx(math.sqrt(2 / inputs), rel=0.1)
@@ -412,6 +584,9 @@ def test_write_makes_files_that_data_reads(tmp_path, capsys):
     own = json.loads((tmp_path / "logic" / "results.json").read_text())
     assert command(tmp_path, "--models", "baseline", "--name", "generated") == 0
     generated = json.loads((tmp_path / "generated" / "results.json").read_text())
-    assert own["settings"] == generated["settings"] and own["runs"][0]["accuracy"] == generated["runs"][0]["accuracy"]
+    assert (
+        own["settings"] == generated["settings"]
+        and own["runs"][0]["accuracy"] == generated["runs"][0]["accuracy"]
+    )
     assert command(tmp_path, "--write", str(tmp_path / "files")) == 2
     assert "--write" in capsys.readouterr().err

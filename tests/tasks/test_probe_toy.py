@@ -1,5 +1,5 @@
-"""probe_toy.py: every label recomputed from the printed tree by code of its own, balance, disjoint parts, and what a
-logistic regression makes of the words and of the length alone."""
+"""probe_toy.py: every label recomputed from the printed tree by code of its own, balance, disjoint
+parts, and what a logistic regression makes of the words and of the length alone."""
 import itertools
 import random
 import re
@@ -9,18 +9,25 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tasks import probe_data
-from tasks import probe_model
-from tasks import probe_toy
+from tasks import probe_data, probe_model, probe_toy
 from tasks.probe_toy import CONTROLS, LABELS, toy_task
 from toy.lexicon import NOUNS, VERBS
-from toy.readings import Tree
 
 COUNTS = {"train": 480, "valid": 60, "test": 240}
 WC_COUNTS = {"train": 155, "valid": 31, "test": 31}
 DEEP = {"train": 200, "valid": 30, "test": 100}
-CHECKSUMS = {"SeLen": 174620559, "WC": 2182955472, "TrDep": 1872760224, "ToCo": 1045447881, "BShif": 2952237633,
-             "Tense": 1802612316, "SubNm": 3467031056, "ObjNm": 551635510, "SOMO": 3810948000, "CoIn": 809908670}
+CHECKSUMS = {
+    "SeLen": 174620559,
+    "WC": 2182955472,
+    "TrDep": 1872760224,
+    "ToCo": 1045447881,
+    "BShif": 2952237633,
+    "Tense": 1802612316,
+    "SubNm": 3467031056,
+    "ObjNm": 551635510,
+    "SOMO": 3810948000,
+    "CoIn": 809908670,
+}
 HIDDEN = ("BShif", "CoIn", "SOMO", "ToCo", "TrDep")             # tasks whose words say nothing
 CLASSES = {word: kind for kind in "HAFTXVP" for noun in NOUNS[kind]
            for word in (noun.english, noun.english_plural)}
@@ -133,44 +140,77 @@ def relabel_inversion(item, node):
 
 def replant(node, words) -> list:
     """The tree with other words at its leaves."""
-    children = [next(words)] if isinstance(node[1], str) else [replant(part, words) for part in node[1:]]
+    children = (
+        [next(words)] if isinstance(node[1], str) else [replant(part, words) for part in node[1:]]
+    )
     return [node[0], *children]
 
 
 def relabel_odd(item, node):
-    """By the meaning of the sentence as it stands: O where the verb takes nouns of the subject's and object's class."""
+    """By the meaning of the sentence as it stands: O where the verb takes nouns of the subject's
+    and object's class."""
     clause = replant(node, iter(item.tokens))
     phrase = innermost(clause) if child(clause, "VP") else clause
     verb = next(word for label, word in leaves(phrase) if label[:2] == "VB")
     particle = next((part for part in phrase[1:] if part[0] == "PP"), None)
-    frames = [(frame, form) for frame, forms in VERBS.items() for form in forms
-              if verb in (form.base, form.third, form.past, form.participle) and frame not in ("modal", "clause")]
-    oblique = [pair for pair in frames if pair[0] == "oblique" and particle and particle[1][1] == pair[1].particle
-               and CLASSES.get((head(child(particle, "NP")) or ("", ""))[1]) != "P"]     # "laugh at the lake": where
+    frames = [
+        (frame, form)
+        for frame, forms in VERBS.items()
+        for form in forms
+        if verb in (form.base, form.third, form.past, form.participle)
+        and frame not in ("modal", "clause")
+    ]
+    oblique = [
+        pair
+        for pair in frames
+        if pair[0] == "oblique"
+        and particle
+        and particle[1][1] == pair[1].particle
+        and CLASSES.get((head(child(particle, "NP")) or ("", ""))[1]) != "P"
+    ]  # "laugh at the lake": where
     frames = oblique or frames
     nouns = [head(part) for part in phrase[1:] if part[0] == "NP"]
     subject = head(child(clause, "NP"))
     fits = []
     for frame, form in frames:
-        found = [head(child(particle, "NP"))] if frame == "oblique" and particle and particle[1][1] == form.particle \
-            else nouns[-1:] if frame in ("object", "recipient") and len(nouns) == 1 + (frame == "recipient") else \
-            [] if frame in ("alone", "place", "goal", "journey") and not nouns else None
+        found = (
+            [head(child(particle, "NP"))]
+            if frame == "oblique" and particle and particle[1][1] == form.particle
+            else nouns[-1:]
+            if frame in ("object", "recipient") and len(nouns) == 1 + (frame == "recipient")
+            else []
+            if frame in ("alone", "place", "goal", "journey") and not nouns
+            else None
+        )
         if found is not None:
             pairs = [(subject, form.subjects), *((noun, form.objects) for noun in found)]
-            fits.append(all(noun is None or noun[0] not in ("NN", "NNS") or CLASSES[noun[1]] in allowed
-                            for noun, allowed in pairs))
+            fits.append(
+                all(
+                    noun is None or noun[0] not in ("NN", "NNS") or CLASSES[noun[1]] in allowed
+                    for noun, allowed in pairs
+                )
+            )
     assert fits, item
     return "O" if any(fits) else "C"
 
 
-RELABEL = {"SeLen": lambda item, node: next(name for name in LABELS["SeLen"] if sum(
-               label not in (",", ".", "?") for label, _ in leaves(node)) in range(
-               int(name.split("-")[0]), int(name.split("-")[1]) + 1)),
-           "WC": lambda item, node: " ".join(word for _, word in leaves(node) if word in LABELS["WC"]),
-           "TrDep": lambda item, node: str(levels(node)),
-           "ToCo": lambda item, node: "_".join(part[0] for part in node[1:] if part[0] not in (",", ".")),
-           "BShif": relabel_shift, "Tense": relabel_tense, "SubNm": relabel_subject, "ObjNm": relabel_object,
-           "SOMO": relabel_odd, "CoIn": relabel_inversion}
+RELABEL = {
+    "SeLen": lambda item, node: next(
+        name
+        for name in LABELS["SeLen"]
+        if sum(label not in (",", ".", "?") for label, _ in leaves(node))
+        in range(int(name.split("-")[0]), int(name.split("-")[1]) + 1)
+    ),
+    "WC": lambda item, node: " ".join(word for _, word in leaves(node) if word in LABELS["WC"]),
+    "TrDep": lambda item, node: str(levels(node)),
+    "ToCo": lambda item, node: "_".join(part[0] for part in node[1:] if part[0] not in (",", ".")),
+    "BShif": relabel_shift,
+    "Tense": relabel_tense,
+    "SubNm": relabel_subject,
+    "ObjNm": relabel_object,
+    "SOMO": relabel_odd,
+    "CoIn": relabel_inversion,
+}
 
 
 @pytest.mark.parametrize("task", probe_data.TASKS)
@@ -188,7 +228,9 @@ def test_classes_are_balanced_and_no_sentence_is_there_twice(tasks, task):
     seen = set()
     for part, items in tasks[task].items():
         counts = Counter((item.label, item.control) for item in items)
-        assert set(counts) == {(label, c) for label in LABELS[task] for c in CONTROLS.get(task, (None,))}
+        assert set(counts) == {
+            (label, c) for label in LABELS[task] for c in CONTROLS.get(task, (None,))
+        }
         assert len(set(counts.values())) == 1
         sentences = {tuple(sorted(item.tokens)) for item in items}
         assert len(sentences) == len(items) and not sentences & seen
@@ -204,7 +246,8 @@ def test_unchanged_sentences_of_a_changed_task_differ_too(tasks):
 
 @pytest.mark.parametrize("task", HIDDEN)
 def test_neither_words_nor_length_tell_the_class(tasks, task):
-    """A logistic regression on the words, and one on the length alone, stay within 4 standard deviations of chance."""
+    """A logistic regression on the words, and one on the length alone, stay within 4 standard
+    deviations of chance."""
     parts = tasks[task]
     chance, n = 1 / len(LABELS[task]), len(parts["test"])
     limit = chance + 4 * (chance * (1 - chance) / n) ** 0.5
@@ -217,19 +260,28 @@ def test_neither_words_nor_length_tell_the_class(tasks, task):
 
 @pytest.mark.parametrize("task", ["ToCo", "TrDep"])
 def test_the_same_words_could_have_every_depth_and_top(task, monkeypatch):
-    """With the same draws but for the class, the words of a sentence in other orders are all its other classes."""
+    """With the same draws but for the class, the words of a sentence in other orders are all its
+    other classes."""
     pick, orders = probe_toy.pick, []
     for label in LABELS[task]:
-        chosen = {probe_toy.TOPS: label, probe_toy.DEPTHS: int(label) if label.isdecimal() else None}
+        chosen = {
+            probe_toy.TOPS: label,
+            probe_toy.DEPTHS: int(label) if label.isdecimal() else None,
+        }
         monkeypatch.setattr(probe_toy, "pick", forced(pick, chosen))
         items = list(itertools.islice(probe_toy.MAKERS[task](random.Random(3)), 6))
-        assert {RELABEL[task](item, parse(str(item.tree))) for item in items} == {item.label for item in items} == {label}
+        assert (
+            {RELABEL[task](item, parse(str(item.tree))) for item in items}
+            == {item.label for item in items}
+            == {label}
+        )
         orders.append([tuple(sorted(word.lower() for word in item.tokens)) for item in items])
     assert all(found == orders[0] for found in orders)
 
 
 def forced(pick, chosen: dict):
-    """`pick`, that draws as always but for the values in `chosen`, where it gives what stands there."""
+    """`pick`, that draws as always but for the values in `chosen`, where it gives what stands
+    there."""
     def found(rng, values):
         drawn = pick(rng, values)
         return chosen.get(values, drawn) if isinstance(values, (tuple, range)) else drawn
@@ -237,11 +289,15 @@ def forced(pick, chosen: dict):
 
 
 def test_other_tense_and_other_number_are_there(tasks):
-    """The control says whether the tree has a finite verb of the other tense, or a noun of the other number."""
+    """The control says whether the tree has a finite verb of the other tense, or a noun of the
+    other number."""
     for task in ("SubNm", "ObjNm"):
         for item in tasks[task]["train"]:
-            nouns = {label for label, _ in leaves(parse(str(item.tree)))
-                     if label in ("NN", "NNS")} if " in the " not in f" {' '.join(item.tokens)} " else None
+            nouns = (
+                {label for label, _ in leaves(parse(str(item.tree))) if label in ("NN", "NNS")}
+                if " in the " not in f" {' '.join(item.tokens)} "
+                else None
+            )
             assert nouns is None or item.control == (len(nouns) == 2)
     for item in tasks["Tense"]["train"]:
         finites = [is_past(word) for label, word in leaves(parse(str(item.tree)))
@@ -250,9 +306,16 @@ def test_other_tense_and_other_number_are_there(tasks):
 
 
 def test_same_seed_same_items_everywhere(tasks):
-    """The checksums are those of Python 3.11; `random.random` gives every Python the same numbers."""
-    text = {task: "\n".join(f"{part} {item.label} {' '.join(item.tokens)} {item.tree}" for part, items in parts.items()
-                            for item in items) for task, parts in tasks.items()}
+    """The checksums are those of Python 3.11; `random.random` gives every Python the same numbers.
+    """
+    text = {
+        task: "\n".join(
+            f"{part} {item.label} {' '.join(item.tokens)} {item.tree}"
+            for part, items in parts.items()
+            for item in items
+        )
+        for task, parts in tasks.items()
+    }
     assert {task: zlib.crc32(lines.encode()) for task, lines in text.items()} == CHECKSUMS
     small = {"train": 40, "valid": 10, "test": 10}
     for task in ("BShif", "SOMO"):
