@@ -2,17 +2,17 @@
 import copy
 import math
 
+import by_hand
 import numpy as np
 import pytest
 import torch
 
-import by_hand
 from nmt import evaluate
-from nmt.encoded import EncodedPairs
 from nmt.batches import batches
 from nmt.corpus import Pairs
-from nmt.tokenizer import BOS, EOS
+from nmt.encoded import EncodedPairs
 from nmt.evaluate import disagreement_scores, score_table, validate
+from nmt.tokenizer import BOS, EOS
 from transformer import Transformer, TransformerConfig
 
 CROWDED = 60                                      # tokens of a batch: `corpus` has several
