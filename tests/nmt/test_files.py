@@ -42,7 +42,7 @@ def test_check_writable_leaves_everything_as_it_was(tmp_path):
 @pytest.mark.parametrize("failure, expected, words", [
     (OSError(errno.ENOSPC, "No space left on device"), UserError,
      "file: cannot write .No space left on device.: choose another place$"),
-    (KeyboardInterrupt(), KeyboardInterrupt, ""),
+    (KeyboardInterrupt(), KeyboardInterrupt, None),
     (RuntimeError("a bug"), RuntimeError, "a bug")])
 def test_atomic_write_failing_midway_keeps_the_old_file(tmp_path, failure, expected, words):
     def half(file):
