@@ -313,12 +313,7 @@ def test_pieces_of_long_lines(tokenizer):
         return [text for text, _ in cut(line)]
 
     for line in ("The dog sees. A man sees! " * 9, "word " * 50, "x" * 900,
-<<<<<<< HEAD
-                 "猫が見る。犬が見る。" * 8,
-                 "😀 " * 30, "a dog " + "A" * 99 + " a man"):
-=======
                  "猫が見る。犬が見る。" * 8, "😀 " * 30, "a dog " + "A" * 99 + " a man"):
->>>>>>> nmt-wing
         assert "".join(texts(line)).replace(" ", "") == line.replace(" ", "")  # nothing is lost
         for text, ids in cut(line):
             assert 0 < len(ids) <= 20 and ids == tokenizer.encode(text).ids

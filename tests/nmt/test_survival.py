@@ -23,14 +23,8 @@ pytestmark = pytest.mark.skipif(
 )
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = """--src en --tgt de --device cpu --layers 1 --d-model 16 --heads 2 --d-ff 16
-<<<<<<< HEAD
-    --vocab-size 300 --max-tokens 160 --dropout 0.1 --accumulate 2
-    --steps 8 --eval-every 4 --log-every 3 --warmup 10
-    --average 2 --beam 1""".split()
-=======
     --vocab-size 300 --max-tokens 160 --dropout 0.1 --accumulate 2 --steps 8 --eval-every 4
     --log-every 3 --warmup 10 --average 2 --beam 1""".split()
->>>>>>> nmt-wing
 
 
 @pytest.fixture(scope="module")

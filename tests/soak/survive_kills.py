@@ -32,14 +32,8 @@ import train_mt
 from nmt import files, run_folder
 
 FLAGS = """--src en --tgt de --device cpu --layers 1 --d-model 16 --heads 2 --d-ff 16
-<<<<<<< HEAD
-    --vocab-size 300 --max-tokens 160 --dropout 0.1 --accumulate 2
-    --steps 24 --eval-every 4 --log-every 3 --warmup 10
-    --average 2 --beam 2 --seed 5
-=======
     --vocab-size 300 --max-tokens 160 --dropout 0.1 --accumulate 2 --steps 24 --eval-every 4
     --log-every 3 --warmup 10 --average 2 --beam 2 --seed 5
->>>>>>> nmt-wing
     --agg em --agg-at enc cross --reg output subspace position --capsule enc dec""".split()
 # what nmt/files.py and run_folder.py ask of the system
 CALLS = ("fsync", "replace", "truncate", "unlink")
