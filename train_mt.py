@@ -36,6 +36,7 @@ from nmt.machine import Machine, agreed, check_fits, machine, stopped_by_signals
 from nmt.run_folder import (
     RunFolder,
     average,
+    defaults_of,
     load,
     load_model_state,
     random_state,
@@ -429,7 +430,7 @@ def train(settings: Settings) -> None:
 
     opened = contextlib.nullcontext()                    # only the first process writes
     if where.first:
-        opened = RunFolder(path, {"model": model, **kept}, FREE)
+        opened = RunFolder(path, {"model": model, **kept}, FREE, defaults_of(Settings))
     with opened as folder:
         if where.first and not known:
             save_tokenizer(tokenizer, folder.tokenizer)

@@ -1,5 +1,6 @@
 """What several tests of nmt/ share: a small part of the embedded corpus, its tokenizer and token
 ids."""
+import numpy as np
 import pytest
 from small_run import TEXT, small
 
@@ -38,3 +39,19 @@ def tokenizer():
 def model(tokenizer):
     """A small random model for text."""
     return small(tokenizer)
+
+
+@pytest.fixture
+def text(tmp_path):
+    """A small parallel corpus; the flags that name it."""
+    words = "ein zwei drei vier der die das Haus Baum geht sieht und rot blau klein".split()
+    random = np.random.default_rng(0)
+    for name, count in (("train", 120), ("valid", 12), ("test", 8)):
+        lines = [" ".join(random.choice(words, random.integers(2, 9))) for _ in range(count)]
+        (tmp_path / f"{name}.de").write_text("\n".join(lines) + "\n")
+        (tmp_path / f"{name}.en").write_text(
+            "\n".join(" ".join(reversed(x.split())) for x in lines) + "\n"
+        )
+    return [
+        x for name in ("train", "valid", "test") for x in (f"--{name}", str(tmp_path / name))
+    ] + ["--src", "en", "--tgt", "de", "--runs", str(tmp_path / "runs")]

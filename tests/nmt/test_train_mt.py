@@ -58,22 +58,6 @@ EVERYTHING = [
 ]
 
 
-@pytest.fixture
-def text(tmp_path):
-    """A small parallel corpus; the flags that name it."""
-    words = "ein zwei drei vier der die das Haus Baum geht sieht und rot blau klein".split()
-    random = np.random.default_rng(0)
-    for name, count in (("train", 120), ("valid", 12), ("test", 8)):
-        lines = [" ".join(random.choice(words, random.integers(2, 9))) for _ in range(count)]
-        (tmp_path / f"{name}.de").write_text("\n".join(lines) + "\n")
-        (tmp_path / f"{name}.en").write_text(
-            "\n".join(" ".join(reversed(x.split())) for x in lines) + "\n"
-        )
-    return [
-        x for name in ("train", "valid", "test") for x in (f"--{name}", str(tmp_path / name))
-    ] + ["--src", "en", "--tgt", "de", "--runs", str(tmp_path / "runs")]
-
-
 def metrics(folder):
     """The rows of a run without what the clock has a say in."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_train_mt import SMALL, corpus, flags, metrics, rows, settings  # text is a fixture
+from test_train_mt import SMALL, corpus, flags, metrics, rows, settings
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import train_mt
