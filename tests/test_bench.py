@@ -1,6 +1,7 @@
 """Tests of bench.py on a minute model: the rows, the batches, the counted operations, the tables; never a time."""
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -259,8 +260,7 @@ def test_speeds_are_work_over_time(monkeypatch):
 def test_the_clock(monkeypatch):
     """CPU seconds with one thread, which other programs do not lengthen; seconds on the wall with several."""
     wall, cpu = iter((100.0, 107.0)), iter((3.0, 5.0))
-    monkeypatch.setattr(bench.time, "perf_counter", lambda: next(wall))
-    monkeypatch.setattr(bench.time, "process_time", lambda: next(cpu))
+    monkeypatch.setattr(bench, "time", SimpleNamespace(perf_counter=lambda: next(wall), process_time=lambda: next(cpu)))
     assert bench.timed(lambda: None, CPU) == 2
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert bench.timed(lambda: None, CPU) == 7
