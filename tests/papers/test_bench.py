@@ -445,7 +445,8 @@ def test_the_clock(monkeypatch):
     """CPU seconds with one thread, which other programs do not lengthen; seconds on the wall with
     several."""
     wall, cpu = iter((100.0, 107.0)), iter((3.0, 5.0))
-    monkeypatch.setattr(bench, "time", SimpleNamespace(perf_counter=lambda: next(wall), process_time=lambda: next(cpu)))
+    clocks = SimpleNamespace(perf_counter=lambda: next(wall), process_time=lambda: next(cpu))
+    monkeypatch.setattr(bench, "time", clocks)
     assert bench.timed(lambda: None, CPU) == 2
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert bench.timed(lambda: None, CPU) == 7
