@@ -13,8 +13,8 @@ def draw(rows: list[dict], path) -> None:
     curves = (("loss", "training (label-smoothed)", losses), ("valid_loss", "validation", losses),
               ("valid_bleu", "validation BLEU (greedy)", scores))
     for name, label, axes in curves:
-        points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
-        axes.plot(*zip(*points), ".-", label=label)
+        told = [row for row in rows if row.get(name) is not None]
+        axes.plot([row["step"] for row in told], [row[name] for row in told], ".-", label=label)
         axes.set_xlabel("step")
         axes.legend()
     losses.set_ylabel("nats per target token")

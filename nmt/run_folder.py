@@ -415,7 +415,7 @@ class RunFolder(AbstractContextManager):
                 raise
         if self.board:
             for name, value in row.items():
-                if isinstance(value, float):
+                if isinstance(value, float) and name != "time":
                     self.board.add_scalar(f"{row['type']}/{name}", value, row["step"])
 
     def read_metrics(self) -> list[dict]:

@@ -25,7 +25,7 @@ def in_words(d_model: int, settings) -> str:
     text = f"learning rate: peak {peak:.2e} at step {warmup:,} = {formula}; falls {falls}"
     if warmup > steps:
         text += (f"\nwarning: --steps {steps} end before --warmup {warmup}: that peak is never "
-                 f"reached; choose a --warmup below {steps}")
+                 f"reached; choose a --warmup of {steps} at most")
     if peak < TINY:
         text += (f"\nwarning: a peak rate of {peak:.2e} hardly trains: --lr is a factor on the "
                  "schedule, not the rate itself; the recipes have 0.4 to 1")
