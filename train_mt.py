@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from nmt import curves, fast_dropout, schedule
+from nmt import fast_dropout
 from nmt.batches import Step, batches, padding_share, steps
 from nmt.corpus import NAMES, DataFlags, load_corpora
 from nmt.encoded import encode_train, encode_valid
@@ -33,6 +33,7 @@ from nmt.files import atomic_write
 from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
 from nmt.loss import Objective
 from nmt.machine import Machine, agreed, check_fits, machine, stopped_by_signals
+from nmt.progress import check_finite, draw, rate_in_words, say, summary_writer
 from nmt.run_folder import (
     RunFolder,
     average,
@@ -46,7 +47,6 @@ from nmt.run_folder import (
     seed_all,
     set_random_state,
 )
-from nmt.schedule import learning_rate
 from nmt.tokenizer import corpus_tokenizer, load_tokenizer, save_tokenizer
 from transformer import PAD, SIZES, Transformer, TransformerConfig
 
@@ -67,7 +67,6 @@ RECIPES = {
 DESCRIPTION = ("Trains a Transformer for translation and tests it. All mechanisms combine freely; "
                "their flags are grouped by paper.")
 EVAL_EVERY = 200            # steps: what a validation costs, of small models on small sets
-PATIENCE = 5                # steps in a row without a finite gradient, after which the run gives up
 TRAINING = "training (Vaswani et al. 2017)"
 SCORES = "validation, checkpoints and test"
 MACHINE = "machine"
@@ -156,6 +155,19 @@ def complete(settings: Settings, where: Machine) -> None:
 
 # ---- One update
 
+def learning_rate(step: int, d_model: int, settings) -> float:
+    """The learning rate of step = 1, 2, ...: with --decay sqrt
+    `d^-0.5 min(step^-0.5, step warmup^-1.5)` (Vaswani et al. 2017, section 5.3); with --decay
+    linear the same rise to the same peak, then a straight line to 0 at the last step."""
+    warmup, last = settings.warmup, settings.steps + 1
+    peak = settings.lr * (d_model * warmup) ** -0.5
+    if settings.decay == "sqrt":
+        falling = (warmup / step) ** 0.5
+    else:
+        falling = (last - step) / max(1, last - warmup)
+    return peak * min(step / warmup, falling)
+
+
 def train_step(objective, optimizer, step: Step, settings: Settings, where: Machine):
     """One update by an `Objective`: [cross-entropy, D times target tokens] summed over this
     process's micro-batches, and the norm of the gradient, all still on the device. Where the loss
@@ -241,12 +253,6 @@ class Training:
             setattr(self, name, state[name])
 
 
-def say(text: str) -> None:
-    """Prints past the progress bar."""
-    tqdm.write(text, file=sys.stdout)
-    sys.stdout.flush()
-
-
 def fit(job: Training, folder, encoded, corpora, tokenizer, stop: list) -> None:
     """Trains up to the last step or a signal to stop, logging and validating as it goes."""
     settings, where = job.settings, job.where
@@ -310,22 +316,6 @@ def log(job: Training, folder, seconds: float) -> None:
     job.norms = []
 
 
-def check_finite(job: Training, norms: list[float]) -> None:
-    """Names every step since the last log line that was left out. Raises UserError after PATIENCE
-    of them in a row."""
-    first = job.step - len(norms) + 1
-    for step, norm, (_, (epoch, batch)) in zip(range(first, job.step + 1), norms, job.norms):
-        job.bad = 0 if math.isfinite(norm) else job.bad + 1
-        if job.bad and job.where.first:
-            say(f"step {step:6}  epoch {epoch:3}  batch {batch}: the loss or its gradient is not "
-                "finite: step left out")
-        if job.bad == PATIENCE:
-            raise UserError(f"steps {step - PATIENCE + 1} to {step}, up to batch {batch} of epoch "
-                            f"{epoch}: the loss or its gradient is not finite; the last checkpoint "
-                            "is intact: translate with it, or train again under another --name "
-                            "with a lower --lr or with --clip 1")
-
-
 def validate_and_save(job: Training, folder, encoded, pairs, tokenizer) -> None:
     """Validation loss and BLEU by greedy search, two translations to look at, checkpoints, the
     curves so far."""
@@ -351,7 +341,7 @@ def validate_and_save(job: Training, folder, encoded, pairs, tokenizer) -> None:
         job.best = score
         save(folder.best, weights)
     job.save(folder.last)
-    curves.draw(folder.read_metrics(), folder.path / "loss.png")
+    draw(folder.read_metrics(), folder.path / "loss.png")
 
 
 def test(job: Training, folder, encoded, corpora, tokenizer) -> dict:
@@ -389,7 +379,7 @@ def train(settings: Settings) -> None:
     settings.model_config(vocab_size=1)    # wrong sizes and places are told before anything is read
     path = Path(settings.runs) / settings.name
     grown = may_change(settings, path)
-    writer = curves.summary_writer() if settings.tensorboard else None
+    writer = summary_writer() if settings.tensorboard else None
 
     # data
     if where.first:
@@ -441,7 +431,7 @@ def train(settings: Settings) -> None:
             parameters = sum(p.numel() for p in job.model.parameters())
             say(f"{path}: {parameters:,} parameters on {where.world} x {where.device}, "
                 f"{len(encoded['train']):,} pairs, {config.vocab_size:,} tokens, "
-                f"{share:.1%} padding{resumed}\n{schedule.in_words(config.d_model, settings)}")
+                f"{share:.1%} padding{resumed}\n{rate_in_words(config.d_model, settings)}")
 
         # train
         stop = []

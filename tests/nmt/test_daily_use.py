@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import train_mt
-from nmt import curves, run_folder, schedule
+from nmt import progress, run_folder
 from nmt.evaluate import validate
 from nmt.flags import UserError
 from nmt.machine import pick_device
@@ -87,7 +87,7 @@ def test_more_steps_keep_what_followed_from_the_fewer(tmp_path):
 ])
 def test_the_learning_rate_in_words(steps, warmup, lr, words):
     args = SimpleNamespace(steps=steps, warmup=warmup, lr=lr, decay="linear")
-    said = schedule.in_words(64, args)
+    said = progress.rate_in_words(64, args)
     assert words in said and ("warning" in said) == (steps < warmup or lr < 0.1)
     assert f"peak {train_mt.learning_rate(100, 64, args):.2e}" in said or steps < warmup
 
@@ -106,7 +106,7 @@ def test_rows_have_types_and_times_and_tensorboard_their_numbers(text, tmp_path,
         def close(self):
             board.append("closed")
 
-    monkeypatch.setattr(curves, "summary_writer", lambda: SummaryWriter)
+    monkeypatch.setattr(train_mt, "summary_writer", lambda: SummaryWriter)
     argv = [*text, *SMALL, "--steps", "6", "--name", "a", "--tensorboard"]
     assert train_mt.main(argv) == 0
     folder = tmp_path / "runs" / "a"
@@ -128,7 +128,7 @@ def test_tensorboard_missing_is_one_line(text, tmp_path, monkeypatch, capsys):
 
 
 def test_losses_that_are_no_numbers_are_not_drawn(tmp_path):
-    curves.draw([{"step": 3, "loss": None}, {"step": 6, "loss": 1.5}], tmp_path / "loss.png")
+    progress.draw([{"step": 3, "loss": None}, {"step": 6, "loss": 1.5}], tmp_path / "loss.png")
     assert (tmp_path / "loss.png").stat().st_size > 5_000
 
 
