@@ -124,12 +124,12 @@ class Settings(ModelFlags, DataFlags):
         None, "name of the run's folder (made from the other flags)", MACHINE, type=folder_name)
     runs: str = flag("runs", "where the runs' folders lie", MACHINE, metavar="DIR")
     device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", MACHINE)
-    amp: bool | None = flag(None, "bfloat16 matrix products (yes on a GPU)", MACHINE)
+    amp: bool | None = flag(None, "bfloat16 matrix products (yes with CUDA)", MACHINE)
     compile: bool | None = flag(
-        None, "routing compiled into a few loops: faster after a start of a minute (yes on a GPU)",
+        None, "routing compiled into a few loops: faster after a start of a minute (yes with CUDA)",
         MACHINE)
     workers: int | None = flag(
-        None, "processes that prepare batches (GPU 2, CPU 0)", MACHINE, 0, 256)
+        None, "processes that prepare batches (CUDA 2, else 0)", MACHINE, 0, 256)
 
 
 def complete(settings: Settings, where: Machine) -> None:

@@ -76,14 +76,16 @@ def parser_of(settings: type, prog: str, description: str) -> Parser:
     indented lines of the docstring of its module.
     """
     fields = dataclasses.fields(settings)
+    positional = [field for field in fields if field.metadata["positional"]]
+    named = [field for field in fields if not field.metadata["positional"]]
     bases = [base for base in settings.__bases__ if dataclasses.is_dataclass(base)]
     inherited = {field.name for base in bases for field in dataclasses.fields(base)}
+    own_first = sorted(named, key=lambda field: field.name in inherited)
     hints = typing.get_type_hints(settings)
     usage = ["%(prog)s"]
-    for field in fields:
-        if field.metadata["positional"]:
-            several = " ..." if typing.get_origin(hints[field.name]) is tuple else ""
-            usage.append(field.metadata["metavar"] + several)
+    for field in positional:
+        several = " ..." if typing.get_origin(hints[field.name]) is tuple else ""
+        usage.append((field.metadata["metavar"] or field.name) + several)
     document = sys.modules[settings.__module__].__doc__ or ""
     examples = [line for line in document.splitlines() if line.startswith("    ")]
     parser = Parser(
@@ -91,7 +93,7 @@ def parser_of(settings: type, prog: str, description: str) -> Parser:
         epilog="\n".join(["examples:", *examples]) if examples else None,
         formatter_class=argparse.RawDescriptionHelpFormatter, argument_default=argparse.SUPPRESS)
     groups = {"": parser}
-    for field in sorted(fields, key=lambda field: field.name in inherited):
+    for field in positional + own_first:
         heading = field.metadata["group"]
         if heading not in groups:
             groups[heading] = parser.add_argument_group(heading)

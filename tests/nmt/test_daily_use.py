@@ -44,6 +44,19 @@ def test_a_run_is_named_after_its_text_and_what_differs(argv, name):
     assert args.name == name
 
 
+def test_help_has_the_scripts_own_flags_first_and_examples_last(capsys):
+    with pytest.raises(SystemExit):
+        train_mt.main(["--help"])
+    text = capsys.readouterr().out
+    assert text.startswith("usage: train_mt.py [flags]\n")
+    headings = [text.index(f"\n{name}") for name in ("training (", "machine:", "data:", "model (")]
+    assert headings == sorted(headings)
+    assert "examples:\n    python train_mt.py --agg em --reg output" in text[headings[-1]:]
+    # what the embedded corpus trains with
+    words = " ".join(text.split())
+    assert "dropout rate (toy 0.0, tiny 0.1, small 0.1, base 0.1, big 0.3)" in words
+
+
 # ---- More steps
 
 def test_a_finished_run_takes_more_steps_exactly(text, tmp_path, capsys):
