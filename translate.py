@@ -35,7 +35,7 @@ class Settings:
     output: str | None = flag(
         None, "where the translations go, at the end (standard output)", metavar="FILE")
     checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
-    device: str = flag("auto", "auto, cpu, cuda or cuda:N")
+    device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps")
 
     beam: int = flag(4, "hypotheses kept; 1 is greedy search", SEARCH, 1, 1000)
     lenpen: float = flag(0.6, "length penalty; 0 prefers short translations", SEARCH, 0, 10)

@@ -120,6 +120,7 @@ def test_rows_have_types_and_times_and_tensorboard_their_numbers(text, tmp_path,
             board.append("closed")
 
     monkeypatch.setattr(train_mt, "summary_writer", lambda: SummaryWriter)
+    monkeypatch.setattr(train_mt, "draw", progress.draw)
     argv = [*text, *SMALL, "--steps", "6", "--name", "a", "--tensorboard"]
     assert train_mt.main(argv) == 0
     folder = tmp_path / "runs" / "a"
