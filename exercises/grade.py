@@ -94,7 +94,7 @@ def compare(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> No
         if want.dtype.kind == "f":
             wrong = ~np.isclose(got, want, rtol=1e-6, atol=1e-9)
             with np.errstate(invalid="ignore"):
-                distance = np.nan_to_num(np.abs(got - want), nan=np.inf) * wrong
+                distance = np.nan_to_num(np.abs(got - want), nan=np.inf, posinf=np.inf) * wrong
             by = f"off by {distance.max(initial=0):.2g}"
             shown = ".6g"
         else:
@@ -158,14 +158,15 @@ def recorded(check, shapes: dict) -> tuple[dict, dict]:
 
 def explain(error: Exception, task: Task, path: Path) -> str:
     """What is wrong with which equation, in words that show nothing of our code."""
-    what = str(error)
+    what = " ".join(str(error).split())
     if isinstance(error, NotImplementedError):
         what = "not written yet"
     elif not isinstance(error, Wrong):
-        what = f"{type(error).__name__}: {error}"
-        for frame in traceback.extract_tb(error.__traceback__):
-            if frame.filename == str(path):
-                what = f"{type(error).__name__}: {error}, in line {frame.lineno}: {frame.line}"
+        what = f"{type(error).__name__}: {what}"
+        lines = [frame for frame in traceback.extract_tb(error.__traceback__)
+                 if frame.filename == str(path)]
+        if lines:
+            what += f", in line {lines[-1].lineno}: {lines[-1].line}"
     return f"{task.equation}, {task.name}: {what} ({path}: {task.body})"
 
 

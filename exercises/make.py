@@ -53,8 +53,10 @@ TABLE = {
         (4, "M-step, mean and deviation", 2, "Li 2019 Eq. 10-11", "m_step"),
         (4, "M-step, activations", 2, "Li 2019 Alg. 2, Gu 2019 Eq. 13", "m_step"),
         (4, "E-step", 2, "Li 2019 Eq. 12", "e_step"),
+        (4, "E-step, far votes", 2, "Li 2019 Eq. 12", "e_step"),
         (4, "E-step, sum of densities", 2, "Li 2019 Alg. 2", "e_step"),
         (4, "EM routing", 3, "Li 2019 Alg. 2, Eq. 9", "em_routing"),
+        (4, "EM routing, last gradient", 2, "Li 2019 Alg. 2", "em_routing"),
     ],
     "capsule_aggregation.py": [
         (5, "Gu's votes", 1, "Gu 2019 Eq. 3", "CapsuleAggregation.cast_votes"),

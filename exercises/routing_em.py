@@ -63,6 +63,7 @@ def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
     density.
     """
     # Li 2019 Eq. 12: E-step, 2 of 3
+    # Li 2019 Eq. 12: E-step, far votes, 2 of 3
     # Li 2019 Alg. 2: E-step, sum of densities, 2 of 3
     raise NotImplementedError("Li 2019 Eq. 12: E-step")
 
@@ -96,4 +97,5 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     torch.Size([2, 7, 16, 4])
     """
     # Li 2019 Alg. 2, Eq. 9: EM routing, 3 of 3
+    # Li 2019 Alg. 2: EM routing, last gradient, 2 of 3
     raise NotImplementedError("Li 2019 Alg. 2, Eq. 9: EM routing")

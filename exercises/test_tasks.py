@@ -29,7 +29,9 @@ def refuses(function, *args, claim: str, **settings) -> None:
         function(*args, **settings)
     except ValueError:
         return
-    raise Wrong(f"should raise ValueError: {claim}")
+    except Exception as error:
+        raise Wrong(f"{claim} should raise ValueError, not {type(error).__name__}") from error
+    raise Wrong(f"{claim} should raise ValueError")
 
 
 def entropy(C: Tensor) -> Tensor:
@@ -172,8 +174,8 @@ def test_li2018_eq2_positions(module, E):
     A = E.softmax(-1)
     return {"D_position": module.position_disagreement(A),
             "D_position with a mask": module.position_disagreement(A, TARGET),
-            "D_position, sum": module.position_disagreement(A, reduce="sum"),
-            "D_position, sum, with a mask": module.position_disagreement(A, TARGET, "sum")}
+            "D_position, reduce=sum": module.position_disagreement(A, reduce="sum"),
+            "D_position, reduce=sum, with a mask": module.position_disagreement(A, TARGET, "sum")}
 
 
 @task("positions, double sum")
@@ -192,10 +194,15 @@ def test_li2018_eq2_linear_in_heads(module):
 @task("squared differences", E=(2, 3, 4, 5))
 def test_li2018_footnote2_squared_differences(module, E):
     A = E.softmax(-1)
-    small(module.squared_position_disagreement(A[:, :1].expand_as(A)), "D = 0 for heads alike")
     return {"D": module.squared_position_disagreement(A),
             "D with a mask": module.squared_position_disagreement(A, TARGET),
-            "D, sum": module.squared_position_disagreement(A, reduce="sum")}
+            "D, reduce=sum": module.squared_position_disagreement(A, reduce="sum")}
+
+
+@task("squared differences", E=(2, 1, 4, 5))
+def test_li2018_footnote2_heads_alike(module, E):
+    A = E.softmax(-1).expand(2, 3, 4, 5)
+    small(module.squared_position_disagreement(A), "D = 0 for heads that attend alike")
 
 
 @task("squared cosines", V=(2, 3, 4, 5))
@@ -224,7 +231,7 @@ def test_li2018_3_1_layer(module, V, E, O):
 @task("D of a layer", V=(2, 3, 4, 5))
 def test_li2018_3_1_layer_without_weights(module, V):
     refuses(module.layer_disagreement, "position", "enc", Heads(V, None, V), SOURCE,
-            claim="D_position of a layer that kept no weights")
+            claim="D_position of Heads without weights")
 
 
 @task("D of a model", V=(3, 2, 3, 4, 5), E=(3, 2, 3, 4, 4))
@@ -265,10 +272,10 @@ def test_li2019_eq8_length_and_direction(module, s):
 def test_li2019_eq7_gu_eq8_eq9_output_capsules(module, V, B):
     omega, C = module.combine(V, B)
     omega_gu, C_gu = module.combine(V, B, normalize=False)
-    return {"Omega": omega, "C": C, "Omega, not normalized": omega_gu, "C, not normalized": C_gu}
+    return {"Omega": omega, "C": C, "Omega, normalize=False": omega_gu, "C, normalize=False": C_gu}
 
 
-@task("output capsules", V=(2, 4, 3, 2), B=(4, 3))
+@task("output capsules", V=(2, 4, 3, 2), B=(2, 4, 3))
 def test_li2019_eq7_absent_capsules(module, V, B):
     mask = torch.tensor([[True, True, True], [True, False, True]])
     omega, C = module.combine(V, B, False, mask)
@@ -294,11 +301,11 @@ def test_li2019_alg1_dynamic_routing(module, V, B):
     mask = torch.tensor([[True, True, True], [True, False, True]])
     found = {}
     for name, settings in (
-            ("one iteration", {"iterations": 1}),
-            ("three iterations", {}),
-            ("two iterations, not normalized", {"iterations": 2, "normalize": False}),
-            ("three iterations from given logits", {"start": B}),
-            ("three iterations, a capsule absent", {"mask": mask})):
+            ("iterations=1", {"iterations": 1}),
+            ("iterations=3", {}),
+            ("normalize=False", {"normalize": False}),
+            ("with start", {"start": B}),
+            ("with mask", {"mask": mask})):
         omega, C, logits = module.dynamic_routing(V, **settings)
         found |= {f"Omega, {name}": omega, f"C, {name}": C, f"B, {name}": logits}
     return found
@@ -310,7 +317,11 @@ def test_li2019_alg1_coupling_sharpens(module, noise):
     entropies = [entropy(module.dynamic_routing(V, T).coupling) for T in (1, 2, 3, 5)]
     for earlier, later in zip(entropies, entropies[1:]):
         small((later - earlier).clamp(min=0), "where parts agree the coupling's entropy falls")
-    refuses(module.dynamic_routing, V, 0, claim="no iteration")
+
+
+@task("dynamic routing", V=(4, 3, 2))
+def test_li2019_alg1_no_iteration(module, V):
+    refuses(module.dynamic_routing, V, 0, claim="iterations=0")
 
 
 # ---- Session 4: EM routing
@@ -337,7 +348,7 @@ def test_li2019_eq10_mean_moves_with_the_votes(module, V):
 def test_li2019_alg2_gu_eq13_activations(module, V, B, beta_a, beta_mu):
     log_C = B.log_softmax(-1)
     return {"log A": module.m_step(V, log_C, beta_a, beta_mu)[2],
-            "log A, lambda 0.01": module.m_step(V, log_C, beta_a, beta_mu, 0.01)[2]}
+            "log A, lambda_t=0.01": module.m_step(V, log_C, beta_a, beta_mu, 0.01)[2]}
 
 
 @task("E-step", V=(2, 4, 3, 2), mu=(2, 3, 2), log_sigma=(2, 3, 2), a=(2, 3))
@@ -346,38 +357,41 @@ def test_li2019_eq12_coupling(module, V, mu, log_sigma, a):
     return {"log C": log_C}
 
 
-@task("E-step", V=(4, 3, 2), mu=(3, 2))
+@task("E-step, far votes", V=(4, 3, 2), mu=(3, 2))
 def test_li2019_eq12_far_votes(module, V, mu):
     zero = torch.zeros(3, 2).double()
-    for far in (1.0, 1000.0):
-        C = module.e_step(far * V, mu, zero, zero[:, 0]).exp()
-        small(C.sum(-1) - 1, f"the rows of C sum to 1, for votes of size {far:.0f}")
+    for size in (1, 1000):
+        C = module.e_step(size * V, mu, zero, zero[:, 0]).exp()
+        small(C.sum(-1) - 1, f"the rows of C sum to 1, for votes of size {size}")
 
 
 @task("E-step, sum of densities", V=(2, 4, 3, 2), mu=(2, 3, 2), log_sigma=(2, 3, 2), a=(2, 3))
 def test_li2019_alg2_sum_of_densities(module, V, mu, log_sigma, a):
-    log_A = nn.functional.logsigmoid(a)
-    refuses(module.e_step, V, mu, log_sigma, log_A, "mean", claim='density="mean"')
-    return {"log C": module.e_step(V, mu, log_sigma, log_A, "sum")}
+    return {"log C": module.e_step(V, mu, log_sigma, nn.functional.logsigmoid(a), "sum")}
+
+
+@task("E-step, sum of densities", V=(4, 3, 2), mu=(3, 2))
+def test_li2019_alg2_another_density(module, V, mu):
+    refuses(module.e_step, V, mu, mu, mu[:, 0], "mean", claim='density="mean"')
 
 
 @task("EM routing", V=(2, 4, 3, 2), beta_a=(3,), beta_mu=(3,), B=(4, 3))
 def test_li2019_alg2_eq9_em_routing(module, V, beta_a, beta_mu, B):
     found = {}
     for name, betas, settings in (
-            ("one iteration", (beta_a, beta_mu), {"iterations": 1}),
-            ("three iterations", (beta_a, beta_mu), {}),
-            ("Gu's", (beta_a, beta_mu), {"scale_by_activation": False}),
-            ("no activations", (), {"iterations": 2}),
-            ("sum, released schedule", (beta_a, beta_mu),
+            ("iterations=1", (beta_a, beta_mu), {"iterations": 1}),
+            ("iterations=3", (beta_a, beta_mu), {}),
+            ("without beta", (), {}),
+            ("scale_by_activation=False", (beta_a, beta_mu), {"scale_by_activation": False}),
+            ("density=sum, schedule=released", (beta_a, beta_mu),
              {"density": "sum", "schedule": "released"}),
-            ("from a given coupling", (), {"start": B.log_softmax(-1)})):
+            ("with start", (), {"start": B.log_softmax(-1)})):
         omega, A, C = module.em_routing(V, *betas, **settings)
         found |= {f"Omega, {name}": omega, f"A, {name}": A, f"C, {name}": C}
     return found
 
 
-@task("EM routing", V=(2, 4, 3, 2))
+@task("EM routing, last gradient", V=(2, 4, 3, 2))
 def test_li2019_alg2_gradient_of_the_last_m_step(module, V):
     return {"Omega": module.em_routing(V, gradient="last").capsules}
 
@@ -391,7 +405,7 @@ def test_li2019_alg2_planted_clusters(module, noise):
 
 @task("EM routing", V=(4, 3, 2), beta=(3,))
 def test_li2019_alg2_refusals(module, V, beta):
-    refuses(module.em_routing, V, iterations=0, claim="no iteration")
+    refuses(module.em_routing, V, iterations=0, claim="iterations=0")
     refuses(module.em_routing, V, beta, None, claim="beta_a without beta_mu")
     refuses(module.em_routing, V, gradient="first", claim='gradient="first"')
 
@@ -438,7 +452,7 @@ def test_duan_3_2_routed_attention(module, Q, K, V):
 def test_duan_alg2_eq8_to_eq11_vertical(module, E, W, b):
     mask = (SOURCE[:, :, None] & SOURCE[:, None, :]).unsqueeze(1)
     return {"Omega": module.vertical_routing(E, W, b),
-            "Omega, one iteration": module.vertical_routing(E, W, b, 1),
+            "Omega, iterations=1": module.vertical_routing(E, W, b, 1),
             "Omega with padding": module.vertical_routing(E, W, b, mask=mask)}
 
 
@@ -451,10 +465,14 @@ def test_duan_eq10_heads_share(module, E, W, b):
 
 @task("horizontal, one token", E=(2, 3, 4, 4))
 def test_duan_alg3_eq12_to_eq14_one_token(module, E):
-    refuses(module.horizontal_routing, E, 0, claim="no iteration")
     return {"Omega of the last token": module.horizontal_routing(E, last=1),
-            "the same, one iteration": module.horizontal_routing(E, 1, last=1),
+            "the same, iterations=1": module.horizontal_routing(E, 1, last=1),
             "Omega of a single token": module.horizontal_routing(E[:, :, :1, :1], last=1)}
+
+
+@task("horizontal, one token", E=(3, 4, 4))
+def test_duan_alg3_no_iteration(module, E):
+    refuses(module.horizontal_routing, E, 0, claim="iterations=0")
 
 
 @task("horizontal, all at once", E=(2, 3, 4, 4))
@@ -496,10 +514,14 @@ def test_duan_3_2_capsule_routing(module, E):
     causal = torch.ones(4, 4, dtype=torch.bool).tril()
     encoder = settled(module.CapsuleRouting(3))
     decoder = module.CapsuleRouting(3, ("horizontal",), 2)
-    refuses(encoder, E, last=1, claim="vertical routing of the last token alone")
     return {"E'": encoder(E), "E' with padding": encoder(E, padding),
             "E' of a decoder": decoder(E, causal),
             "E' of a decoder's last token": decoder(E, causal, 1)}
+
+
+@task("masks of the routing", E=(3, 4, 4))
+def test_duan_3_4_3_no_vertical_routing_step_by_step(module, E):
+    refuses(module.CapsuleRouting(3), E, last=1, claim="last=1 with a vertical part")
 
 
 # ---- Session 7: training, search and tasks
@@ -534,7 +556,8 @@ def test_vaswani_5_3_learning_rate(module):
 def test_szegedy_7_label_smoothing(module, hidden, weight):
     target = torch.tensor([3, 0, 6, 3, 2])
     loss = module.smoothed_cross_entropy
-    return {"the loss": loss(hidden, weight, target), "eps 0.1": loss(hidden, weight, target, 0.1)}
+    return {"the loss": loss(hidden, weight, target),
+            "the loss, smoothing=0.1": loss(hidden, weight, target, 0.1)}
 
 
 @task("smoothing without logits")
