@@ -79,7 +79,7 @@ def is_there(file: str, name: str) -> bool:
 def text(document: Path) -> str:
     """A document without the generated tables and the tree of the README, which `test_the_tree`
     reads."""
-    return re.sub(r"```\nread: .*?```", "", document.read_text(), flags=re.DOTALL)
+    return re.sub(r"```text\nread: .*?```", "", document.read_text(), flags=re.DOTALL)
 
 
 @lru_cache
@@ -214,9 +214,15 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
+def tree_of_readme() -> str:
+    """The files and folders as the README shows them."""
+    readme = (ROOT / "README.md").read_text()
+    return re.search(r"```text\n(read: .*?)```", readme, flags=re.DOTALL)[1]
+
+
 def test_the_tree_names_the_root():
     """The files to read and to run in the README's tree lie in the root."""
-    tree = re.search(r"```\n(read: .*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)[1]
+    tree = tree_of_readme()
     listed = re.findall(r"^  (?:.*)$", tree, flags=re.MULTILINE)
     scripts = re.findall(
         r"(\w+\.py)", "\n".join(line.split("   ")[0] if "   " in line else line for line in listed)
@@ -226,7 +232,7 @@ def test_the_tree_names_the_root():
 
 
 def test_the_tree_names_the_folders():
-    tree = re.search(r"```\n(read: .*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)[1]
+    tree = tree_of_readme()
     folders = re.findall(r"^(\w+)/ ", tree, flags=re.MULTILINE)
     assert len(folders) == 6
     assert [name for name in folders if not (ROOT / name).is_dir()] == []
