@@ -77,6 +77,15 @@ def test_tasks_are_spread_over_seven_sessions():
     assert len(TASKS) == sum(map(len, TABLE.values()))                       # no name twice
 
 
+@pytest.mark.parametrize("session", range(1, 8))
+def test_the_course_lists_them(session):
+    """docs/course.md has a row of every session with its tasks and their points."""
+    tasks = [task for task in TASKS.values() if task.session == session]
+    files = ", ".join(f"`{name}`" for name in dict.fromkeys(Path(task.file).name for task in tasks))
+    names = "; ".join(f"{task.name} ({task.points})" for task in tasks)
+    assert f"| {session} | {files} | {names} |" in (ROOT / "docs" / "course.md").read_text()
+
+
 # Which tests fail
 
 @pytest.mark.parametrize("file, body", BODIES, ids=lambda word: word)
@@ -212,7 +221,8 @@ def test_the_command_grades_a_folder(tmp_path, capsys):
     folder = tmp_path / "mine"
     make.main([str(folder)])
     solved = (ROOT / "routing_dynamic.py").read_text()
-    (folder / "routing_dynamic.py").write_text(solved.replace("return (capsules", "return 2 * (capsules"))
+    wrong = solved.replace("return (capsules", "return 2 * (capsules")
+    (folder / "routing_dynamic.py").write_text(wrong)
     status = pytest.main([f"--mine={folder}", "-m", "session3", "--report", f"--rootdir={ROOT}",
                           f"--config-file={ROOT / 'pyproject.toml'}", "-p", "no:cacheprovider"])
     printed = capsys.readouterr().out
