@@ -1,4 +1,4 @@
-"""Of tasks/logic_data.py: one function."""
+"""A function of tasks/logic_data.py."""
 from tasks.logic_data import EVERY, truth_table
 
 

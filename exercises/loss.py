@@ -1,4 +1,4 @@
-"""Of nmt/loss.py: one function."""
+"""A function of nmt/loss.py."""
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -87,14 +87,14 @@ TABLE = {
     ],
 }
 
-# Of these files a stub holds the tasks' functions alone, below these lines
+# Of these files a stub holds the task's function alone, below these lines
 EXCERPTS = {
-    "train_mt.py": "from train_mt import Settings",
-    "nmt/loss.py": "import torch\nimport torch.nn.functional as F\nfrom torch import Tensor",
-    "nmt/search.py": "import math\n\nimport torch\nfrom torch import Tensor\n\n"
-                     "from nmt.tokenizer import EOS",
-    "tasks/probe_toy.py": "from toy import Tree",
-    "tasks/logic_data.py": "from tasks.logic_data import EVERY, truth_table",
+    "train_mt.py": ["from train_mt import Settings"],
+    "nmt/loss.py": ["import torch", "import torch.nn.functional as F", "from torch import Tensor"],
+    "nmt/search.py": ["import math", "", "import torch", "from torch import Tensor", "",
+                      "from nmt.tokenizer import EOS"],
+    "tasks/probe_toy.py": ["from toy import Tree"],
+    "tasks/logic_data.py": ["from tasks.logic_data import EVERY, truth_table"],
 }
 
 
@@ -130,8 +130,8 @@ def functions(source: str) -> dict[str, ast.FunctionDef]:
 
 
 def stub(file: str, bodies: set[str]) -> str:
-    """The text of a file with these bodies taken out; of one in EXCERPTS these functions alone."""
-    source = (ROOT / file).read_text()
+    """The text of a file with these bodies taken out; of one in EXCERPTS this function alone."""
+    source = (ROOT / file).read_text("utf-8")
     lines = source.splitlines()
     excerpt = []
     for name, node in reversed(functions(source).items()):       # from the end: line numbers hold
@@ -144,7 +144,7 @@ def stub(file: str, bodies: set[str]) -> str:
         lines[docstring.end_lineno:node.end_lineno] = [" " * first.col_offset + x for x in hole]
         excerpt = lines[node.lineno - 1:docstring.end_lineno + len(hole)]
     if file in EXCERPTS:
-        lines = [f'"""Of {file}: one function."""', EXCERPTS[file], "", "", *excerpt]
+        lines = [f'"""A function of {file}."""', *EXCERPTS[file], "", "", *excerpt]
     return "\n".join(lines) + "\n"
 
 
@@ -161,7 +161,7 @@ def write(folder: Path | None) -> None:
     if folder:
         folder.mkdir(parents=True)
     for name, text in stubs().items():
-        (folder or HERE).joinpath(name).write_text(text)
+        (folder or HERE).joinpath(name).write_text(text, "utf-8")
     if not folder:
         from exercises.grade import record
         record()

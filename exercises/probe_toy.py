@@ -1,4 +1,4 @@
-"""Of tasks/probe_toy.py: one function."""
+"""A function of tasks/probe_toy.py."""
 from toy import Tree
 
 

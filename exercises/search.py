@@ -1,4 +1,4 @@
-"""Of nmt/search.py: one function."""
+"""A function of nmt/search.py."""
 import math
 
 import torch

@@ -1,4 +1,4 @@
-"""Of train_mt.py: one function."""
+"""A function of train_mt.py."""
 from train_mt import Settings
 
 
