@@ -101,12 +101,12 @@ def compare(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> No
         else:
             wrong = got != want
             distance = wrong
-            by = f"wrong in {wrong.sum()} of {wrong.size} places"
+            by = f"wrong in {wrong.sum()} of {wrong.size}"
             shown = ""
         if wrong.any():
             worst = np.unravel_index(distance.argmax(), wrong.shape)
-            place = ", ".join(map(str, worst))
-            raise Wrong(f"{name} is {by}: [{place}] is {got[worst]:{shown}}, expected "
+            place = f"[{', '.join(map(str, worst))}] is " if worst else ""
+            raise Wrong(f"{name} is {by}: {place}{got[worst]:{shown}}, expected "
                         f"{want[worst]:{shown}}")
 
 

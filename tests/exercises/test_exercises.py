@@ -94,7 +94,9 @@ def test_a_stub_alone_fails_exactly_its_own_tests(file, body, tmp_path):
     assert f"def {body.split('.')[-1]}" in text
     (tmp_path / Path(file).name).write_text(text)
     own = {name for name, test in of_file(file).items() if test.task.body == body}
-    assert failing(file, tmp_path).keys() == own
+    messages = failing(file, tmp_path)
+    assert messages.keys() == own
+    assert all("not written yet" in message for message in messages.values())
 
 
 @pytest.mark.parametrize("file, body", BODIES, ids=lambda word: word)
