@@ -155,7 +155,7 @@ def complete(settings: Settings, where: Machine) -> None:
 
 # ---- One update
 
-def learning_rate(step: int, d_model: int, settings) -> float:
+def learning_rate(step: int, d_model: int, settings: Settings) -> float:
     """The learning rate of step = 1, 2, ...: with --decay sqrt
     `d^-0.5 min(step^-0.5, step warmup^-1.5)` (Vaswani et al. 2017, section 5.3); with --decay
     linear the same rise to the same peak, then a straight line to 0 at the last step."""
