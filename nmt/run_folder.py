@@ -161,7 +161,8 @@ def set_random_state(state: dict) -> None:
         for device, generator in zip(range(torch.cuda.device_count()), state["cuda"]):
             torch.cuda.set_rng_state(generator.cpu(), device)
         if torch.backends.mps.is_available():
-            torch.mps.set_rng_state(state["mps"][0].cpu())
+            for generator in state.get("mps", ()):
+                torch.mps.set_rng_state(generator.cpu())
     except Exception as error:                    # each generator errs in its own way
         raise UserError("the checkpoint's random states do not fit these versions of torch, Python"
                         " and numpy: resume with the versions that wrote it") from error
