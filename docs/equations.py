@@ -53,7 +53,7 @@ def numbers(text: str, paper: str | None = None) -> list[str]:
 def read(path: Path) -> list[Entry]:
     """The entries, in their order."""
     entries = []
-    for text in re.findall(r"^\*\*.+?(?=^\*\*|^## |\Z)", path.read_text(), re.DOTALL | re.MULTILINE):
+    for text in re.findall(r"(?ms)^\*\*.+?(?=^\*\*|^## |\Z)", path.read_text()):
         title = re.match(r"\*\*(.+?)\.\*\*", text)[1]
         found = numbers(text.split("\n\n")[0])
         printed = [number for number in found if "§" not in number]
