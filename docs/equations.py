@@ -100,15 +100,16 @@ class Module:
         return bool(set(entry.numbers) & set(numbers(text, self.paper)))
 
     def place(self, entry: Entry, name: str) -> int:
-        """The line in a function or class where the entry belongs: the first of the comments that
-        name one of its numbers, and of those that lead to it; without such, the first line of
-        all."""
-        for line in range(self.start(name), self.nodes[name].end_lineno + 1):
-            if set(entry.numbers) & set(self.numbers(line)):
-                while self.lines[line - 2].lstrip().startswith("#"):
-                    line -= 1
-                return line
-        return self.start(name)
+        """The line in a function or class where the entry belongs: that of the comment that names
+        most of its numbers, or of the comments above it; without such, the first line of all."""
+        best, most = self.start(name), 0
+        for line in range(best, self.nodes[name].end_lineno + 1):
+            shared = len(set(entry.numbers) & set(self.numbers(line)))
+            if shared > most:
+                best, most = line, shared
+        while most and self.lines[best - 2].lstrip().startswith("#"):
+            best -= 1
+        return best
 
 
 @cache
