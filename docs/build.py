@@ -109,8 +109,9 @@ MARKDOWN = MarkdownIt("commonmark", {"highlight": colours}).enable("table")
 MARKDOWN.use(anchors_plugin, max_level=4).use(dollarmath_plugin, renderer=math)
 
 
-def markdown(site: Site, text: str, page: Path) -> str:
-    """A Markdown text of the project as HTML, its links led to the site's pages."""
+def markdown(site: Site, text: str, page: Path, folder: Path) -> str:
+    """A Markdown text as HTML for the page of a file, its links, relative to a folder of the
+    project, led to the site's pages."""
     tokens = MARKDOWN.parse(text)
     for block in tokens:
         linked = False
@@ -119,7 +120,7 @@ def markdown(site: Site, text: str, page: Path) -> str:
                 linked = token.type == "link_open"
             for name in ("href", "src"):
                 if name in token.attrs:
-                    token.attrSet(name, led(site, token.attrs[name], page))
+                    token.attrSet(name, led(site, token.attrs[name], page, folder))
             if token.type == "code_inline" and not linked:
                 address = code_address(site, token.content, page)
                 if address:
@@ -131,12 +132,12 @@ def markdown(site: Site, text: str, page: Path) -> str:
                                                                          "</table></div>")
 
 
-def led(site: Site, address: str, page: Path) -> str:
+def led(site: Site, address: str, page: Path, folder: Path) -> str:
     """A link in the project's Markdown as one of the site."""
     path, mark, part = address.partition("#")
     if "://" in address or not path:
         return address
-    return site.link((page.parent / path).resolve(), page) + mark + part
+    return site.link((folder / path).resolve(), page) + mark + part
 
 
 # ---- Code, with equations or prose beside it
@@ -148,13 +149,13 @@ def notes(site: Site, path: Path) -> dict[int, list[str]]:
     for entry in read(DOCS / "equations.md"):
         for where, name in entry.code:
             if where == file and (file in EIGHT or file in PROSE):
-                note = markdown(site, entry.text, path) + tested(site, entry, path)
+                note = markdown(site, entry.text, path, DOCS) + tested(site, entry, path)
                 found.setdefault(module(file).place(entry, name), []).append(note)
     if file in PROSE:
         for name, text in re.findall(rf"(?ms)^## `{file}: (\w+)`\n(.+?)(?=^## |\Z)",
                                      PROSE[file].read_text()):
             line = module(file).start(name)
-            found.setdefault(line, []).insert(0, markdown(site, text, path))
+            found.setdefault(line, []).insert(0, markdown(site, text, path, DOCS))
     return found
 
 
@@ -195,8 +196,9 @@ def menu(site: Site, page: Path) -> str:
     for group in groups:
         links = []
         for path in group:
+            name = path.stem if path.suffix == ".md" else path.name
             here = ' aria-current="page"' if path == page else ""
-            links.append(f'<a href="{site.link(path, page)}"{here}>{path.stem}</a>')
+            links.append(f'<a href="{site.link(path, page)}"{here}>{name}</a>')
         rows.append(f"<p>{' '.join(links)}</p>")
     return "\n".join(rows)
 
@@ -208,9 +210,9 @@ def write(site: Site, template: Template, path: Path) -> None:
     kind = "text"
     if path.is_dir():
         files = "\n".join(f"- [{file.name}]({file.name})" for file in sorted(path.iterdir()))
-        body = markdown(site, f"# {path.name}\n\n{files}", path / "index")
+        body = markdown(site, f"# {path.name}\n\n{files}", path, path)
     elif path.suffix == ".md":
-        body = markdown(site, path.read_text(), path)
+        body = markdown(site, path.read_text(), path, path.parent)
     elif path.suffix == ".py":
         kind, body = "code", code_page(site, path)
     else:
@@ -239,7 +241,8 @@ def build(folder: Path) -> int:
 
 def main(argv=None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m docs.build", description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m docs.build",
+                                     description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "site",
                         help="where the pages go (default: site)")
     folder = parser.parse_args(argv).folder

@@ -102,10 +102,11 @@ def commands(document: Path) -> list[tuple[str, str]]:
     for line in text(document).splitlines():
         line = re.split(r"\s#\s", line)[0]
         for match in re.finditer(
-            r"(?:python3?|torchrun)( [^`|]*?)(?:-m (\w+)|([\w/]+)\.py)((?: [^`|]*)?)", line
+            r"(?:python3?|torchrun)( [^`|]*?)(?:-m ([\w.]+)|([\w/]+)\.py)((?: [^`|]*)?)", line
         ):
             before, module, script, after = match.groups()
-            found.append((module or script, before + after.split(" && ")[0]))
+            module = (module or script).replace(".", "/")
+            found.append((module, before + after.split(" && ")[0]))
     return found
 
 
