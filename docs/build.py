@@ -27,14 +27,15 @@ try:
     from pygments.lexers import get_lexer_by_name
     from pygments.util import ClassNotFound
 except ImportError as missing:
-    sys.exit(f"docs.build: {missing}: pip install -r requirements-docs.txt")
+    print(f"docs.build: {missing}: pip install -r requirements-docs.txt", file=sys.stderr)
+    sys.exit(2)
 
 from docs.equations import EIGHT, ROOT, Entry, module, read
 
 DOCS = ROOT / "docs"
 LIGHT, DARK = "xcode", "github-dark"             # Pygments' colours
 PROSE = {"train_mt.py": DOCS / "train_mt.md"}    # file -> what stands beside its functions
-OMITTED = {".git", "site", "runs", "data", "__pycache__"}
+OMITTED = {"site", "runs", "data", "__pycache__", "exercises", "mine"}
 
 
 # ---- Where a page lies, and what leads to it
@@ -153,7 +154,7 @@ def notes(site: Site, path: Path) -> dict[int, list[str]]:
                 found.setdefault(module(file).place(entry, name), []).append(note)
     if file in PROSE:
         for name, text in re.findall(rf"(?ms)^## `{file}: (\w+)`\n(.+?)(?=^## |\Z)",
-                                     PROSE[file].read_text()):
+                                     PROSE[file].read_text("utf-8")):
             line = module(file).start(name)
             found.setdefault(line, []).insert(0, markdown(site, text, path, DOCS))
     return found
@@ -170,7 +171,7 @@ def tested(site: Site, entry: Entry, path: Path) -> str:
 
 def code_page(site: Site, path: Path) -> str:
     """A Python file: rows of notes and of the lines that they belong to."""
-    made = highlight(path.read_text(), get_lexer_by_name("python", stripnl=False),
+    made = highlight(path.read_text("utf-8"), get_lexer_by_name("python", stripnl=False),
                      HtmlFormatter(nowrap=True))
     lines = [f'<span class="line" id="L{n}" data-n="{n}">{line}\n</span>'
              for n, line in enumerate(made.rstrip("\n").split("\n"), 1)]
@@ -212,7 +213,7 @@ def write(site: Site, template: Template, path: Path) -> None:
         files = "\n".join(f"- [{file.name}]({file.name})" for file in sorted(path.iterdir()))
         body = markdown(site, f"# {path.name}\n\n{files}", path, path)
     elif path.suffix == ".md":
-        body = markdown(site, path.read_text(), path, path.parent)
+        body = markdown(site, path.read_text("utf-8"), path, path.parent)
     elif path.suffix == ".py":
         kind, body = "code", code_page(site, path)
     else:
@@ -220,19 +221,19 @@ def write(site: Site, template: Template, path: Path) -> None:
         return
     root = "../" * (len(site.address(path).parts) - 1)
     title = html.escape(path.relative_to(ROOT.parent).name)
-    target.write_text(template.substitute(title=title, root=root, menu=menu(site, path), kind=kind,
-                                          body=body))
+    page = template.substitute(title=title, root=root, menu=menu(site, path), kind=kind, body=body)
+    target.write_text(page, "utf-8")
 
 
 def build(folder: Path) -> int:
     """Writes the site; returns the number of its pages and files."""
     site = Site(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    template = Template((DOCS / "page.html").read_text())
+    template = Template((DOCS / "page.html").read_text("utf-8"))
     light, dark = (HtmlFormatter(style=style).get_style_defs("pre") for style in (LIGHT, DARK))
-    style = (DOCS / "style.css").read_text()
+    style = (DOCS / "style.css").read_text("utf-8")
     (folder / "style.css").write_text(
-        f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n{style}")
+        f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n{style}", "utf-8")
     site.link(ROOT / "README.md", ROOT / "README.md")
     while site.waiting:
         write(site, template, site.waiting.pop())
@@ -246,6 +247,10 @@ def main(argv=None) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "site",
                         help="where the pages go (default: site)")
     folder = parser.parse_args(argv).folder
+    holds = folder.is_dir() and any(folder.iterdir())
+    if folder.is_file() or holds and not (folder / "style.css").exists():
+        print(f"{folder}: holds something else: name a new folder", file=sys.stderr)
+        return 2
     print(f"{build(folder)} pages and files; open {folder / 'index.html'}")
     return 0
 

@@ -53,7 +53,7 @@ def numbers(text: str, paper: str | None = None) -> list[str]:
 def read(path: Path) -> list[Entry]:
     """The entries, in their order."""
     entries = []
-    for text in re.findall(r"(?ms)^\*\*.+?(?=^\*\*|^## |\Z)", path.read_text()):
+    for text in re.findall(r"(?ms)^\*\*.+?(?=^\*\*|^## |\Z)", path.read_text("utf-8")):
         title = re.match(r"\*\*(.+?)\.\*\*", text)[1]
         found = numbers(text.split("\n\n")[0])
         printed = [number for number in found if "§" not in number]
@@ -68,7 +68,7 @@ class Module:
     """A file of code: its comments, its functions and classes, and where an entry belongs."""
 
     def __init__(self, path: Path):
-        source = path.read_text()
+        source = path.read_text("utf-8")
         self.lines = source.splitlines()
         self.nodes = {}                          # "f", "C", "C.method" -> node of the tree
         for node in ast.parse(source).body:
