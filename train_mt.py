@@ -219,6 +219,10 @@ class Training:
         fast_dropout.install(self.model)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98),
                                           eps=1e-9, fused=True)
+
+        def rate(done: int) -> float:
+            return learning_rate(done + 1, config.d_model, settings)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, rate)
         self.step = 0
         self.place = (0, 0)                              # epoch and micro-batch of the next step
         self.best = -1.0                                 # validation BLEU
@@ -234,17 +238,18 @@ class Training:
     def save(self, path) -> None:
         """Writes all that resuming exactly takes."""
         save(path, {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
-                    "random": random_state(),
+                    "schedule": self.schedule.state_dict(), "random": random_state(),
                     **{name: getattr(self, name) for name in self.COUNTS}})
 
     def resume(self, path) -> None:
         """Goes on from what `save` wrote. Raises UserError for a checkpoint that is not one of
         such a run."""
-        needs = ("model", "optimizer", "random", *self.COUNTS)
+        needs = ("model", "optimizer", "schedule", "random", *self.COUNTS)
         state = load(path, self.where.device, needs)
         load_model_state(self.model, state["model"], path)
         try:
             self.optimizer.load_state_dict(state["optimizer"])
+            self.schedule.load_state_dict(state["schedule"])
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{path}: its optimizer is not that of this run: use a checkpoint that "
                             "the run wrote itself, or train again under another --name") from error
@@ -269,10 +274,9 @@ def fit(job: Training, folder, encoded, corpora, tokenizer, stop: list) -> None:
             break
         if not where.first:                # a checkpoint has the first process's random state alone
             torch.manual_seed(settings.seed + 1_000_003 * where.rank + job.step)
-        job.step += 1
-        rate = learning_rate(job.step, job.model.config.d_model, settings)
-        job.optimizer.param_groups[0]["lr"] = rate
         total, norm = train_step(objective, job.optimizer, step, settings, where)
+        job.schedule.step()
+        job.step += 1
         job.place = step.place
         job.window = job.window + total
         job.window_tokens += step.tokens
@@ -299,7 +303,7 @@ def log(job: Training, folder, seconds: float) -> None:
     cross_entropy, D = (job.window / job.window_tokens).tolist()             # waits for the device
     norms = torch.stack([norm for norm, _ in job.norms]).tolist()
     speed = job.window_tokens / seconds
-    rate = job.optimizer.param_groups[0]["lr"]
+    rate = learning_rate(job.step, job.model.config.d_model, job.settings)
     job.seconds += seconds
     job.tokens += job.window_tokens
     if job.where.first:
