@@ -16,7 +16,7 @@ import torch
 import train_mt
 from nmt.flags import UserError, command_line, parse
 from nmt.machine import Machine
-from papers.tables import Row, Table
+from papers.rows import Row, Table
 from transformer import COMPONENTS, PARTS, TransformerConfig
 
 # The fields of TransformerConfig that are a model's size and recipe; all others are mechanisms.

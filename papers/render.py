@@ -14,7 +14,8 @@ from tabulate import tabulate
 from disagreement import MEASURED
 from nmt.files import atomic_write, reported
 from nmt.flags import UserError
-from papers.tables import TABLES, Row, Table
+from papers.rows import Row, Table
+from papers.tables import TABLES
 
 MARKED = re.compile(r"^(<!-- (results/[^\s/]+\.json) -->)\n(.*?)^(<!-- end -->)$",
                     re.DOTALL | re.MULTILINE)

@@ -23,7 +23,8 @@ import reproduce
 import train_mt
 from nmt.flags import UserError, flag, parse
 from papers import jobs, plan, render
-from papers.tables import TABLES, Row
+from papers.rows import Row
+from papers.tables import TABLES
 from transformer import Transformer, TransformerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
