@@ -237,10 +237,7 @@ def test_member_that_points_outside(server, tmp_path):
     paths = {archive: inside / "evil.zip"}
     download.write_text(inside / "out.zh", inside / "out.en", parts, paths)
     assert sorted(path.name for path in tmp_path.rglob("*")) == [
-        "evil.zip",
-        "inside",
-        "out.en",
-        "out.zh",
+        "evil.zip", "inside", "out.en", "out.zh",
     ]
 
 

@@ -258,13 +258,7 @@ def test_nothing_executes_what_a_file_says(name):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             modules = {alias.name for alias in node.names} | {getattr(node, "module", "")}
             assert not modules & {
-                "pickle",
-                "marshal",
-                "shelve",
-                "dill",
-                "joblib",
-                "cloudpickle",
-                "yaml",
+                "pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle", "yaml",
             }
     for _, function, call in called(SOURCES[name]):
         keywords = {word.arg: ast.unparse(word.value) for word in call.keywords}

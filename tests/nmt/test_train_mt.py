@@ -21,40 +21,13 @@ from transformer import Transformer, TransformerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
-    "--layers",
-    "1",
-    "--d-model",
-    "16",
-    "--heads",
-    "2",
-    "--d-ff",
-    "16",
-    "--vocab-size",
-    "300",
-    "--workers",
-    "0",
-    "--max-tokens",
-    "256",
-    "--warmup",
-    "20",
-    "--log-every",
-    "3",
-    "--device",
+    "--layers", "1", "--d-model", "16", "--heads", "2", "--d-ff", "16", "--vocab-size", "300",
+    "--workers", "0", "--max-tokens", "256", "--warmup", "20", "--log-every", "3", "--device",
     "cpu",
 ]
 EVERYTHING = [
-    "--agg",
-    "em",
-    "--agg-at",
-    "enc",
-    "cross",
-    "--reg",
-    "output",
-    "subspace",
-    "position",
-    "--capsule",
-    "enc",
-    "dec",
+    "--agg", "em", "--agg-at", "enc", "cross", "--reg", "output", "subspace", "position",
+    "--capsule", "enc", "dec",
 ]
 
 
@@ -249,12 +222,7 @@ def test_a_run_writes_reports_and_is_not_run_twice(text, tmp_path, capsys):
     first, folder = capsys.readouterr().out, tmp_path / "runs" / "a"
     assert "test BLEU" in first and "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" in first
     assert {
-        "config.json",
-        "tokenizer.json",
-        "metrics.jsonl",
-        "last.pt",
-        "best.pt",
-        "average.pt",
+        "config.json", "tokenizer.json", "metrics.jsonl", "last.pt", "best.pt", "average.pt",
     } <= set(os.listdir(folder))
     result = metrics(folder)[-1]
     assert set(result["disagreement"]) == {"enc", "cross", "dec"}
@@ -402,23 +370,8 @@ def test_two_processes_are_one_with_twice_the_accumulation(text, tmp_path):
         text
         + SMALL
         + [
-            "--steps",
-            "6",
-            "--eval-every",
-            "6",
-            "--dropout",
-            "0",
-            "--reg",
-            "output",
-            "subspace",
-            "position",
-            "--agg",
-            "dynamic",
-            "--capsule",
-            "enc",
-            "dec",
-            "--seed",
-            "3",
+            "--steps", "6", "--eval-every", "6", "--dropout", "0", "--reg", "output", "subspace",
+            "position", "--agg", "dynamic", "--capsule", "enc", "dec", "--seed", "3",
         ]
     )
     env = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -110,15 +110,7 @@ def test_command_as_a_filter(runs, model, tokenizer, monkeypatch, capfd):
 def test_command_with_files_nbest_and_scores(runs, model, tokenizer, capfd):
     (runs / "in.txt").write_text("a man\n\nthe dog\n")
     flags = [
-        "NAME",
-        "--input",
-        "in.txt",
-        "--output",
-        "out.txt",
-        "--nbest",
-        "2",
-        "--scores",
-        "--beam",
+        "NAME", "--input", "in.txt", "--output", "out.txt", "--nbest", "2", "--scores", "--beam",
         "3",
     ]
     assert translate.main(flags) == 0 and capfd.readouterr().out == ""

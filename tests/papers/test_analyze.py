@@ -519,10 +519,7 @@ def test_bins_fit_the_lengths():
     )
     assert fitting([20] * 99 + [500]) == [5, 10, 15] and fitting([36] * 40) == [10, 20, 30]
     assert fitting([7] * 96 + [90] * 4) == [1, 2, 3, 4, 5, 6] and fitting([7] * 94 + [90] * 6) == [
-        20,
-        40,
-        60,
-        80,
+        20, 40, 60, 80,
     ]
     lengths = measure.source_length
     assert [
@@ -576,9 +573,7 @@ def test_heat_maps_have_queries_at_the_left_and_keys_below(shown):
             (image,) = ax.images
             np.testing.assert_allclose(image.get_array(), one["weights"][h])
             assert (image.norm.vmin, image.norm.vmax, image.norm.gamma) == (
-                0,
-                0.75,
-                0.5,
+                0, 0.75, 0.5,
             ) and image.origin == "upper"
             assert ax.get_title() == f"head {h + 1}, entropy {one['entropy'][h]:.2f}"
             outer = h + 2 >= len(panels), h % 2 == 0  # the lowest and the leftmost of two columns
@@ -808,31 +803,16 @@ def test_tables_on_the_screen_have_every_number_in_its_place(monkeypatch, tmp_pa
     out = found["attention"][1]
     assert columns(out, "head") == ["1", "2", "3"] and "in cross, layer 2" in out
     assert columns(out, "one") == ["0.125", "0.250", "0.500"] and columns(out, "other") == [
-        "1.500",
-        "2.500",
-        "-",
+        "1.500", "2.500", "-",
     ]
     assert ("attention_map", "one", "cross", 2, 5) in asked and (
-        "attention_map",
-        "other",
-        "cross",
-        2,
-        6,
+        "attention_map", "other", "cross", 2, 6,
     ) in asked
 
     out = found["routing"][1]
     header = next(line for line in out.splitlines() if "mean A" in line and "agree 1" in line)
     assert header.split() == [
-        "entropy",
-        "1",
-        "entropy",
-        "2",
-        "agree",
-        "1",
-        "agree",
-        "2",
-        "mean",
-        "A",
+        "entropy", "1", "entropy", "2", "agree", "1", "agree", "2", "mean", "A",
     ]
     assert columns(out, "one enc:1") == ["0.900", "0.500", "0.100", "0.200", "0.375"]
     assert columns(out, "other enc:2") == ["1.000", "-", "0.300", "-", "-"]

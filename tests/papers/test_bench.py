@@ -260,13 +260,7 @@ def test_one_run_one_table(tmp_path, capsys):
     for name in ("torch", "linear", "em-all", "capsule"):
         assert bench.table_rows(L)[name].label in out
     for column in (
-        "parameters",
-        "train tok/s",
-        "decode sent/s",
-        "ratio",
-        "paper",
-        "limit",
-        "peak MiB",
+        "parameters", "train tok/s", "decode sent/s", "ratio", "paper", "limit", "peak MiB",
     ):
         assert column in out
     figures = json.loads(path.read_text())
@@ -348,16 +342,8 @@ def test_ratios_are_medians_within_a_turn(summary):
 def test_the_printed_tables_have_every_number_in_its_place(summary):
     header, linear, em = bench.speed_table(summary).splitlines()
     assert re.split(r"  +", header.strip()) == [
-        "parameters",
-        "train tok/s",
-        "ratio",
-        "paper",
-        "limit",
-        "decode sent/s",
-        "ratio",
-        "paper",
-        "limit",
-        "peak MiB",
+        "parameters", "train tok/s", "ratio", "paper", "limit", "decode sent/s", "ratio", "paper",
+        "limit", "peak MiB",
     ]
     assert em.split() == "--agg em at enc 7,000 16 0.60 0.63 0.25 1.00 0.90 0.99 0.75 4".split()
     assert linear.split() == "linear 5,000 20 1.00 1.00 1.00 3.00 1.00 1.00 1.00".split()

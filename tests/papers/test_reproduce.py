@@ -56,18 +56,8 @@ PUBLISHED = {
 }  # checksums by table
 TRAINED = [name for name, table in TABLES.items() if table.kind not in ("logic", "probe")]
 MINUTE = [
-    "--layers",
-    "1",
-    "--d-model",
-    "16",
-    "--heads",
-    "2",
-    "--d-ff",
-    "16",
-    "--vocab-size",
-    "300",
-    "--device",
-    "cpu",
+    "--layers", "1", "--d-model", "16", "--heads", "2", "--d-ff", "16", "--vocab-size", "300",
+    "--device", "cpu",
 ]
 # a training that takes no time; with a file "wait" it takes long
 FAKE = """
@@ -418,17 +408,8 @@ def test_numbers_published_twice_are_the_same():
                 *(
                     f"--agg gu-em --agg-at {at}"
                     for at in (
-                        "enc:1",
-                        "enc:1-2",
-                        "enc:5-6",
-                        "cross:1",
-                        "cross:6",
-                        "cross:5-6",
-                        "dec:1",
-                        "dec:6",
-                        "dec:5-6",
-                        "cross:6 dec:6",
-                        "cross:5-6 dec:5-6",
+                        "enc:1", "enc:1-2", "enc:5-6", "cross:1", "cross:6", "cross:5-6", "dec:1",
+                        "dec:6", "dec:5-6", "cross:6 dec:6", "cross:5-6 dec:5-6",
                     )
                 ),
             ],
@@ -1018,62 +999,24 @@ def test_a_table_has_every_number_in_its_column():
     }
     header, *rows = render.body(stored, TABLES["li2018-3"], TABLES["li2018-3"].rows)
     assert header == [
-        "",
-        "flags",
-        "parameters",
-        "tokens/s",
-        "sentences/s",
-        "BLEU",
-        "Δ",
-        "p",
-        "paper: Zh-En steps/s",
-        "paper: Zh-En BLEU",
-        "paper: En-De steps/s",
-        "paper: En-De BLEU",
+        "", "flags", "parameters", "tokens/s", "sentences/s", "BLEU", "Δ", "p",
+        "paper: Zh-En steps/s", "paper: Zh-En BLEU", "paper: En-De steps/s", "paper: En-De BLEU",
     ]
     assert rows[0] == ["Wu et al. 2016, GNMT", "quoted", *[""] * 6, "–", "–", "–", "26.30"]
     assert rows[5:] == [
         [
-            "base",
-            "",
-            "1,000",
-            "500",
-            "12.0",
-            "25.00 ± 5.00",
-            "",
-            "",
-            "1.21",
-            "24.13",
-            "1.28",
+            "base", "", "1,000", "500", "12.0", "25.00 ± 5.00", "", "", "1.21", "24.13", "1.28",
             "27.64",
         ],
         [
-            "base + Disagreement",
-            "`--reg output`",
-            "1,250 (+250)",
-            "400 (0.80)",
-            "15.0 (1.25)",
-            "46.00 ± 38.22",
-            "+1.50",
-            "0.030, 0.010",
-            "1.06 (0.88)",
-            "24.85↑ (+0.72)",
-            "1.10 (0.86)",
-            "28.51↑ (+0.87)",
+            "base + Disagreement", "`--reg output`", "1,250 (+250)", "400 (0.80)", "15.0 (1.25)",
+            "46.00 ± 38.22", "+1.50", "0.030, 0.010", "1.06 (0.88)", "24.85↑ (+0.72)",
+            "1.10 (0.86)", "28.51↑ (+0.87)",
         ],
         ["big", "", "9,000", "50", "5.0", "40.00", "", "", "0.58", "24.56", "0.61", "28.58"],
         [
-            "big + Disagreement",
-            "`--reg output`",
-            "8,999 (-1)",
-            "60 (1.20)",
-            "4.0 (0.80)",
-            "38.50",
-            "-1.50",
-            "0.500",
-            "0.47 (0.81)",
-            "25.08↑ (+0.52)",
-            "0.51 (0.84)",
+            "big + Disagreement", "`--reg output`", "8,999 (-1)", "60 (1.20)", "4.0 (0.80)",
+            "38.50", "-1.50", "0.500", "0.47 (0.81)", "25.08↑ (+0.52)", "0.51 (0.84)",
             "29.28↑ (+0.70)",
         ],
     ]

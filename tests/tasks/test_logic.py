@@ -211,12 +211,7 @@ def test_the_four_models_of_fig_4():
     }
     for c in configs.values():  # Li 2021 §4.3.2
         assert (c.layers, c.d_model, c.d_ff, c.dropout, c.norm, c.decoder) == (
-            2,
-            256,
-            512,
-            0.2,
-            "post",
-            False,
+            2, 256, 512, 0.2, "post", False,
         )
     assert (args.epochs, args.lr) == (100, 1e-4)
     assert configs["combined"].places("agg") == {"enc": {0, 1}}

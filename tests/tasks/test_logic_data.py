@@ -422,15 +422,8 @@ def test_relations_of_tensors_are_those_of_the_definition():
     tables = [
         truth_table(text)
         for text in (
-            "a",
-            "b",
-            "( not a )",
-            "( a ( and b ) )",
-            "( a ( or f ) )",
-            "f",
-            "( not f )",
-            "( a ( or ( not a ) ) )",
-            "( a ( and ( not a ) ) )",
+            "a", "b", "( not a )", "( a ( and b ) )", "( a ( or f ) )", "f", "( not f )",
+            "( a ( or ( not a ) ) )", "( a ( and ( not a ) ) )",
         )
     ]
     signed = torch.tensor([table - (table >> 63 << 64) for table in tables])

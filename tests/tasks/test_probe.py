@@ -64,9 +64,7 @@ def test_a_file_is_read_exactly(tmp_path):
         "test": [Item("PRES", ("it", "'s", "cold", "."))],
     }
     assert [len(items) for items in read_task(tmp_path / "past_present.txt", limit=2).values()] == [
-        2,
-        1,
-        1,
+        2, 1, 1,
     ]
     (tmp_path / "windows.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(LINES).encode())
     assert read_task(tmp_path / "windows.txt")["train"] == parts["train"][:2]
@@ -142,16 +140,7 @@ def test_download_once_and_as_published(served, tmp_path):
 
 def test_the_ten_tasks_and_their_files():
     assert TASKS == (
-        "SeLen",
-        "WC",
-        "TrDep",
-        "ToCo",
-        "BShif",
-        "Tense",
-        "SubNm",
-        "ObjNm",
-        "SOMO",
-        "CoIn",
+        "SeLen", "WC", "TrDep", "ToCo", "BShif", "Tense", "SubNm", "ObjNm", "SOMO", "CoIn",
     )
     assert set(FILES) == set(TASKS) and len({name for name, _ in FILES.values()}) == 10
 
@@ -579,9 +568,7 @@ def test_vocabulary_and_classes_are_those_of_training(monkeypatch):
     data = probe_model.encode(parts, words)
     assert data["train"].inputs.tolist() == [[3, 2, 2, 4], [3, 2, 0, 0], [1, 0, 0, 0]]
     assert data["train"].labels.tolist() == [1, 0, 2] and data["train"].lengths.tolist() == [
-        4,
-        2,
-        1,
+        4, 2, 1,
     ]
     assert data["valid"].inputs.tolist() == [[1, 1, 1]] and data["valid"].labels.tolist() == [2]
     assert data["test"].inputs.tolist() == [[2, 1, 1, 4]] and data["test"].labels.tolist() == [0]
