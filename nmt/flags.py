@@ -59,7 +59,9 @@ class Parser(argparse.ArgumentParser):
 
 @functools.cache
 def parser_of(settings: type, prog: str, description: str) -> Parser:
-    """The parser of a dataclass of `flag` fields; what it parses holds only what was given."""
+    """The parser of a dataclass of `flag` fields; what it parses holds only what was given. Fields
+    that the dataclass names in HIDDEN are left out of --help."""
+    hidden = getattr(settings, "HIDDEN", ())
     parser = Parser(prog=prog, description=description, argument_default=argparse.SUPPRESS)
     groups = {"": parser}
     hints = typing.get_type_hints(settings)
@@ -67,7 +69,10 @@ def parser_of(settings: type, prog: str, description: str) -> Parser:
         heading = field.metadata["group"]
         if heading not in groups:
             groups[heading] = parser.add_argument_group(heading)
-        groups[heading].add_argument(*names_of(field), **options_of(field, hints[field.name]))
+        options = options_of(field, hints[field.name])
+        if field.name in hidden:
+            options["help"] = argparse.SUPPRESS
+        groups[heading].add_argument(*names_of(field), **options)
     return parser
 
 

@@ -24,6 +24,8 @@ SIZES = ("vocab_size", "d_model", "heads", "layers", "d_ff", "dropout", "norm", 
 # Fields that say how another mechanism works: they are in a run's checksum, not in its name.
 OPTIONS = ("agg_at", "capsules", "iterations", "em_density", "em_schedule", "em_gradient",
            "em_activations", "coupling", "reg_at", "reg_weight", "capsule_parts")
+AGGREGATED = {"dynamic": "simple routing", "em": "EM", "gu-dynamic": "Gu's dynamic routing",
+              "gu-em": "Gu's EM"}
 # Mechanisms that may be given for a whole table; they reach the rows that have a use for them.
 FOR_ALL = ("iterations", "reg_weight")
 
@@ -31,7 +33,7 @@ FOR_ALL = ("iterations", "reg_weight")
 class Job(NamedTuple):
     """A run of a script, in a folder of its own; the last five are of train_mt.py alone."""
     name: str                           # of the folder
-    label: str                          # for people: the row and the seed
+    label: str                          # for people: the model and the seed
     flags: list[str]                    # but for --name, --runs and --device
     script: str = "train_mt.py"
     seed: int | None = None
@@ -169,6 +171,30 @@ def mechanism_flags(config: TransformerConfig, base: TransformerConfig | None = 
     return command_line(train_mt.Settings, values)
 
 
+def in_words(config: TransformerConfig, base: TransformerConfig | None = None) -> str:
+    """A model for people, by what it has over the baseline: "EM enc:1-2 + output disagreement enc
+    (reg-weight 0.5)"."""
+    values = mechanisms(config)
+    parts = []
+    if "agg" in values:
+        agg = values.pop("agg")
+        parts.append(" ".join([AGGREGATED.get(agg, agg), *values.pop("agg_at")]))
+    if "reg" in values:
+        kinds = ", ".join(values.pop("reg"))
+        parts.append(" ".join([kinds, "disagreement", *values.pop("reg_at")]))
+    if "capsule_attention" in values:
+        parts.append(" ".join(["capsule attention", *values.pop("capsule_attention")]))
+    for name in SIZES:
+        if base is not None and getattr(config, name) != getattr(base, name):
+            values[name] = getattr(config, name)
+    text = " + ".join(parts) or "baseline"
+    options = []
+    for name, value in values.items():
+        flag = " ".join(command_line(train_mt.Settings, {name: value}))
+        options.append(flag.removeprefix("--"))
+    return f"{text} ({', '.join(options)})" if options else text
+
+
 # ---- Names
 
 def data_label(settings: train_mt.Settings) -> str:
@@ -209,6 +235,13 @@ def folder(settings: train_mt.Settings, config: TransformerConfig, flags: list[s
     checksum = zlib.crc32(json.dumps([matter, flags], sort_keys=True).encode())
     words = [data_label(settings), settings.arch, *mechanism_words(config)]
     return "-".join([*words, f"{checksum:08x}"])
+
+
+def run_label(name: str, config: TransformerConfig) -> str:
+    """What a run is called in tables and legends: in words where its folder has a name of `folder`,
+    else by its folder."""
+    made = re.fullmatch(r".*-[0-9a-f]{8}-seed(\d+)", name)
+    return f"{in_words(config)}, seed {made[1]}" if made else name
 
 
 # ---- The plan
@@ -274,9 +307,10 @@ def row_jobs(row: Row, given: dict, seeds, words: list[str], base: TransformerCo
         config = settings.model_config(vocab_size=1)
     flags = mechanism_flags(config, base)
     name = folder(settings, config, flags, given)
+    size = "" if row.size == "base" else f"{row.size}, "
     jobs = []
     for seed in seeds:
-        label = f"{' '.join(row.label.split())}, seed {seed}"
+        label = f"{size}{in_words(config, base)}, seed {seed}"
         jobs.append(Job(f"{name}-seed{seed}", label, [*words, *flags, "--seed", str(seed)],
                         seed=seed, config=config, settings=settings, mechanisms=flags))
     return jobs
