@@ -11,6 +11,7 @@ on request. What is measured, and how, is in papers/measure.py; what is drawn, i
 papers/figures.py.
 """
 import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -310,7 +311,7 @@ def routing(runs, pairs, settings, folder):
     figures.routing(active, folder / "routing.png")
     for one in runs:
         if one.name in couplings:
-            names.append(f"coupling-{one.name.replace(' ', '-')}.png")
+            names.append(f"coupling-{re.sub(r'[^A-Za-z0-9_.]+', '-', one.name)}.png")
             title = f"couplings of the sentence, columns sum to 1: {one.name}"
             figures.couplings(couplings[one.name], one.model.config.heads, title,
                               folder / names[-1])

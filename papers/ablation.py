@@ -34,11 +34,10 @@ def without_head(attention, head: int):
 
 
 def costs(run: measure.Run, beam: int | None = None) -> dict:
-    """BLEU of the test set (without one, the validation set) with all heads less that without one:
-    {"bleu": with all, "cost": {component: [layers][H]}, "mean": of all costs, "set", "beam",
-    "signature"}. Positive where the head is of use. Case and length penalty as in the run's own
-    test."""
-    pairs = run.corpora.test or run.corpora.valid
+    """BLEU of the validation set with all heads less that without one: {"bleu": with all, "cost":
+    {component: [layers][H]}, "mean": of all costs, "beam", "signature"}. Positive where the head is
+    of use. Case and length penalty as in the run's own test."""
+    pairs = run.corpora.valid
     beam = beam or run.settings.get("beam", 4)
     lenpen = run.settings.get("lenpen", 0.6)
     lowercase = bool(run.settings.get("lowercase"))
@@ -61,8 +60,7 @@ def costs(run: measure.Run, beam: int | None = None) -> dict:
                 bar.update()
             found.setdefault(component, []).append(layer)
     every = [cost for layers in found.values() for layer in layers for cost in layer]
-    return {"bleu": whole, "cost": found, "mean": statistics.fmean(every),
-            "set": "test" if run.corpora.test else "validation", "beam": beam,
+    return {"bleu": whole, "cost": found, "mean": statistics.fmean(every), "beam": beam,
             "signature": signature}
 
 
@@ -95,7 +93,7 @@ def cost_table(found: dict) -> str:
     header = ["", "", *(f"layer {i}" for i in range(1, depth + 1)), "mean", "least", "most"]
     sides = ["left", "left", *["right"] * (depth + 3)]
     return (f"BLEU that a head costs that is left out (Michel et al. 2019), means over heads;\n"
-            f"{one['set']} set, beam {one['beam']}, {one['signature']}\n\n"
+            f"validation set, beam {one['beam']}, {one['signature']}\n\n"
             + tabulate(cells, header, "plain", colalign=sides, disable_numparse=True))
 
 

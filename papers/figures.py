@@ -85,7 +85,7 @@ def heads(runs: list[str], together, apart, path) -> None:
         rest = list(axes[0])
         if together is not None:
             ax = rest.pop(0)
-            ax.set_title("t-SNE of the heads, mean over words and layers; numbers: heads")
+            ax.set_title("mean over words and layers; numbers: heads")
             for look, points in zip(looks(runs), together):
                 ax.scatter(*zip(*points), s=60, **look)
                 for head, point in enumerate(points, 1):
@@ -93,7 +93,7 @@ def heads(runs: list[str], together, apart, path) -> None:
                                 fontsize=8)
         if apart is not None:
             ax = rest.pop(0)
-            ax.set_title("t-SNE of the heads, mean over words; numbers: layers")
+            ax.set_title("mean over words; numbers: layers")
             for look, layers in zip(looks(runs), apart):
                 for layer, points in enumerate(layers, 1):
                     ax.scatter(*zip(*points), s=95, alpha=0.35, **look)
@@ -103,6 +103,7 @@ def heads(runs: list[str], together, apart, path) -> None:
             ax.margins(0.12)
             ax.set(xticks=[], yticks=[])
             ax.spines[:].set_visible(True)
+        figure.suptitle("t-SNE of the heads' outputs", fontsize=10)
         legend_below(figure, axes[0], 2)
         write(figure, path)
 
@@ -234,9 +235,9 @@ def routing(runs: dict, path) -> None:
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         if active:
             axes[2].set(title="EM's activations", ylabel="activation, mean over words",
-                        xlabel="share of the capsules, most active first")
+                        xlabel="share of the capsules")
         for ax in axes:
-            ax.axhline(0, color="grey", linewidth=0.6)
+            ax.axhline(0, color="grey", linewidth=0.6, zorder=0)
             ax.tick_params(labelleft=True)
         legend_below(figure, axes, 2 if len(runs) > 1 else 4)
         write(figure, path)
@@ -286,7 +287,7 @@ def couplings(places: dict, heads: int, title: str, path) -> None:
             ax.set_yticks(shown, [f"head {h + 1}" for h in shown], fontsize=7)
         bar = figure.colorbar(image, ax=axes, shrink=min(1.0, 3 / rows), aspect=25, pad=0.02,
                               ticks=sorted({0, 1 / heads, 0.5, 1}), format="%.2f")
-        bar.set_label(f"share of what the column gets ({1 / heads:.2f}: uniform)", fontsize=8)
+        bar.set_label("share from a head", fontsize=8)
         bar.ax.tick_params(labelsize=7)
         write(figure, path)
 
@@ -404,8 +405,8 @@ def results(rows: dict, title: str, path) -> None:
                 values = zip(*(run["curve"].values() for run in runs))
                 means = [sum(column) / len(column) for column in values]
                 right.plot(steps, means, color=colours(i), marker=".", linewidth=1)
-            right.set(xlabel="step", ylabel="validation BLEU, greedy, mean over the seeds",
-                      title="learning curves, in the rows' colours", ylim=(0, None))
+            right.set(xlabel="step", ylabel="validation BLEU (greedy)",
+                      title="learning curves, means over the seeds", ylim=(0, None))
             right.grid(alpha=0.3)
         figure.suptitle(plain(title), fontsize=10)
         write(figure, path)

@@ -181,7 +181,9 @@ def in_words(config: TransformerConfig, base: TransformerConfig | None = None) -
         parts.append(" ".join([AGGREGATED.get(agg, agg), *values.pop("agg_at")]))
     if "reg" in values:
         kinds = ", ".join(values.pop("reg"))
-        parts.append(" ".join([kinds, "disagreement", *values.pop("reg_at")]))
+        places = values.pop("reg_at")
+        everywhere = tuple(places) == COMPONENTS
+        parts.append(" ".join([kinds, "disagreement", *(() if everywhere else places)]))
     if "capsule_attention" in values:
         parts.append(" ".join(["capsule attention", *values.pop("capsule_attention")]))
     for name in SIZES:
