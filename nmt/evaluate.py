@@ -150,12 +150,12 @@ def t_interval(values) -> tuple[float, float] | None:
     """The 95 % confidence interval of the mean of values (of differences between runs of the same
     seed: the paired one), by Student's t with n - 1 degrees of freedom; None for fewer than
     two."""
-    from scipy.stats import t
+    from scipy.special import stdtrit
     n = len(values)
     if n < 2:
         return None
     mean = statistics.fmean(values)
-    half = t.ppf(0.975, n - 1) * statistics.stdev(values) / math.sqrt(n)
+    half = stdtrit(n - 1, 0.975) * statistics.stdev(values) / math.sqrt(n)
     return float(mean - half), float(mean + half)
 
 

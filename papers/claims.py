@@ -118,7 +118,8 @@ CLAIMS = (
           ((OUTPUT, BASE), (EM, BASE), (BOTH, BASE)), COST),
     Claim("Long sentences gain most from Gu's capsules", "Gu 2019 §5.5, Fig. 3", "a plot",
           ((GU_EM, BASE),), LONG),
-    Claim("Logical inference: both together are ahead on formulas longer than those trained on",
+    Claim("Logical inference on formulas longer than those trained on: both together beat the "
+          "baseline, disagreement and aggregation",
           "Li 2021 Fig. 4", "a plot",
           (("combined", "baseline"), ("combined", "disagreement"), ("combined", "aggregation")),
           FORMULAS),
@@ -203,8 +204,8 @@ class Comparison(NamedTuple):
     p: list[float]
 
 
-def compared(claim: Claim, pool: Pool) -> list[Comparison]:
-    """The comparisons of a claim; none where one of them lacks its runs."""
+def compared(claim: Claim, pool: Pool) -> list[Comparison | None]:
+    """The comparisons of a claim, None for one that lacks its runs."""
     models = pool.values.get(claim.metric, {})
     found = []
     for ours, against in claim.compared:
@@ -214,18 +215,17 @@ def compared(claim: Claim, pool: Pool) -> list[Comparison]:
         p = {}
         if claim.metric == BLEU and against == BASE:
             p = pool.values.get(P, {}).get(ours, {})
-        if not seeds:
-            return []
         differences = [one[seed] - other[seed] for seed in seeds]
-        found.append(Comparison(differences, [p[seed] for seed in seeds if seed in p]))
+        known = [p[seed] for seed in seeds if seed in p]
+        found.append(Comparison(differences, known) if seeds else None)
     return found
 
 
 # ---- Verdicts
 
-def verdict(found: Comparison, margin: float | None = None) -> str:
+def verdict(found: Comparison | None, margin: float | None = None) -> str:
     """What the runs say of a comparison: RULE."""
-    interval = t_interval(found.differences)
+    interval = t_interval(found.differences) if found else None
     if interval is None or found.p and statistics.median(found.p) >= 0.05:
         return UNKNOWN
     low, high = interval
@@ -242,12 +242,14 @@ def of_all(verdicts: list[str]) -> str:
     return "holds"
 
 
-def in_figures(found: Comparison, digits: int) -> str:
+def in_figures(found: Comparison | None, digits: int) -> str:
     """The mean difference and its interval, the number of seeds, p."""
+    if found is None:
+        return NONE
     count = len(found.differences)
     about = ["1 seed" if count == 1 else f"{count} seeds"]
     if found.p:
-        about.append("p " + ", ".join(f"{p:.2f}" for p in found.p))
+        about.append("p " + ", ".join(f"{p:.3f}" for p in found.p))
     return f"{gained(found.differences, digits)} ({'; '.join(about)})"
 
 
@@ -263,7 +265,7 @@ def page(results: dict) -> str:
         rows = []
         for pool in pools:
             found = compared(claim, pool)
-            if found:
+            if any(found):
                 numbers = "; ".join(in_figures(one, digits) for one in found)
                 words = [verdict(one, claim.margin) for one in found]
                 rows.append([pool.where, what + numbers, of_all(words)])

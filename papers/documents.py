@@ -90,20 +90,30 @@ def write(path: Path, root: Path, scripts: dict) -> int:
 
 
 def draw(root: Path) -> list[Path]:
-    """Draws root/docs/NAME.svg of every table of BLEU in root/results/ that has several seeds;
-    returns the paths."""
+    """Draws root/docs/NAME.svg of every table of BLEU in root/results/ that has several seeds, and
+    of what heads cost; returns the paths."""
     from papers import figures
     drawn = []
     for file in sorted((root / "results").glob("*.json")):
         stored = read_result(file)
+        path = root / "docs" / f"{file.stem}.svg"
         with told(file):
-            if stored.get("kind") != "table" or TABLES[stored["table"]].kind != "mt":
-                continue
-            rows = {row["label"]: row["runs"] for row in stored["rows"] if row["runs"]}
-            if max(map(len, rows.values())) > 1:
-                path = root / "docs" / f"{file.stem}.svg"
-                title = (f"{TABLES[stored['table']].title}: {stored['data']}, size "
-                         f"{stored['arch']}, {stored['steps']:,} steps")
-                figures.results(rows, title, path)
-                drawn.append(path)
+            rows = rows_to_draw(stored)
+        if rows or "ablation" in stored:
+            path.parent.mkdir(exist_ok=True)
+            drawn.append(path)
+        if rows:
+            figures.results(rows, f"{stored['data']}, size {stored['arch']}, "
+                            f"{stored['steps']:,} steps", path)
+        if "ablation" in stored:
+            figures.ablation(stored["ablation"], path)
     return drawn
+
+
+def rows_to_draw(stored: dict) -> dict:
+    """{label: runs} of a table of BLEU with several seeds; none of other files."""
+    if stored.get("kind") != "table" or TABLES[stored["table"]].kind != "mt":
+        return {}
+    rows = {row["label"]: row["runs"] for row in stored["rows"] if row["runs"]}
+    several = max(map(len, rows.values())) > 1
+    return rows if several else {}

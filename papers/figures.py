@@ -237,7 +237,7 @@ def routing(runs: dict, path) -> None:
             axes[2].set(title="EM's activations", ylabel="activation, mean over words",
                         xlabel="share of the capsules")
         for ax in axes:
-            ax.axhline(0, color="grey", linewidth=0.6, zorder=0)
+            ax.grid(axis="y", alpha=0.3)
             ax.tick_params(labelleft=True)
         legend_below(figure, axes, 2 if len(runs) > 1 else 4)
         write(figure, path)
