@@ -401,7 +401,7 @@ def analyze(settings: Settings) -> None:
 
     result = {"runs": {}}
     for path, one in zip(settings.runs, runs):
-        result["runs"][one.name] = {"folder": path, "checkpoint": settings.checkpoint,
+        result["runs"][one.name] = {"folder": Path(path).name, "checkpoint": settings.checkpoint,
                                     "text": one.corpora.name,
                                     "seed": one.settings.get("seed"),
                                     "flags": " ".join(plan.mechanism_flags(one.model.config))}

@@ -16,6 +16,8 @@ from nmt.loss import of_tokens
 from nmt.search import translate_lines
 from transformer import PAD
 
+APART = 0.05                # BLEU: a smaller difference is not worth a p
+
 
 @torch.no_grad()
 def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float, dict]:
@@ -130,7 +132,8 @@ def bootstrap(systems, references, lowercase: bool = False) -> tuple[list, str]:
 
 
 def paired_bootstrap(systems, references, lowercase: bool = False) -> str:
-    """A table of `bootstrap`: the systems' scores, confidence intervals and p."""
+    """A table of `bootstrap`: the systems' scores, confidence intervals and p, where they are APART
+    from the baseline."""
     results, signature = bootstrap(systems, references, lowercase)
     width = max(len(name) for name, _ in systems)
     rows = [f"{'run':<{width}}   BLEU   mean ± 95% CI           p"]
@@ -139,6 +142,8 @@ def paired_bootstrap(systems, references, lowercase: bool = False) -> str:
             p = "baseline"
         elif lines == systems[0][1]:
             p = "identical"
+        elif abs(result.score - results[0].score) < APART:
+            p = "alike"
         else:
             p = f"{result.p_value:.4f}"
         interval = f"{result.mean:6.2f} ± {result.ci:4.2f}"

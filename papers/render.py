@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from disagreement import MEASURED
-from nmt.evaluate import t_interval
+from nmt.evaluate import APART, t_interval
 from nmt.flags import UserError
 from papers.ablation import cost_table
 from papers.rows import Row, Table
@@ -26,7 +26,6 @@ LEGEND = ("In parentheses: differences of parameters and ratios of speed to the 
           "translations scored without case. Δ: mean difference to the baseline of the same seed, "
           "and its 95 % interval (paired, Student's t over the seeds); p: paired bootstrap on the "
           "test sentences, seed by seed, where the two are at least 0.05 BLEU apart.")
-APART = 0.05                    # BLEU: a smaller difference is not worth a p
 
 
 # ---- Numbers as cells
