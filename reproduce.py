@@ -8,7 +8,7 @@ what is published.
 The tables are data (papers/tables.py); all other flags are train_mt.py's and set the scale, alike
 for every row. Each row and seed is a run of train_mt.py in a process of its own, in a folder named
 after its scale and its mechanisms, so that tables share what they have in common and an interrupted
-table resumes. Checkpoint averaging is off, as in Li 2021 (the other papers do not say).
+table resumes. Checkpoint averaging is off without --average, as in Li 2021 (the others do not say).
 """
 import datetime
 import json
@@ -152,7 +152,8 @@ def hypotheses(job: Job, runs: str, pairs, device: torch.device) -> list[str]:
         lines = path.read_text(encoding="utf-8").split("\n")[:-1]
         if len(lines) == len(pairs.source):
             return lines
-    model, tokenizer, own = load_run(path.parent, "best", device)
+    checkpoint = "average" if job.settings.average else "best"
+    model, tokenizer, own = load_run(path.parent, checkpoint, device)
     lines, *_ = bleu(model, tokenizer, pairs, own["beam"], own["lenpen"], own["lowercase"],
                      own["amp"])
     atomic_write(path, "".join(f"{line}\n" for line in lines))
@@ -214,7 +215,7 @@ def measure(name: str, rows, settings: Settings, pairs, device: torch.device) ->
     return {"kind": "table", "table": name, "command": command_text(name, settings),
             "seeds": list(settings.seeds), "data": data_label(scale), "arch": scale.arch,
             "steps": scale.steps, "batch": scale.max_tokens * scale.accumulate,
-            "signature": test["signature"], "set": test["set"], "date": latest["date"],
+            "average": scale.average, "signature": test["signature"], "set": test["set"], "date": latest["date"],
             "machine": "; ".join(machines), "torch": latest["torch"], "rows": stored}
 
 
@@ -376,7 +377,7 @@ def main(argv=None) -> int:
     """The command line; returns the exit status."""
     return run(reproduce, Settings, "reproduce.py", "Reproduces tables of the five papers at the "
                "scale that the flags of train_mt.py set: size tiny on the embedded corpus without "
-               "any. The rows set the mechanisms, --seed, --name and --average themselves.", argv)
+               "any. The rows set the mechanisms, --seed and --name themselves.", argv)
 
 
 if __name__ == "__main__":

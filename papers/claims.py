@@ -2,6 +2,7 @@
 
 A claim compares two models by one number per run; `RULE` says how a verdict follows.
 """
+import re
 import statistics
 from typing import NamedTuple
 
@@ -140,6 +141,12 @@ def add(pool: Pool, metric: str, model: str, seed: int, value: float) -> None:
     pool.values.setdefault(metric, {}).setdefault(model, {})[seed] = value
 
 
+def scale_of(command: str) -> str:
+    """What a command of reproduce.py says of the recipe: all but the table and the seeds."""
+    recipe = command.partition("reproduce.py ")[2].partition(" ")[2]
+    return re.sub(r"--seeds( \d+)+", "", recipe).strip()
+
+
 def of_tables(results: dict) -> list[Pool]:
     """The runs of reproduce.py's tables, those of one text, size and recipe together; most steps
     first."""
@@ -147,7 +154,7 @@ def of_tables(results: dict) -> list[Pool]:
     for stored in results.values():
         if stored.get("kind") != "table":
             continue
-        key = stored["steps"], stored["data"], stored["arch"], stored["batch"]
+        key = stored["steps"], stored["data"], stored["arch"], scale_of(stored["command"])
         where = f"{stored['data']}, {stored['arch']}, {stored['steps']:,} steps"
         pool = found.setdefault(key, Pool(where, {}))
         for row in stored["rows"]:

@@ -52,7 +52,7 @@ def completed(words: list[str]) -> train_mt.Settings:
 def rows_own() -> set[str]:
     """The settings that tell rows and seeds apart, so that nobody else may set them."""
     model = {field.name for field in fields(TransformerConfig)}
-    return model - {*SIZES, *FOR_ALL} | {"seed", "name", "average"}
+    return model - {*SIZES, *FOR_ALL} | {"seed", "name"}
 
 
 # ---- Rows fitted to the scale
@@ -228,8 +228,9 @@ def folder(settings: train_mt.Settings, config: TransformerConfig, flags: list[s
     """The name of a run's folder without its seed: text, size, mechanisms, and a checksum of all
     that matters."""
     free = {*train_mt.FREE, *rows_own(), *asdict(config), "runs"}
-    if "amp" not in given:              # then the machine decides
-        free.add("amp")
+    for name in ("amp", "average"):     # left to the machine, and off
+        if name not in given:
+            free.add(name)
     matter = {name: value for name, value in asdict(settings).items() if name not in free}
     matter["text"] = data_label(settings)
     matter["sizes"] = [getattr(config, name) for name in

@@ -266,9 +266,12 @@ def table_parts(stored: dict) -> Parts:
         notes.append(LEGEND)
     seeds = ", ".join(map(str, stored["seeds"]))
     plural = "s" if len(stored["seeds"]) > 1 else ""
+    averaged = ""
+    if stored.get("average"):
+        averaged = f"average of the last {stored['average']} checkpoints; "
     where = (
         f"Measured on {stored['data']}, size {stored['arch']}, {stored['steps']:,} steps of at "
-        f"most {stored['batch']:,} tokens; seed{plural} {seeds}; {stored['set']} set, "
+        f"most {stored['batch']:,} tokens; seed{plural} {seeds}; {averaged}{stored['set']} set, "
         f"`{stored['signature']}`; {stored['machine']}; torch {stored['torch']}; "
         f"{stored['date']}.")
     heading = f"**{table.source}** ({stored['table']}): {table.title}{published_on}."

@@ -64,7 +64,7 @@ def test_published_gains_are_read_off_the_tables():
     assert any("exp(D) +0.116" == text for text in printed.values())
 
 
-def table(data: str, steps: int, rows: dict) -> dict:
+def table(data: str, steps: int, rows: dict, recipe: str = "") -> dict:
     """A file of results: {flags: [(seed, BLEU, exp(D), p), ...]}."""
     stored = []
     for flags, runs in rows.items():
@@ -72,8 +72,8 @@ def table(data: str, steps: int, rows: dict) -> dict:
         for seed, bleu, score, p in runs:
             found.append({"seed": seed, "bleu": bleu, "scores": {"output": score}, "p": p})
         stored.append({"label": flags, "size": "base", "flags": flags, "runs": found})
-    return {"kind": "table", "data": data, "arch": "tiny", "steps": steps, "batch": 512,
-            "rows": stored}
+    return {"kind": "table", "data": data, "arch": "tiny", "steps": steps, "rows": stored,
+            "command": f"python reproduce.py main --seeds 1 2 3{recipe}"}
 
 
 def rows_of(page: str) -> dict[str, list[list[str]]]:
@@ -96,6 +96,7 @@ def test_a_page_has_every_number_in_its_place():
             EM: [(3, 24.1, 0.5, 0.01), (1, 22.0, 0.5, 0.02), (2, 22.9, 0.5, 0.5)]}),
         "two.json": table("text", 100, {BOTH: [(1, 19.0, 0.9, 0.01), (9, 90.0, 0.1, 0.01)]}),
         "other.json": table("text", 200, {EM: [(1, 99.0, 0.5, None)]}),
+        "recipe.json": table("text", 100, {OUTPUT: [(1, 9.0, 0.5, 0.1)]}, " --dropout 0.3"),
         "logic.json": {
             "majority": {}, "pairs": {"6": 5, "7": 1, "12": 3, ">=7": 4},
             "runs": [{"model": model, "seed": 1, "accuracy": {"6": 1, "7": 0.5, "12": x}}
