@@ -216,7 +216,8 @@ def measure(name: str, rows, settings: Settings, pairs, device: torch.device) ->
             "seeds": list(settings.seeds), "data": data_label(scale), "arch": scale.arch,
             "steps": scale.steps, "batch": scale.max_tokens * scale.accumulate,
             "average": scale.average, "signature": test["signature"], "set": test["set"],
-            "date": latest["date"], "machine": "; ".join(machines), "torch": latest["torch"], "rows": stored}
+            "date": latest["date"], "machine": "; ".join(machines), "torch": latest["torch"],
+            "rows": stored}
 
 
 def command_text(name: str, settings: Settings) -> str:

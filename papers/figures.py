@@ -10,7 +10,7 @@ import math
 import matplotlib
 from matplotlib import pyplot
 from matplotlib.colors import PowerNorm
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from nmt.evaluate import t_interval
 from nmt.files import atomic_write
@@ -363,8 +363,14 @@ def ablation(runs: dict, path) -> None:
                             mew=2)
             ax.set(title=titles.get(component, component), xlabel="layer",
                    xticks=range(1, 1 + max(len(one["cost"][component]) for one in runs.values())))
+        # most heads cost less than one BLEU, a few ten times that
+        axes[0][0].set_yscale("symlog", linthresh=1)
+        ticks = [-5, -1, -0.5, 0, 0.5, 1, 2, 5, 10, 20, 50]
+        axes[0][0].yaxis.set_major_locator(FixedLocator(ticks))
+        axes[0][0].yaxis.set_major_formatter("{x:g}")
+        axes[0][0].yaxis.set_minor_locator(NullLocator())
         axes[0][0].set_ylabel("BLEU lost without the head")
-        figure.suptitle("what every head costs that is left out; bars: means", fontsize=10)
+        figure.suptitle("what every head costs that is left out; bars: means; logarithmic beyond 1", fontsize=10)
         legend_below(figure, axes[0], 2)
         write(figure, path)
 
