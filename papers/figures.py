@@ -370,7 +370,8 @@ def ablation(runs: dict, path) -> None:
         axes[0][0].yaxis.set_major_formatter("{x:g}")
         axes[0][0].yaxis.set_minor_locator(NullLocator())
         axes[0][0].set_ylabel("BLEU lost without the head")
-        figure.suptitle("what every head costs that is left out; bars: means; logarithmic beyond 1", fontsize=10)
+        figure.suptitle("what every head costs that is left out; bars: means; logarithmic beyond 1",
+                        fontsize=10)
         legend_below(figure, axes[0], 2)
         write(figure, path)
 
