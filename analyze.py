@@ -6,10 +6,12 @@
 
 disagreement: exp(D), Li 2018 Tables 4-5. heads: t-SNE of the head representations, Li 2021 Fig. 3.
 attention: heat maps, Duan 2020 Fig. 5. routing: what the routings do. length: BLEU by source
-length, Gu 2019 Fig. 3. What is measured, and how, is in papers/measure.py; what is drawn, in
+length, Gu 2019 Fig. 3. ablation: what BLEU each head costs that is left out, Michel et al. 2019,
+on request. What is measured, and how, is in papers/measure.py; what is drawn, in
 papers/figures.py.
 """
 import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,20 +20,24 @@ import torch
 from tabulate import tabulate
 
 from disagreement import MEASURED
-from nmt.corpus import NAMES, Corpora, DataFlags, Pairs, load_corpora, read_pairs
+from nmt.corpus import Pairs
 from nmt.encoded import encode_pairs, encode_valid
 from nmt.files import atomic_write, check_writable, reported
 from nmt.flags import UserError, flag, run
 from nmt.machine import pick_device
 from nmt.run_folder import load_run, without_nan
 from nmt.search import translate_lines
-from papers import measure
+from papers import measure, plan
+from papers.ablation import cost_table, costs
+from papers.run_text import read_text
 from papers.tables import TABLES
 from transformer import COMPONENTS
 
 LONGEST = 64                    # tokens of the sentence that is drawn
+FEW_POINTS = 6                  # below that a t-SNE shows nothing: the heads' cosines are drawn
 FEW_HEADS = 8                   # up to here the heads of every layer are drawn as well
-PARTS = ("disagreement", "heads", "attention", "routing", "length")
+QUICK = ("disagreement", "heads", "attention", "routing", "length")
+PARTS = (*QUICK, "ablation")
 DRAWN = "the heads and the sentence that are drawn"
 LENGTH = "BLEU by length"
 TEXT = "text, where a run's own is no longer in its place"
@@ -42,8 +48,9 @@ class Settings:
     """What is analyzed, and how."""
     runs: tuple[str, ...] = flag((), "run folders, e.g. runs/NAME; the first is the baseline",
                                  metavar="RUN", positional=True)
-    only: tuple[str, ...] = flag(PARTS, f"these parts alone, of {', '.join(PARTS)}; analysis.json "
-                                 "then holds these alone, too (all)", choices=PARTS, metavar="PART")
+    only: tuple[str, ...] = flag(QUICK, f"these parts alone, of {', '.join(PARTS)}; analysis.json "
+                                 "then holds these alone, too (all but ablation, which translates "
+                                 "once per head)", choices=PARTS, metavar="PART")
     out: str | None = flag(None, "where analysis.json and the figures go (the first run's "
                            "folder)", metavar="DIR")
     checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
@@ -61,7 +68,8 @@ class Settings:
 
     bins: tuple[int, ...] | None = flag(None, "upper ends of the bins, in source words (up to 7 "
                                         "that fit the text)", LENGTH, 1, metavar="N")
-    beam: int | None = flag(None, "beam size (the run's own)", LENGTH, 1, 1000, metavar="N")
+    beam: int | None = flag(None, "beam size, of the ablation too (the run's own)", LENGTH, 1,
+                            1000, metavar="N")
 
     valid: str | None = flag(None, "validation text, PREFIX.SRC and PREFIX.TGT (the run's)", TEXT,
                              metavar="PREFIX")
@@ -73,56 +81,6 @@ class Settings:
 
 
 # ---- Runs and text
-
-def read_lists(prefix: str, src: str, tgt: str) -> Pairs:
-    """The pairs of PREFIX.src and PREFIX.tgt, in memory."""
-    source, target = read_pairs(prefix, src, tgt)
-    return Pairs(list(source), list(target))
-
-
-def named_text(config: dict, settings) -> Corpora:
-    """The text of a run that was trained on a corpus known by name."""
-    src = settings.src or config.get("src")
-    tgt = settings.tgt or config.get("tgt")
-    if settings.valid:                  # the corpus' own order, unless the run was turned round
-        first, second = NAMES[config["data"]]
-        src = src or (second if tgt == first else first)
-        tgt = tgt or (second if src == first else first)
-        valid = read_lists(settings.valid, src, tgt)
-        test = None
-    else:
-        wanted = DataFlags(data=config["data"], data_dir=config.get("data_dir", "data"), src=src,
-                           tgt=tgt)
-        _, src, tgt, _, valid, test, _ = load_corpora(wanted)
-    if settings.test:
-        test = read_lists(settings.test, src, tgt)
-    return Corpora(config["data"], src, tgt, None, valid, test, None)
-
-
-def read_text(folder: str, config: dict, settings) -> Corpora:
-    """The validation and test text of a run, or what the flags name in its place; no training text.
-
-    Raises UserError where there is no validation text. A test text that is no longer there is None.
-    """
-    if not config.get("train"):
-        if config.get("data") not in NAMES:
-            raise UserError(f"{folder}/config.json names no text that is known here: take the one "
-                            "that the run wrote")
-        return named_text(config, settings)
-    src = settings.src or config.get("src")
-    tgt = settings.tgt or config.get("tgt")
-
-    def is_there(prefix) -> bool:
-        return bool(prefix) and all(Path(f"{prefix}.{x}").is_file() for x in (src, tgt))
-
-    valid = settings.valid or config.get("valid")
-    test = settings.test or config.get("test")
-    if not settings.valid and not is_there(valid):
-        raise UserError(f"{valid}.{src}, .{tgt}: the validation text of {folder} is not there: "
-                        "name it with --valid PREFIX (and the test text with --test PREFIX)")
-    test_pairs = read_lists(test, src, tgt) if settings.test or is_there(test) else None
-    return Corpora(config["train"], src, tgt, None, read_lists(valid, src, tgt), test_pairs, None)
-
 
 def open_runs(settings: Settings) -> list[measure.Run]:
     """The runs with their text. Raises UserError for a folder that is none or is named twice, or
@@ -138,10 +96,17 @@ def open_runs(settings: Settings) -> list[measure.Run]:
         seen.append(real)
         model, tokenizer, config = load_run(folder, settings.checkpoint, device)
         text = read_text(folder, config, settings)
-        name = f"{real.name} ({same + 1})" if same else real.name
+        name = plan.run_label(real.name, model.config)
+        if same:
+            name = f"{name} ({same + 1})"
         encoded = encode_valid(tokenizer, text)
         found.append(measure.Run(name, model, tokenizer, config, text, encoded))
     return found
+
+
+def label_without_seed(one: measure.Run) -> str:
+    """What runs of a model share in tables over several seeds."""
+    return one.name.partition(", seed ")[0]
 
 
 def check(runs: list[measure.Run], settings: Settings) -> None:
@@ -275,28 +240,37 @@ def heads(runs, pairs, settings, folder):
     names = [one.name for one in runs]
     vectors = [measure.head_vectors(one, settings.component, settings.max_tokens) for one in runs]
     means = [v.mean(0) for v in vectors]                             # [H, d_k]
-    points = measure.project(torch.cat(means))
-    together = [x.tolist() for x in points.split([len(x) for x in means])]
+    files = []
+    together = None
+    if sum(map(len, means)) >= FEW_POINTS:
+        points = measure.project(torch.cat(means))
+        together = [x.tolist() for x in points.split([len(x) for x in means])]
+    else:
+        drawn = {name: measure.head_cosines(x).tolist() for name, x in zip(names, means)}
+        figures.cosines(drawn, folder / "cosines.png")
+        files.append("cosines.png")
     apart = None
-    if max(map(len, means)) <= FEW_HEADS:
-        every = [v.flatten(0, 1) for v in vectors]                   # [layers H, d_k]
+    every = [v.flatten(0, 1) for v in vectors]                       # [layers H, d_k]
+    if max(map(len, means)) <= FEW_HEADS and sum(map(len, every)) >= FEW_POINTS:
         points = measure.project(torch.cat(every)).split([len(x) for x in every])
         apart = [x.unflatten(0, v.shape[:2]).tolist() for x, v in zip(points, vectors)]
-    figures.heads(names, together, apart, folder / "heads.png")
+    if together or apart:
+        figures.heads(names, together, apart, folder / "heads.png")
+        files.append("heads.png")
     found = {}
     rows = []
-    for name, v, points in zip(names, vectors, together):
+    for i, (name, v) in enumerate(zip(names, vectors)):
         mean = measure.dispersion(v.mean(0))
         layers = [measure.dispersion(x) for x in v]
-        found[name] = {"mean": mean, "layers": layers, "points": points}
+        found[name] = {"mean": mean, "layers": layers, "points": together and together[i]}
         rows.append([f"{name} mean", mean["cosine"], mean["distance"]])
-        for i, x in enumerate(layers, 1):
-            rows.append([f"{name} layer {i}", x["cosine"], x["distance"]])
+        for layer, x in enumerate(layers, 1):
+            rows.append([f"{name} layer {layer}", x["cosine"], x["distance"]])
     text = (f"Head representations ({settings.component}) averaged over words; mean: over layers "
             "too, as Li 2021\nFig. 3. Mean cosine of two heads, and their mean distance as a share "
             "of the mean length. In\nheads.png (t-SNE) the axes have no unit, and how far two runs "
             "lie apart says nothing.\n" + table(["", "cosine", "distance"], rows))
-    return found, text, ["heads.png"]
+    return found, text, files
 
 
 def attention(runs, pairs, settings, folder):
@@ -337,7 +311,7 @@ def routing(runs, pairs, settings, folder):
     figures.routing(active, folder / "routing.png")
     for one in runs:
         if one.name in couplings:
-            names.append(f"coupling-{one.name.replace(' ', '-')}.png")
+            names.append(f"coupling-{re.sub(r'[^A-Za-z0-9_.]+', '-', one.name)}.png")
             title = f"couplings of the sentence, columns sum to 1: {one.name}"
             figures.couplings(couplings[one.name], one.model.config.heads, title,
                               folder / names[-1])
@@ -389,8 +363,18 @@ def length(runs, pairs, settings, folder):
     return found, text, ["length.png"]
 
 
+def ablation(runs, pairs, settings, folder):
+    """The BLEU that every head costs (Michel et al. 2019)."""
+    from papers import figures
+    found = {}
+    for one in runs:
+        found[one.name] = {"label": label_without_seed(one), **costs(one, settings.beam)}
+    figures.ablation(found, folder / "ablation.png")
+    return found, cost_table(found), ["ablation.png"]
+
+
 MEASURES = {"disagreement": disagreement, "heads": heads, "attention": attention,
-            "routing": routing, "length": length}
+            "routing": routing, "length": length, "ablation": ablation}
 
 
 # ---- The command
@@ -417,8 +401,10 @@ def analyze(settings: Settings) -> None:
 
     result = {"runs": {}}
     for path, one in zip(settings.runs, runs):
-        result["runs"][one.name] = {"folder": path, "checkpoint": settings.checkpoint,
-                                    "text": one.corpora.name}
+        result["runs"][one.name] = {"folder": Path(path).name, "checkpoint": settings.checkpoint,
+                                    "text": one.corpora.name,
+                                    "seed": one.settings.get("seed"),
+                                    "flags": " ".join(plan.mechanism_flags(one.model.config))}
     written = ["analysis.json"]
     for part in dict.fromkeys(settings.only):
         result[part], text, names = MEASURES[part](runs, pairs, settings, folder)

@@ -22,6 +22,7 @@ learning rate rise and fall.
 """
 import dataclasses
 import json
+import math
 import statistics
 import sys
 import zlib
@@ -279,8 +280,9 @@ def draw(summary: dict, path: Path) -> None:
     sizes = [str(size) for size in BINS]
     for marker, (name, cells) in zip("os^Dvx", summary["models"].items()):
         means = heights(cells[size]["mean"] for size in sizes)
-        spreads = [100 * (cells[size]["spread"] or 0) for size in sizes]
-        axes.errorbar(BINS, means, yerr=spreads, marker=marker, label=name, capsize=3)
+        spreads = heights(cells[size]["spread"] for size in sizes)
+        bars = None if all(map(math.isnan, spreads)) else spreads    # one seed has no spread
+        axes.errorbar(BINS, means, yerr=bars, marker=marker, label=name, capsize=3)
     majority = heights(summary["majority"][size] for size in sizes)
     axes.plot(BINS, majority, "--", color="gray", label="majority class")
     longer_than_trained = TRAINED[-1] + 0.5

@@ -8,7 +8,7 @@ what is published.
 The tables are data (papers/tables.py); all other flags are train_mt.py's and set the scale, alike
 for every row. Each row and seed is a run of train_mt.py in a process of its own, in a folder named
 after its scale and its mechanisms, so that tables share what they have in common and an interrupted
-table resumes. Checkpoint averaging is off, as in Li 2021 (the other papers do not say).
+table resumes. Checkpoint averaging is off without --average, as in Li 2021 (the others do not say).
 """
 import datetime
 import json
@@ -21,14 +21,17 @@ from pathlib import Path
 
 import torch
 
+import bench
+import logic
+import probe
 import train_mt
 from nmt.corpus import load_corpora, text_name
-from nmt.evaluate import bleu, bootstrap
+from nmt.evaluate import bleu, bootstrap, corpus_bleu
 from nmt.files import atomic_write
 from nmt.flags import UserError, command_line, flag, reg_weight_of, run
 from nmt.machine import pick_device, processor
 from nmt.run_folder import load_run, read_metrics
-from papers import render
+from papers import documents, render
 from papers.jobs import complete, machine_of, tested, train
 from papers.plan import FOR_ALL, Job, completed, plan, rows_own
 from papers.tables import TABLES
@@ -47,13 +50,17 @@ class Settings(train_mt.Settings):
     seeds: tuple[int, ...] = flag((1,), "train every row once per seed (1)", GROUP, 0, 2 ** 31,
                                   metavar="SEED")
     jobs: int | None = flag(None, "runs at once (one per GPU, else 1)", GROUP, 1, 1024, metavar="N")
+    finished: bool = flag(False, "train nothing: show, and --store, what is finished", GROUP)
     store: bool = flag(False, "keep what is measured in results/ for RESULTS.md, as "
                        "TABLE.DATA-SIZE-STEPS.json", GROUP)
-    write_results: bool = flag(False, "renew the tables in RESULTS.md from results/ and stop",
-                               GROUP)
+    write_results: bool = flag(False, "renew what RESULTS.md and docs/ hold of results/, tables, "
+                               "verdicts and figures, and stop", GROUP)
+
+    HIDDEN = frozenset(rows_own())      # not in --help: the rows set them
 
 
-OWN = ("tables", "list", "dry_run", "seeds", "jobs", "store", "write_results", "runs", "device")
+OWN = ("tables", "list", "dry_run", "seeds", "jobs", "finished", "store", "write_results", "runs",
+       "device")
 
 
 # ---- What is asked for
@@ -132,7 +139,8 @@ def result(job: Job, runs: str) -> dict | None:
     return {"seed": job.seed, "bleu": test["test_bleu"], "parameters": test["parameters"],
             "tokens_per_second": test["tokens_per_second"],
             "sentences_per_second": test["sentences_per_second"],
-            "scores": test["disagreement"]["enc"], "p": None,
+            "scores": test["disagreement"]["enc"], "p": None, "lowercased": None,
+            "curve": {str(row["step"]): row["valid_bleu"] for row in validated},
             "layers": [math.exp(D) for D in best["valid_disagreement"]["enc"]["position"]]}
 
 
@@ -144,7 +152,8 @@ def hypotheses(job: Job, runs: str, pairs, device: torch.device) -> list[str]:
         lines = path.read_text(encoding="utf-8").split("\n")[:-1]
         if len(lines) == len(pairs.source):
             return lines
-    model, tokenizer, own = load_run(path.parent, "best", device)
+    checkpoint = "average" if job.settings.average else "best"
+    model, tokenizer, own = load_run(path.parent, checkpoint, device)
     lines, *_ = bleu(model, tokenizer, pairs, own["beam"], own["lenpen"], own["lowercase"],
                      own["amp"])
     atomic_write(path, "".join(f"{line}\n" for line in lines))
@@ -170,15 +179,16 @@ def measured_rows(name: str, rows, settings: Settings, pairs, device: torch.devi
     if TABLES[name].kind != "mt":
         return found
     base = render.baselines([row for row, _ in rows])
+    references = list(pairs.target)
     for i, (_, jobs) in enumerate(rows):
-        if base[i] in (None, i):
-            continue
         for k, job in enumerate(jobs):
-            if found[i][k] and found[base[i]][k]:
-                ours = hypotheses(job, settings.runs, pairs, device)
+            if found[i][k] is None:
+                continue
+            ours = hypotheses(job, settings.runs, pairs, device)
+            found[i][k]["lowercased"], _ = corpus_bleu(ours, references, lowercase=True)
+            if base[i] not in (None, i) and found[base[i]][k]:
                 theirs = hypotheses(rows[base[i]][1][k], settings.runs, pairs, device)
-                lowercase = job.settings.lowercase
-                found[i][k]["p"] = chance(theirs, ours, list(pairs.target), lowercase)
+                found[i][k]["p"] = chance(theirs, ours, references, job.settings.lowercase)
     return found
 
 
@@ -205,8 +215,9 @@ def measure(name: str, rows, settings: Settings, pairs, device: torch.device) ->
     return {"kind": "table", "table": name, "command": command_text(name, settings),
             "seeds": list(settings.seeds), "data": text_name(scale), "arch": scale.arch,
             "steps": scale.steps, "batch": scale.max_tokens * scale.accumulate,
-            "signature": test["signature"], "set": test["set"], "date": latest["date"],
-            "machine": "; ".join(machines), "torch": latest["torch"], "rows": stored}
+            "average": scale.average, "signature": test["signature"], "set": test["set"],
+            "date": latest["date"], "machine": "; ".join(machines), "torch": latest["torch"],
+            "rows": stored}
 
 
 def command_text(name: str, settings: Settings) -> str:
@@ -247,7 +258,7 @@ def show_script(name: str, settings: Settings) -> dict | None:
         return None
     try:
         stored = {**json.loads(path.read_text()), "published": name}
-        print(render.text(stored))
+        print(render.parts_of(stored).as_screen())
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: is no table of {TABLES[name].kind}.py (damaged?): delete it, "
                         "then give the command again") from error
@@ -267,16 +278,49 @@ def show(name: str, rows, settings: Settings, pairs, device: torch.device) -> No
     else:
         stored = measure(name, rows, settings, pairs, device)
         if stored:
-            print(render.text(stored))
+            print(render.parts_of(stored).as_screen())
             label = f"{name}.{stored['data']}-{stored['arch']}-{stored['steps']}"
     if stored is None:
         print(f"{name}: nothing is finished")
     elif settings.store:
         path = ROOT / "results" / f"{label}.json"
         path.parent.mkdir(exist_ok=True)
-        content = json.dumps(render.portable(stored), indent=1, ensure_ascii=False)
+        content = json.dumps(documents.portable(stored), indent=1, ensure_ascii=False)
         atomic_write(path, content + "\n")
         print(f"\nstored: results/{path.name}")
+
+
+# ---- The documents
+
+def logic_text(stored: dict) -> str:
+    """What logic.py prints of its results."""
+    return logic.table(stored)
+
+
+def probe_text(stored: dict) -> str:
+    """What probe.py prints of its results."""
+    return probe.table(stored["table"], list(stored["table"][0]["cells"]))
+
+
+def bench_text(stored: dict) -> str:
+    """What bench.py prints of its results."""
+    lines = [stored["machine"], bench.speed_table(stored["summary"])]
+    if stored["growth"]:
+        lines.append(bench.growth_table(stored["growth"], stored["settings"].get("lengths")))
+    return "\n\n".join(lines)
+
+
+SCRIPTS = {"logic.py": logic_text, "probe.py": probe_text, "bench.py": bench_text}
+
+
+def write_results() -> None:
+    """Renews what the documents hold of results/."""
+    for path in (ROOT / "RESULTS.md", *sorted((ROOT / "docs").glob("*.md"))):
+        count = documents.write(path, ROOT, SCRIPTS)
+        if count:
+            print(f"{path.relative_to(ROOT)}: {count} tables as in results/")
+    for path in documents.draw(ROOT):
+        print(f"{path.relative_to(ROOT)}: drawn")
 
 
 # ---- The command
@@ -284,8 +328,7 @@ def show(name: str, rows, settings: Settings, pairs, device: torch.device) -> No
 def reproduce(settings: Settings) -> None:
     """Trains what is missing of the tables, prints them, and stores them where asked to."""
     if settings.write_results:
-        count = render.write(ROOT / "RESULTS.md")
-        print(f"RESULTS.md: {count} tables as in results/")
+        write_results()
         return
     if settings.list:
         list_tables()
@@ -319,7 +362,9 @@ def reproduce(settings: Settings) -> None:
         corpora = load_corpora(completed(command_line(train_mt.Settings, given)))
         pairs = corpora.test or corpora.valid
     missing = [job for job in jobs.values() if not complete(job, settings)]
-    failed = train(missing, settings, device) if missing else []
+    failed = []
+    if missing and not settings.finished:
+        failed = train(missing, settings, device)
 
     # show
     for name in settings.tables:
@@ -333,7 +378,7 @@ def main(argv=None) -> int:
     """The command line; returns the exit status."""
     return run(reproduce, Settings, "reproduce.py", "Reproduces tables of the five papers at the "
                "scale that the flags of train_mt.py set: size tiny on the embedded corpus without "
-               "any. The rows set mechanisms, --seed, --name and --average themselves.", argv)
+               "any. The rows set the mechanisms, --seed and --name themselves.", argv)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 The disagreement scores are those of Li et al. 2018, section 5.5, Tables 4 and 5.
 """
 import math
+import statistics
 import time
 
 import numpy as np
@@ -13,6 +14,8 @@ from nmt.batches import batches, collate
 from nmt.loss import of_tokens
 from nmt.search import translate_lines
 from transformer import PAD
+
+APART = 0.05                # BLEU: a smaller difference is not worth a p
 
 
 @torch.no_grad()
@@ -114,6 +117,15 @@ def corpus_bleu(hypotheses, references, lowercase: bool = False) -> tuple[float,
     return score, str(metric.get_signature())
 
 
+def bleu_interval(hypotheses, references, lowercase: bool = False) -> tuple[float, tuple]:
+    """The sacreBLEU score of lines, and its 95 % interval (low, high) by the choice of the
+    sentences, from 1,000 bootstrap resamples."""
+    from sacrebleu.metrics import BLEU
+    metric = BLEU(lowercase=lowercase, force=True)
+    score = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=1000)
+    return score.score, (score._mean - score._ci, score._mean + score._ci)
+
+
 def bootstrap(systems, references, lowercase: bool = False) -> tuple[list, str]:
     """sacreBLEU's paired bootstrap test (Koehn 2004; 1,000 resamples): its result for every system
     (score, mean, ci, p_value) and the signature. systems: [(name, lines), ...], the first the
@@ -134,7 +146,8 @@ def bootstrap(systems, references, lowercase: bool = False) -> tuple[list, str]:
 
 
 def paired_bootstrap(systems, references, lowercase: bool = False) -> str:
-    """A table of `bootstrap`: the systems' scores, confidence intervals and p."""
+    """A table of `bootstrap`: the systems' scores, confidence intervals and p, where they are APART
+    from the baseline."""
     results, signature = bootstrap(systems, references, lowercase)
     width = max(len(name) for name, _ in systems)
     rows = [f"{'run':<{width}}   BLEU   mean ± 95% CI           p"]
@@ -143,11 +156,26 @@ def paired_bootstrap(systems, references, lowercase: bool = False) -> str:
             p = "baseline"
         elif lines == systems[0][1]:
             p = "identical"
+        elif abs(result.score - results[0].score) < APART:
+            p = "alike"
         else:
             p = f"{result.p_value:.4f}"
         interval = f"{result.mean:6.2f} ± {result.ci:4.2f}"
         rows.append(f"{name:<{width}}  {result.score:5.2f}  {interval}  {p:>10}")
     return "\n".join([*rows, signature])
+
+
+def t_interval(values) -> tuple[float, float] | None:
+    """The 95 % confidence interval of the mean of values (of differences between runs of the same
+    seed: the paired one), by Student's t with n - 1 degrees of freedom; None for fewer than
+    two."""
+    from scipy.special import stdtrit
+    n = len(values)
+    if n < 2:
+        return None
+    mean = statistics.fmean(values)
+    half = stdtrit(n - 1, 0.975) * statistics.stdev(values) / math.sqrt(n)
+    return float(mean - half), float(mean + half)
 
 
 def sign_test(baseline, other, references, lowercase: bool = False) -> tuple[int, int, float]:
@@ -162,7 +190,7 @@ def sign_test(baseline, other, references, lowercase: bool = False) -> tuple[int
     from scipy.stats import binomtest
     metric = BLEU(lowercase=lowercase, force=True)
 
-    def statistics(lines):                               # [sentences, 10]: what BLEU is made of
+    def counted(lines):                               # [sentences, 10]: what BLEU is made of
         rows = []
         for line, reference in zip(lines, references):
             score = metric.corpus_score([line], [[reference]])
@@ -173,8 +201,8 @@ def sign_test(baseline, other, references, lowercase: bool = False) -> tuple[int
         sums = sums.tolist()
         return BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9]).score
 
-    theirs = statistics(baseline)
-    ours = statistics(other)
+    theirs = counted(baseline)
+    ours = counted(other)
     whole = theirs.sum(0)
     changed = [bleu_of(whole - old + new) for old, new in zip(theirs, ours)]
     changes = np.array(changed) - bleu_of(whole)

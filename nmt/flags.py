@@ -73,8 +73,10 @@ def parser_of(settings: type, prog: str, description: str) -> Parser:
     """The parser of a dataclass of `flag` fields; what it parses holds only what was given.
 
     --help has the class's own flags first, then those it inherits, and at the end the examples: the
-    indented lines of the docstring of its module.
+    indented lines of the docstring of its module. Fields that the class names in HIDDEN are left
+    out.
     """
+    hidden = getattr(settings, "HIDDEN", ())
     fields = dataclasses.fields(settings)
     positional = [field for field in fields if field.metadata["positional"]]
     named = [field for field in fields if not field.metadata["positional"]]
@@ -97,7 +99,10 @@ def parser_of(settings: type, prog: str, description: str) -> Parser:
         heading = field.metadata["group"]
         if heading not in groups:
             groups[heading] = parser.add_argument_group(heading)
-        groups[heading].add_argument(*names_of(field), **options_of(field, hints[field.name]))
+        options = options_of(field, hints[field.name])
+        if field.name in hidden:
+            options["help"] = argparse.SUPPRESS
+        groups[heading].add_argument(*names_of(field), **options)
     return parser
 
 

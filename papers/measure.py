@@ -15,7 +15,7 @@ from torch import Tensor
 from aggregation import RoutingAggregation, betas, random_coupling
 from nmt.batches import batches, collate
 from nmt.corpus import Corpora
-from nmt.evaluate import corpus_bleu, disagreement_scores, validate
+from nmt.evaluate import bleu_interval, corpus_bleu, disagreement_scores, validate
 from nmt.search import translate_lines
 from nmt.tokenizer import BOS, EOS
 from routing_dynamic import dynamic_routing
@@ -154,10 +154,16 @@ def dispersion(vectors: Tensor) -> dict:
     different = ~torch.eye(H, dtype=torch.bool)
     one = vectors[:, None]                                           # [H, 1, d_k]
     other = vectors[None]                                            # [1, H, d_k]
-    cosines = torch.nn.functional.cosine_similarity(one, other, dim=-1)     # [H, H]
+    cosines = head_cosines(vectors)                                  # [H, H]
     distances = (one - other).norm(dim=-1) / vectors.norm(dim=-1).mean()    # [H, H]
     return {"cosine": float(cosines[different].mean()),
             "distance": float(distances[different].mean())}
+
+
+def head_cosines(vectors: Tensor) -> Tensor:
+    """The cosine of every two heads [H, d_k], [H, H]."""
+    unit = torch.nn.functional.normalize(vectors, dim=-1)            # [H, d_k]
+    return unit @ unit.T
 
 
 def perplexity(n: int) -> float:
@@ -296,11 +302,11 @@ def routing_statistics(run: Run, max_tokens: int = 4096) -> dict:
 @torch.no_grad()
 def sentence_couplings(run: Run, index: int) -> dict:
     """Which head feeds which capsule in validation pair `index`: {place: {"share": [H][columns],
-    "columns": labels or None}}; a column sums to 1.
+    "columns": labels or None}}; a column sums to 1, or to 0 where no head feeds it.
 
     A column is a capsule, and its numbers are the heads' shares of what it gets, C_mn / sum_m C_mn,
     with C summed over the words (an aggregation) or of the one routing (vertical, where the
-    capsules are tokens); all 0 where nothing reaches it. In a horizontal routing a column is a
+    capsules are tokens). In a horizontal routing a column is a
     token and its coupling to the heads.
     """
     heads, logits, masks, tokens = sentence_heads(run, index)
@@ -337,7 +343,8 @@ def fitting_bins(lengths: list[int]) -> list[int]:
 
 def bleu_by_length(run: Run, bins: list[int] | None = None, beam: int | None = None) -> dict:
     """BLEU of the test set (without one, the validation set) by source length: {"bins": [{"low",
-    "high" (None: open), "count", "bleu"}, ...], "bleu": of all, "beam", "signature"}.
+    "high" (None: open), "count", "bleu", "interval": the bootstrap's 95 %}, ...], "bleu": of all,
+    "beam", "signature"}.
 
     bins: upper ends, see `fitting_bins`; bins without a sentence are left out. Case and length
     penalty as in the run's own test.
@@ -357,6 +364,7 @@ def bleu_by_length(run: Run, bins: list[int] | None = None, beam: int | None = N
         if inside:
             translated = [hypotheses[i] for i in inside]
             references = [pairs.target[i] for i in inside]
-            score, _ = corpus_bleu(translated, references, lowercase)
-            found.append({"low": low + 1, "high": high, "count": len(inside), "bleu": score})
+            score, interval = bleu_interval(translated, references, lowercase)
+            found.append({"low": low + 1, "high": high, "count": len(inside), "bleu": score,
+                          "interval": interval})
     return {"bins": found, "bleu": bleu, "beam": beam, "signature": signature}

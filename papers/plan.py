@@ -16,7 +16,7 @@ import train_mt
 from nmt.corpus import text_name
 from nmt.flags import UserError, command_line, parse
 from nmt.machine import Machine
-from papers.tables import Row, Table
+from papers.rows import Row, Table
 from transformer import COMPONENTS, PARTS, TransformerConfig
 
 # The fields of TransformerConfig that are a model's size and recipe; all others are mechanisms.
@@ -24,6 +24,8 @@ SIZES = ("vocab_size", "d_model", "heads", "layers", "d_ff", "dropout", "norm", 
 # Fields that say how another mechanism works: they are in a run's checksum, not in its name.
 OPTIONS = ("agg_at", "capsules", "iterations", "em_density", "em_schedule", "em_gradient",
            "em_activations", "coupling", "reg_at", "reg_weight", "capsule_parts")
+AGGREGATED = {"dynamic": "simple routing", "em": "EM", "gu-dynamic": "Gu's dynamic routing",
+              "gu-em": "Gu's EM"}
 # Mechanisms that may be given for a whole table; they reach the rows that have a use for them.
 FOR_ALL = ("iterations", "reg_weight")
 
@@ -31,7 +33,7 @@ FOR_ALL = ("iterations", "reg_weight")
 class Job(NamedTuple):
     """A run of a script, in a folder of its own; the last five are of train_mt.py alone."""
     name: str                           # of the folder
-    label: str                          # for people: the row and the seed
+    label: str                          # for people: the model and the seed
     flags: list[str]                    # but for --name, --runs and --device
     script: str = "train_mt.py"
     seed: int | None = None
@@ -50,7 +52,7 @@ def completed(words: list[str]) -> train_mt.Settings:
 def rows_own() -> set[str]:
     """The settings that tell rows and seeds apart, so that nobody else may set them."""
     model = {field.name for field in fields(TransformerConfig)}
-    return model - {*SIZES, *FOR_ALL} | {"seed", "name", "average"}
+    return model - {*SIZES, *FOR_ALL} | {"seed", "name"}
 
 
 # ---- Rows fitted to the scale
@@ -169,6 +171,32 @@ def mechanism_flags(config: TransformerConfig, base: TransformerConfig | None = 
     return command_line(train_mt.Settings, values)
 
 
+def in_words(config: TransformerConfig, base: TransformerConfig | None = None) -> str:
+    """A model for people, by what it has over the baseline: "EM enc:1-2 + output disagreement enc
+    (reg-weight 0.5)"."""
+    values = mechanisms(config)
+    parts = []
+    if "agg" in values:
+        agg = values.pop("agg")
+        parts.append(" ".join([AGGREGATED.get(agg, agg), *values.pop("agg_at")]))
+    if "reg" in values:
+        kinds = ", ".join(values.pop("reg"))
+        places = values.pop("reg_at")
+        everywhere = tuple(places) == COMPONENTS
+        parts.append(" ".join([kinds, "disagreement", *(() if everywhere else places)]))
+    if "capsule_attention" in values:
+        parts.append(" ".join(["capsule attention", *values.pop("capsule_attention")]))
+    for name in SIZES:
+        if base is not None and getattr(config, name) != getattr(base, name):
+            values[name] = getattr(config, name)
+    text = " + ".join(parts) or "baseline"
+    options = []
+    for name, value in values.items():
+        flag = " ".join(command_line(train_mt.Settings, {name: value}))
+        options.append(flag.removeprefix("--"))
+    return f"{text} ({', '.join(options)})" if options else text
+
+
 # ---- Names
 
 def mechanism_words(config: TransformerConfig) -> list[str]:
@@ -191,8 +219,9 @@ def folder(settings: train_mt.Settings, config: TransformerConfig, flags: list[s
     """The name of a run's folder without its seed: text, size, mechanisms, and a checksum of all
     that matters."""
     free = {*train_mt.FREE, *rows_own(), *asdict(config), "runs"}
-    if "amp" not in given:              # then the machine decides
-        free.add("amp")
+    for name in ("amp", "average"):     # left to the machine, and off
+        if name not in given:
+            free.add(name)
     matter = {name: value for name, value in asdict(settings).items() if name not in free}
     matter["text"] = text_name(settings)
     matter["sizes"] = [getattr(config, name) for name in
@@ -200,6 +229,13 @@ def folder(settings: train_mt.Settings, config: TransformerConfig, flags: list[s
     checksum = zlib.crc32(json.dumps([matter, flags], sort_keys=True).encode())
     words = [text_name(settings), settings.arch, *mechanism_words(config)]
     return "-".join([*words, f"{checksum:08x}"])
+
+
+def run_label(name: str, config: TransformerConfig) -> str:
+    """What a run is called in tables and legends: in words where its folder has a name of `folder`,
+    else by its folder."""
+    made = re.fullmatch(r".*-[0-9a-f]{8}-seed(\d+)", name)
+    return f"{in_words(config)}, seed {made[1]}" if made else name
 
 
 # ---- The plan
@@ -265,9 +301,10 @@ def row_jobs(row: Row, given: dict, seeds, words: list[str], base: TransformerCo
         config = settings.model_config(vocab_size=1)
     flags = mechanism_flags(config, base)
     name = folder(settings, config, flags, given)
+    size = "" if row.size == "base" else f"{row.size}, "
     jobs = []
     for seed in seeds:
-        label = f"{' '.join(row.label.split())}, seed {seed}"
+        label = f"{size}{in_words(config, base)}, seed {seed}"
         jobs.append(Job(f"{name}-seed{seed}", label, [*words, *flags, "--seed", str(seed)],
                         seed=seed, config=config, settings=settings, mechanisms=flags))
     return jobs

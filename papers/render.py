@@ -1,28 +1,31 @@
 """Tables as text: what was measured, as kept in results/*.json, beside what the papers print.
 
-RESULTS.md holds such tables between `<!-- results/NAME.json -->` and `<!-- end -->`;
-`reproduce.py --write-results` renews them, so that text and data cannot drift apart. The files may
-also be what logic.py, probe.py and bench.py write.
+Markdown for documents, plain columns for terminals. The files may also be what logic.py, probe.py,
+bench.py and analyze.py write; their own tables are handed in.
 """
-import json
 import re
+import shutil
 import statistics
-from pathlib import Path
+import textwrap
+from typing import NamedTuple
 
 from tabulate import tabulate
 
 from disagreement import MEASURED
-from nmt.files import atomic_write, reported
+from nmt.evaluate import APART, t_interval
 from nmt.flags import UserError
-from papers.tables import TABLES, Row, Table
+from papers.ablation import cost_table
+from papers.rows import Row, Table
+from papers.tables import TABLES
 
-MARKED = re.compile(r"^(<!-- (results/[^\s/]+\.json) -->)\n(.*?)^(<!-- end -->)$",
-                    re.DOTALL | re.MULTILINE)
-OPENING = re.compile(r"^<!-- results/.* -->$", re.MULTILINE)
 NONE = "–"
+# headings of columns that hold words
+WORDS = ("", "flags", "claim", "printed in", "their number", "run here", "ours", "verdict")
 LEGEND = ("In parentheses: differences of parameters and ratios of speed to the baseline, here and "
-          "in the paper. BLEU: mean ± standard deviation over the seeds; Δ: mean difference to the "
-          "baseline of the same seed; p: paired bootstrap on the test sentences, seed by seed.")
+          "in the paper. BLEU: mean ± standard deviation over the seeds; lower-cased: the same "
+          "translations scored without case. Δ: mean difference to the baseline of the same seed, "
+          "and its 95 % interval (paired, Student's t over the seeds); p: paired bootstrap on the "
+          "test sentences, seed by seed, where the two are at least 0.05 BLEU apart.")
 
 
 # ---- Numbers as cells
@@ -92,9 +95,21 @@ def relative(runs: list[dict], others: list[dict], key: str, digits: int) -> str
     return f"{ours:,.{digits}f}{ratio}"
 
 
+def gained(differences: list[float], digits: int = 2) -> str:
+    """The mean of differences over the seeds and its 95 % interval; "" for none."""
+    if not differences:
+        return ""
+    text = f"{statistics.fmean(differences):+.{digits}f}"
+    interval = t_interval(differences)
+    if interval:
+        low, high = interval
+        text += f" [{low:+.{digits}f}, {high:+.{digits}f}]"
+    return text
+
+
 def measured(runs: list[dict], others: list[dict]) -> list[str]:
-    """The measured cells of a row: parameters, speeds, BLEU, its difference to the baseline's, p.
-    others: the baseline's runs; none for the baseline itself."""
+    """The measured cells of a row: BLEU, lower-cased, its difference to the baseline's, p,
+    parameters, speeds. others: the baseline's runs; none for the baseline itself."""
     count = mean(run["parameters"] for run in runs)
     base = mean(run["parameters"] for run in others)
     parameters = NONE if count is None else f"{count:,.0f}"
@@ -102,12 +117,17 @@ def measured(runs: list[dict], others: list[dict]) -> list[str]:
         parameters += f" ({count - base:+,.0f})"
     theirs = {run["seed"]: run["bleu"] for run in others}
     both = [run for run in runs if run["seed"] in theirs]
-    gain = mean(run["bleu"] - theirs[run["seed"]] for run in both)
-    p = [NONE if run["p"] is None else f"{run['p']:.3f}" for run in both]
-    return [parameters, relative(runs, others, "tokens_per_second", 0),
-            relative(runs, others, "sentences_per_second", 1),
-            spread([run["bleu"] for run in runs], 2),
-            "" if gain is None else f"{gain:+.2f}", ", ".join(p)]
+    differences = [run["bleu"] - theirs[run["seed"]] for run in both]
+    p = []
+    for run, difference in zip(both, differences):
+        worth = run["p"] is not None and abs(difference) >= APART
+        p.append(f"{run['p']:.3f}" if worth else NONE)
+    lowercased = [run.get("lowercased") for run in runs]
+    return [spread([run["bleu"] for run in runs], 2),
+            spread(lowercased, 2) if any(lowercased) else "",
+            gained(differences), ", ".join(p), parameters,
+            relative(runs, others, "tokens_per_second", 0),
+            relative(runs, others, "sentences_per_second", 1)]
 
 
 # ---- Tables
@@ -131,7 +151,7 @@ def body(stored: dict, table: Table, rows: list[Row]) -> list[list[str]]:
     layers = max([len(run["layers"]) for of_row in runs for run in of_row if "layers" in run],
                  default=0)
     if table.kind == "mt":
-        header = ["parameters", "tokens/s", "sentences/s", "BLEU", "Δ", "p"]
+        header = ["BLEU", "lower-cased", "Δ", "p", "parameters", "tokens/s", "sentences/s"]
     elif table.kind == "scores":
         header = list(MEASURED)
     else:
@@ -160,13 +180,48 @@ def row_numbers(kind: str, runs: list[dict], others: list[dict], layers: int) ->
     return [spread([run["layers"][i] for run in runs], 3) for i in range(layers)]
 
 
+def filled(cells: list[list[str]]) -> list[int]:
+    """The columns with any content but dashes, and those of the labels."""
+    header, *rows = cells
+    return [j for j, name in enumerate(header)
+            if name == "" or any(row[j] not in ("", NONE) for row in rows)]
+
+
+def sides(header: list[str]) -> list[str]:
+    """Texts stand at the left, numbers at the right."""
+    return ["left" if name in WORDS else "right" for name in header]
+
+
 def markdown(cells: list[list[str]]) -> str:
-    """Cells as a Markdown table, aligned to be read as it stands: texts to the left, numbers to the
-    right; columns without any content are left out."""
-    keep = [j for j in range(len(cells[0])) if j == 0 or any(row[j] for row in cells[1:])]
+    """Cells as a Markdown table, aligned to be read as it stands; columns without any content are
+    left out."""
+    keep = filled(cells)
     header, *rows = [[row[j].replace("|", "\\|") for j in keep] for row in cells]
-    sides = ["left" if name in ("", "flags") else "right" for name in header]
-    return tabulate(rows, header, "pipe", colalign=sides, disable_numparse=True)
+    return tabulate(rows, header, "pipe", colalign=sides(header), disable_numparse=True)
+
+
+def on_screen(cells: list[list[str]], width: int) -> str:
+    """Cells for a terminal, without the flags: as many columns side by side as its width holds, the
+    others below, with the labels again."""
+    header = cells[0]
+    labels = [j for j, name in enumerate(header) if name == ""]
+    used = sum(2 + max(len(row[j]) for row in cells) for j in labels)
+    blocks = [[]]
+    room = width - used
+    for j in filled(cells):
+        wide = 2 + max(len(row[j]) for row in cells)
+        if header[j] in ("", "flags"):
+            continue
+        if blocks[-1] and wide > room:
+            blocks.append([])
+            room = width - used
+        blocks[-1].append(j)
+        room -= wide
+    texts = []
+    for block in blocks:
+        head, *rows = [[row[j] for j in (*labels, *block)] for row in cells]
+        texts.append(tabulate(rows, head, "plain", colalign=sides(head), disable_numparse=True))
+    return "\n\n".join(texts)
 
 
 def footnotes(table: Table) -> list[str]:
@@ -174,33 +229,57 @@ def footnotes(table: Table) -> list[str]:
     return [f"[{i}] {note}." for i, note in enumerate(table.notes, 1)]
 
 
-def table_text(stored: dict) -> str:
-    """A table of train_mt.py's runs with its heading, footnotes and circumstances, as Markdown."""
+class Parts(NamedTuple):
+    """A table with what stands around it."""
+    heading: str
+    cells: list[list[str]]
+    notes: list[str]
+    where: str = ""             # it was measured
+    command: str = ""
+
+    def as_markdown(self) -> str:
+        """For a document."""
+        command = f"    {self.command}" if self.command else ""
+        notes = "\n".join(self.notes)
+        parts = [self.heading, markdown(self.cells), notes, self.where, command]
+        return "\n\n".join(part for part in parts if part)
+
+    def as_screen(self) -> str:
+        """For a terminal."""
+        width = shutil.get_terminal_size().columns
+        lines = [line for line in (*self.notes, self.where) if line]
+        notes = [textwrap.fill(line.replace("`", ""), width) for line in lines]
+        heading = textwrap.fill(self.heading.replace("**", ""), width)
+        return "\n\n".join([heading, on_screen(self.cells, width), "\n".join(notes)])
+
+
+def table_parts(stored: dict) -> Parts:
+    """A table of train_mt.py's runs with its heading, footnotes and circumstances."""
     table = TABLES.get(stored.get("table"))
     if table is None:
         raise UserError(f"holds a table {stored.get('table')!r} that papers/tables.py does not "
                         "know: measure it anew")
     rows = stored_rows(stored, table)
-    where = f"; published on {table.data}" if table.data else ""
+    published_on = f"; published on {table.data}" if table.data else ""
     notes = footnotes(table)
     if table.kind == "mt":
         notes.append(LEGEND)
     seeds = ", ".join(map(str, stored["seeds"]))
     plural = "s" if len(stored["seeds"]) > 1 else ""
-    parts = [
-        f"**{table.source}** ({stored['table']}): {table.title}{where}.",
-        markdown(body(stored, table, rows)),
-        "\n".join(notes),
+    averaged = ""
+    if stored.get("average"):
+        averaged = f"average of the last {stored['average']} checkpoints; "
+    where = (
         f"Measured on {stored['data']}, size {stored['arch']}, {stored['steps']:,} steps of at "
-        f"most {stored['batch']:,} tokens; seed{plural} {seeds}; {stored['set']} set, "
+        f"most {stored['batch']:,} tokens; seed{plural} {seeds}; {averaged}{stored['set']} set, "
         f"`{stored['signature']}`; {stored['machine']}; torch {stored['torch']}; "
-        f"{stored['date']}.",
-        f"    {stored['command']}"]
-    return "\n\n".join(part for part in parts if part)
+        f"{stored['date']}.")
+    heading = f"**{table.source}** ({stored['table']}): {table.title}{published_on}."
+    return Parts(heading, body(stored, table, rows), notes, where, stored["command"])
 
 
-def probe_text(stored: dict) -> str:
-    """probe.py's table with the published accuracies beside the measured ones, as Markdown."""
+def probe_parts(stored: dict) -> Parts:
+    """probe.py's table with the published accuracies beside the measured ones."""
     table = TABLES[stored["published"]]
     lines = stored["table"]
     models = {row.flags: row for row in table.rows}
@@ -222,82 +301,40 @@ def probe_text(stored: dict) -> str:
         cells.append(row)
     heading = (f"**{table.source}** ({stored['published']}): {table.title}; published on "
                f"{table.data}, measured on {stored['settings']['data']}.")
-    parts = [heading, markdown(cells), "\n".join(footnotes(table))]
-    return "\n\n".join(part for part in parts if part)
+    return Parts(heading, cells, footnotes(table))
 
 
-def text(stored: dict) -> str:
-    """The contents of a file in results/ as text: a table of runs, or what logic.py, probe.py or
-    bench.py print."""
+def kind_of(stored: dict) -> str:
+    """What a file in results/ holds: "table", "probe" (with published numbers beside), or by the
+    script that wrote it, "logic.py", "probe.py", "bench.py", "analyze.py". Raises UserError."""
     if stored.get("kind") == "table":
-        return table_text(stored)
+        return "table"
     if "majority" in stored and "models" in stored:
-        import logic
-        return f"```\n{logic.table(stored)}\n```"
+        return "logic.py"
     if "table" in stored and "runs" in stored:
-        if "published" in stored:
-            return probe_text(stored)
-        import probe
-        return f"```\n{probe.table(stored['table'], list(stored['table'][0]['cells']))}\n```"
+        return "probe" if "published" in stored else "probe.py"
     if "growth" in stored and "summary" in stored:
-        import bench
-        lines = [stored["machine"], bench.speed_table(stored["summary"])]
-        if stored["growth"]:
-            lengths = stored["settings"].get("lengths")
-            lines.append(bench.growth_table(stored["growth"], lengths))
-        return "```\n" + "\n\n".join(lines) + "\n```"
-    raise UserError("holds no results known here: reproduce.py --store, logic.py, probe.py and "
-                    "bench.py write them")
+        return "bench.py"
+    if "ablation" in stored:
+        return "analyze.py"
+    raise UserError("holds no results known here: reproduce.py --store, logic.py, probe.py, "
+                    "bench.py and analyze.py write them")
 
 
-# ---- Files
-
-def portable(value):
-    """A JSON value without histories, and with DIR in place of the folder of every path."""
-    if isinstance(value, dict):
-        return {key: portable(item) for key, item in value.items() if key != "history"}
-    if isinstance(value, list):
-        return [portable(item) for item in value]
-    if isinstance(value, str) and value.startswith("/"):
-        return f"DIR/{Path(value).name}"
-    return value
+def parts_of(stored: dict) -> Parts | None:
+    """A table of reproduce.py's with what stands around it; None for what other scripts print."""
+    kind = kind_of(stored)
+    if kind == "table":
+        return table_parts(stored)
+    return probe_parts(stored) if kind == "probe" else None
 
 
-def renewed(document: str, root: Path) -> str:
-    """The document with everything between its markers made anew from root/results/NAME.json.
-
-    Raises UserError naming the marker or file that is wrong.
-    """
-    def replacement(match) -> str:
-        path = root / match[2]
-        with reported("read", path):
-            if not path.is_file():
-                raise UserError(f"{path}: no such file, and a marker names it: reproduce.py "
-                                "--store writes it")
-            content = path.read_bytes()
-        try:
-            return f"{match[1]}\n{text(json.loads(content))}\n{match[4]}"
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from error
-        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-            raise UserError(f"{path}: is damaged or of another version ({error!r}): measure it "
-                            "anew") from error
-
-    if len(MARKED.findall(document)) != len(OPENING.findall(document)):
-        raise UserError("a marker <!-- results/NAME.json --> has no <!-- end -->, both on lines of "
-                        "their own: add it")
-    return MARKED.sub(replacement, document)
-
-
-def write(path: Path) -> int:
-    """Renews the tables of a document in its place; returns their number. Nothing is written where
-    nothing changes."""
-    with reported("read", path):
-        if not path.is_file():
-            raise UserError(f"{path}: no such file: write it, with lines <!-- results/NAME.json "
-                            "--> and <!-- end -->")
-        before = path.read_text()
-    after = renewed(before, path.parent)
-    if after != before:
-        atomic_write(path, after)
-    return len(MARKED.findall(after))
+def text(stored: dict, scripts: dict) -> str:
+    """The contents of a file in results/ as Markdown. scripts: {"logic.py": a function of the
+    contents to what logic.py prints, ...} for the files of logic.py, probe.py and bench.py."""
+    parts = parts_of(stored)
+    if parts:
+        return parts.as_markdown()
+    kind = kind_of(stored)
+    printed = cost_table(stored["ablation"]) if kind == "analyze.py" else scripts[kind](stored)
+    return f"```\n{printed}\n```"

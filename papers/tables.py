@@ -1,43 +1,13 @@
-"""The result tables of the five papers, and six of this project's own: flags and published numbers.
+"""The result tables of the five papers: flags and published numbers. The project's own tables
+(papers/own_tables.py) stand behind them in TABLES.
 
 A row holds the flags of train_mt.py that make its model out of the scale's; a published number is
 the printed text. In flags, {L} is the number of layers, {lower} and {upper} the two halves of them,
 {H2} twice the heads, {d_4} a quarter of the width, and so on: see `plan.fitted`. Rows with flags
 None are quoted in the paper from elsewhere and are not run.
 """
-from typing import NamedTuple
-
-
-class Row(NamedTuple):
-    """A row of a table.
-
-    size: "base" is the scale's size; "big" twice its width, heads and FFN, as big is of base;
-    "wide" the same with base's heads (Li 2021 Table 6).
-    """
-    label: str
-    flags: str | None = ""
-    published: tuple = ()       # by column, as printed; None where nothing is
-    size: str = "base"
-
-
-class Table(NamedTuple):
-    """A table: where it stands, what it was measured on, its published columns, rows and footnotes.
-
-    kind: "mt" (train_mt.py: speed and BLEU), "scores" (exp(D) by kind), "layers" (exp(D) of the
-    positions by layer), "probe", "logic" (those scripts' own tables), "figure" (analyze.py draws).
-    Footnotes are numbered from 1; a published cell refers to them as in "47.43 (+0.11) [1]".
-    """
-    source: str
-    title: str
-    data: str
-    columns: tuple
-    rows: tuple
-    notes: tuple = ()
-    kind: str = "mt"
-    chinese: str = ""           # the paper's flags for Chinese source text alone
-    big: str = "--arch big"     # what "big" is where the scale is exactly --arch base
-    part: str = ""              # of a figure: what analyze.py draws
-
+from papers.own_tables import BASELINE, OWN_TABLES
+from papers.rows import Row, Table
 
 ZH_EN = "WMT17 Zh-En"
 EN_DE = "WMT14 En-De"
@@ -50,7 +20,6 @@ LI19 = "Li 2019"
 LI21 = "Li 2021"
 DUAN = "Duan 2020"
 GU = "Gu 2019"
-OWN = "this project"
 TWO = "[1,2] is what the paper calls Effective Aggregation, and Li 2021 Aggregation"
 SAME = "the same numbers as {}, from which Li 2021 takes the table"
 
@@ -222,65 +191,9 @@ GU_PLACES = (
     Row("ED_5, ED_6, Dec_5, Dec_6", "--agg gu-em --agg-at cross:{top} dec:{top}",
         ("47.99 (+0.31)",)))
 
-ALL = (
-    Row("baseline", ""),
-    Row("subspace disagreement", "--reg subspace"),
-    Row("position disagreement", "--reg position"),
-    Row("output disagreement", "--reg output"),
-    Row("simple routing", "--agg dynamic"),
-    Row("EM routing", "--agg em"),
-    Row("Gu's capsules, dynamic", "--agg gu-dynamic"),
-    Row("Gu's capsules, EM", "--agg gu-em"),
-    Row("Capsule-Transformer", "--capsule enc dec"),
-    Row("EM + output disagreement (Li 2021)", "--agg em --reg output"),
-    Row("EM + capsule attention", "--agg em --capsule enc dec"),
-    Row("output disagreement + capsule attention", "--reg output --capsule enc dec"),
-    Row("Gu's EM + output disagreement", "--agg gu-em --reg output"),
-    Row("EM + output disagreement + capsule attention", "--agg em --reg output --capsule enc dec"),
-    Row("output disagreement, λ = H/8", "--reg output --reg-weight {H_8th}"),
-    Row("output disagreement in the encoder", "--reg output --reg-at enc"),
-    Row("output disagreement in the encoder, λ = H/8",
-        "--reg output --reg-at enc --reg-weight {H_8th}"),
-    Row("EM + output disagreement, λ = H/8", "--agg em --reg output --reg-weight {H_8th}"),
-    Row("squared output disagreement", "--reg squared-output"),
-    Row("EM without activations", "--agg em --no-em-activations"),
-    Row("control: EM, uniform coupling", "--agg em --iterations 1"),
-    Row("control: EM, random coupling", "--agg em --coupling random"),
-    Row("control: simple routing, uniform coupling", "--agg dynamic --iterations 1"),
-    Row("control: simple routing, random coupling", "--agg dynamic --coupling random"),
-    Row("control: Gu's EM, uniform coupling", "--agg gu-em --iterations 1"),
-    Row("control: Gu's EM, random coupling", "--agg gu-em --coupling random"),
-    Row("control: Gu's dynamic, uniform coupling", "--agg gu-dynamic --iterations 1"),
-    Row("control: Gu's dynamic, random coupling", "--agg gu-dynamic --coupling random"),
-    Row("control: one head", "--heads 1"),
-    Row("control: FFN wider by EM's parameters", "--d-ff {ffn}"))
-
-MAIN = (
-    Row("baseline", ""),
-    Row("simple routing", "--agg dynamic"),
-    Row("EM routing", "--agg em"),
-    Row("EM + output disagreement (Li 2021)", "--agg em --reg output"),
-    Row("Gu's capsules, dynamic", "--agg gu-dynamic"),
-    Row("Gu's capsules, EM", "--agg gu-em"),
-    Row("Capsule-Transformer", "--capsule enc dec"))
-
-EM_OPTIONS = (
-    Row("baseline", ""),
-    Row("EM", "--agg em"),
-    Row("EM, full gradient", "--agg em --em-gradient full"),
-    Row("EM, released schedule of λ", "--agg em --em-schedule released"),
-    Row("Gu's EM", "--agg gu-em"),
-    Row("Gu's EM, full gradient", "--agg gu-em --em-gradient full"),
-    Row("Gu's EM, released schedule of λ", "--agg gu-em --em-schedule released"),
-    Row("EM, no activations", "--agg em --no-em-activations"),
-    Row("Gu's EM, no activations", "--agg gu-em --no-em-activations"),
-    Row("Gu's EM, sum of the densities", "--agg gu-em --em-density sum"))
-
 SCORE_NOTE = ("The position score falls with the length of the sentences, and so cannot be "
               "compared between corpora")
 PLOT = "the paper prints a plot without numbers"
-TRIED = "(Li 2019 §5.2.1 tried them and prints none)"
-BASELINE = Row("baseline", "")
 
 DUAN_NETWORKS = (
     Row("1  baseline", "", ("24.28",)),
@@ -308,21 +221,6 @@ GU_CAPSULES = (
     Row("N = 2H", "--agg gu-em --capsules {H2}"),
     Row("N = 4H", "--agg gu-em --capsules {H4}"),
     Row("N = 8H", "--agg gu-em --capsules {H8}"))
-
-CAPSULES = (
-    BASELINE,
-    Row("N = d/64", "--agg em --capsules {d_64}"),
-    Row("N = d/16", "--agg em --capsules {d_16}"),
-    Row("N = d/4", "--agg em --capsules {d_4}"),
-    Row("N = d/2", "--agg em --capsules {d_2}"),
-    Row("N = d", "--agg em --capsules {d}"))
-
-ITERATIONS = (BASELINE, *(Row(f"T = {t}", f"--agg em --iterations {t}") for t in range(1, 6)))
-
-SQUARED = (
-    BASELINE,
-    Row("product", "--reg position --reg-at enc"),
-    Row("squared difference", "--reg squared-position --reg-at enc"))
 
 TABLES = {
     "li2018-1": Table(
@@ -440,19 +338,5 @@ TABLES = {
         GU + " Fig. 3", "BLEU by source length", f"{NIST}, MT03-08, base", (),
         (BASELINE, Row("EM routing", "--agg gu-em")), kind="figure", part="length", chinese=LOWER,
         notes=(PLOT + ": alike up to 60 words, EM ahead beyond",)),
-    "main": Table(
-        OWN, "every way of aggregating the heads, its paper's best places, under one recipe", "",
-        (), MAIN),
-    "em-options": Table(
-        OWN, "EM routing: density, schedule of λ, gradient, activations", "", (), EM_OPTIONS),
-    "all": Table(
-        OWN, "every mechanism of the five papers, and the best ones combined, under one recipe", "",
-        (), ALL),
-    "iterations": Table(OWN, f"routing iterations T, EM routing {TRIED}", "", (), ITERATIONS),
-    "capsules": Table(OWN, f"output capsules N, EM routing {TRIED}", "", (), CAPSULES),
-    "squared": Table(
-        OWN, "attended positions: product (Li 2018 Eq. 2) or squared difference (footnote 2), "
-        "encoder", "", (), SQUARED,
-        notes=("Li 2018 footnote 2: the squared difference underperforms the product, in "
-               "preliminary experiments",)),
+    **OWN_TABLES,
 }

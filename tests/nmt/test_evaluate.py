@@ -11,7 +11,14 @@ from nmt import evaluate
 from nmt.batches import batches
 from nmt.corpus import Pairs
 from nmt.encoded import EncodedPairs
-from nmt.evaluate import disagreement_scores, score_table, validate
+from nmt.evaluate import (
+    bleu_interval,
+    corpus_bleu,
+    disagreement_scores,
+    score_table,
+    t_interval,
+    validate,
+)
 from nmt.tokenizer import BOS, EOS
 from transformer import Transformer, TransformerConfig
 
@@ -153,3 +160,22 @@ def test_bleu_searches_and_scores_as_it_was_told(lowercase, amp, monkeypatch):
     want = corpus_bleu(translations, [pairs.target], lowercase=lowercase, force=True)
     assert score == want.score > 0
     assert f"case:{'lc' if lowercase else 'mixed'}|" in signature
+
+
+def test_t_interval():
+    """Against the quantile of a table: 4.3027 at two degrees of freedom, 97.5 %."""
+    low, high = t_interval([1.0, 2.0, 3.0])
+    half = 4.3027 / math.sqrt(3)  # a standard deviation of 1
+    assert (low, high) == pytest.approx((2 - half, 2 + half), abs=1e-3)
+    assert t_interval([2.0, 2.0]) == (2.0, 2.0)
+    assert t_interval([2.0]) is None and t_interval([]) is None
+
+
+def test_bleu_interval_holds_the_score():
+    """It is wide where sentences differ, and a point where all are right."""
+    references = [f"the {i} house stands near a large tree in the old town" for i in range(20)]
+    lines = [line if i % 2 else line[:20] for i, line in enumerate(references)]
+    score, (low, high) = bleu_interval(lines, references)
+    assert score == pytest.approx(corpus_bleu(lines, references)[0])
+    assert 5 < high - low < 60 and low < score < high
+    assert bleu_interval(references, references)[1] == pytest.approx((100, 100))

@@ -39,6 +39,9 @@ def test_paired_bootstrap_tells_runs_apart():
     assert table[2].split()[:2] == ["runs/same", "100.00"] and float(table[2].split()[-1]) < 0.01
     alike = evaluate.paired_bootstrap([("a", worse), ("b", worse)], references).splitlines()
     assert alike[2].endswith(" identical")
+    others = [line if i % 2 else line.replace("sees", "saw") for i, line in enumerate(references)]
+    alike = evaluate.paired_bootstrap([("a", worse), ("b", others)], references).splitlines()
+    assert alike[2].endswith(" alike")  # as many mistakes, in other sentences
 
 
 # The command

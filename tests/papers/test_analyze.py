@@ -22,7 +22,8 @@ from nmt.corpus import Corpora, Pairs
 from nmt.encoded import encode_pairs
 from nmt.evaluate import disagreement_scores
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, save_tokenizer, train_tokenizer
-from papers import figures, measure
+from papers import ablation, figures, measure
+from papers.run_text import read_text
 from papers.tables import TABLES
 from transformer import PAD, Transformer, TransformerConfig
 
@@ -237,6 +238,86 @@ def test_dispersion():
             sum(math.dist(a, b) for a, b in (heads[:2], heads[::2], heads[1:])) / 3 / 4
         ),
     }
+
+
+def test_few_heads_are_drawn_as_cosines(make, monkeypatch, tmp_path):
+    """Below six points a t-SNE shows nothing; the 8 heads of both layers make one of their own."""
+    drawn = {}
+    for name in ("cosines", "heads"):
+        monkeypatch.setattr(figures, name, lambda *given, name=name: drawn.update({name: given}))
+    vectors = torch.tensor([[[3.0, 0.0], [0.0, 2.0], [1.0, 1.0], [-1.0, 0.0]]]).repeat(2, 1, 1)
+    monkeypatch.setattr(measure, "head_vectors", lambda *given: vectors)
+    monkeypatch.setattr(measure, "project", lambda points: points)
+    settings = Namespace(component="enc", max_tokens=9)
+    found, text, files = analyze.heads([make(PLAIN)], [], settings, tmp_path)
+    assert files == ["cosines.png", "heads.png"] and found["run"]["points"] is None
+    ((name, matrix),) = drawn["cosines"][0].items()
+    half = math.sqrt(0.5)
+    assert name == "run" and matrix[0] == pytest.approx([1, 0, half, -1])
+    assert matrix[2] == pytest.approx([half, half, 1, -half])
+    assert drawn["heads"][1] is None and len(drawn["heads"][2][0]) == 2
+
+
+# ---- Heads left out
+
+
+@pytest.mark.parametrize("flags", [PLAIN, ROUTED], ids=["linear", "routed"])
+def test_michel2019_a_head_left_out_is_0_for_the_aggregation(make, flags):
+    """O^h of the one head in the one place; of a linear aggregation the same as without its columns
+    of W^O."""
+    run, seen = make(flags), {}
+    places = measure.attentions(run.model)
+    for place, attention in places.items():
+        attention.aggregation.register_forward_hook(
+            lambda module, given, out, place=place: seen.update({place: (given[0], out)})
+        )
+    source, target = collate(run.encoded, [0, 2])
+    with torch.no_grad():
+        run.model(source, target[:, :-1])
+        whole = dict(seen)
+        with ablation.without_head(places["enc:1"], 2):
+            run.model(source, target[:, :-1])
+        given, out = seen["enc:1"]
+        before = whole["enc:1"][0]
+        assert given[:, 2].eq(0).all() and before[:, 2].ne(0).any()
+        kept = [0, 1, 3]
+        assert torch.equal(given[:, kept], before[:, kept])
+        assert seen["cross:2"][0][:, 2].ne(0).any()
+        if flags is PLAIN:
+            linear = places["enc:1"].aggregation
+            O = before.transpose(1, 2).flatten(2)  # [B, L, d]
+            O[..., 8:12] = 0  # head 2 of width 4
+            torch.testing.assert_close(linear.output(O), out)
+        run.model(source, target[:, :-1])
+    assert torch.equal(seen["enc:1"][1], whole["enc:1"][1])  # nothing is left behind
+
+
+def test_costs_are_the_bleu_that_is_lost(make, monkeypatch):
+    """A sentence for every head that is worth one: which hooks are there tells which head is
+    masked."""
+    run = make(PLAIN)
+    places = measure.attentions(run.model)
+    worth = {("enc", 2, 1): 6, ("dec", 1, 0): 18}
+
+    def translate_lines(model, tokenizer, source, beam, lenpen):
+        lost = 0
+        for place, attention in places.items():
+            for hook in attention.aggregation._forward_pre_hooks.values():
+                (O,) = hook(attention.aggregation, (torch.ones(1, 4, 1, 1),))
+                component, _, layer = place.partition(":")
+                head = O.flatten().tolist().index(0)
+                lost += worth.get((component, int(layer), head), 0)
+        assert (beam, lenpen) == (3, 0.6) and source == ENGLISH
+        return ["x"] * lost + GERMAN[lost:]
+
+    monkeypatch.setattr(ablation, "translate_lines", translate_lines)
+    found = ablation.costs(run._replace(corpora=run.corpora._replace(test=None)), 3)
+    assert found["bleu"] == pytest.approx(100) and list(found["cost"]) == ["enc", "cross", "dec"]
+    assert found["cost"]["dec"][0][0] == pytest.approx(100)
+    assert 10 < found["cost"]["enc"][1][1] < 90
+    others = [x for layers in found["cost"].values() for heads in layers for x in heads]
+    assert len(others) == 24 and sum(abs(x) > 1e-6 for x in others) == 2
+    assert found["mean"] == pytest.approx(sum(others) / 24)
 
 
 @pytest.mark.parametrize("n", [1, 4, 16])
@@ -468,6 +549,7 @@ def test_gu_fig3_bleu_by_length(make, monkeypatch):
     """Every sentence is in one bin; bins whose translations are the references score 100, wrong
     ones nothing."""
     run, asked, scored = make(PLAIN), [], measure.corpus_bleu
+    interval = measure.bleu_interval
 
     def translate_lines(model, tokenizer, source, **settings):
         asked.append((source, settings["beam"], settings["lenpen"]))
@@ -479,8 +561,13 @@ def test_gu_fig3_bleu_by_length(make, monkeypatch):
         asked.append(lowercase)
         return scored(hypotheses, references, lowercase)
 
+    def bleu_interval(hypotheses, references, lowercase):
+        asked.append(lowercase)
+        return interval(hypotheses, references, lowercase)
+
     monkeypatch.setattr(measure, "translate_lines", translate_lines)
     monkeypatch.setattr(measure, "corpus_bleu", corpus_bleu)
+    monkeypatch.setattr(measure, "bleu_interval", bleu_interval)
     other = run._replace(
         settings={"beam": 3, "lenpen": 0.25, "lowercase": True},
         corpora=run.corpora._replace(valid=Pairs(ENGLISH[::-1], GERMAN[::-1])),
@@ -504,6 +591,7 @@ def test_gu_fig3_bleu_by_length(make, monkeypatch):
         (8, None, 6),
     ]
     assert [x["bleu"] for x in found["bins"]] == pytest.approx([100, 100, 0], abs=1)
+    assert [x["interval"] for x in found["bins"][:2]] == [pytest.approx((100, 100))] * 2
     assert 0 < found["bleu"] < 100 and sum(
         x["count"] for x in measure.bleu_by_length(run)["bins"]
     ) == len(ENGLISH)
@@ -608,10 +696,8 @@ def test_couplings_have_heads_at_the_left_and_sorted_capsules_below(shown):
     assert (numbered.get_title(), tokens.get_title()) == ("enc:1", "enc:1 vertical")
     assert texts(tokens.get_xticklabels()) == ["a", "b", "c", "d", "e"]
     for ax in (numbered, tokens):
-        norm = ax.images[0].norm
-        assert (norm.vmin, norm.vcenter, norm.vmax) == (0, 1 / 3, 1) and ax.images[
-            0
-        ].get_cmap().name == "RdBu_r"
+        (image,) = ax.images
+        assert image.get_clim() == (0, 1) and image.get_cmap().name == "viridis"  # sequential
         assert texts(ax.get_yticklabels()) == ["head 1", "head 2", "head 3"]
 
 
@@ -626,11 +712,12 @@ def test_routing_has_entropy_agreement_and_activations_in_panels_of_their_own(sh
     }
     figures.routing({"run": places}, None)
     entropy, agreement, activations = shown[0].axes
-    for ax, key, title in (
-        (entropy, "entropy", "entropy of the coupling / log N"),
-        (agreement, "agreement", "agreement of votes and capsules"),
+    for ax, key, label in (
+        (entropy, "entropy", "entropy of the couplings, share of log N"),
+        (agreement, "agreement", "cosine of votes and capsules"),
     ):
-        assert ax.get_title() == title and ax.get_xlabel() == "iteration"
+        assert ax.get_ylabel() == label and ax.get_xlabel() == "iterations"
+        assert ax.get_ylim() == activations.get_ylim() == (-0.23, 1.03)
         assert {
             line.get_label(): (
                 line.get_xdata().tolist()
@@ -650,22 +737,66 @@ def test_routing_has_entropy_agreement_and_activations_in_panels_of_their_own(sh
 
 def test_lengths_have_every_run_at_its_bins(shown):
     def bins(*found):
-        return {"bins": [dict(zip(("low", "high", "count", "bleu"), x)) for x in found]}
+        names = ("low", "high", "count", "bleu", "interval")
+        return {"bins": [dict(zip(names, x)) for x in found]}
 
     figures.lengths(
         {
-            "one": bins((1, 5, 7, 30.0), (6, 10, 4, 20.0), (11, None, 2, 10.0)),
-            "other": bins((1, 5, 7, 31.0), (11, None, 2, 25.0)),
+            "one": bins(
+                (1, 5, 7, 30.0, (29, 32)), (6, 10, 4, 20.0, (18, 21)), (11, None, 2, 27.0, (26, 28))
+            ),
+            "other": bins((1, 5, 7, 31.0, (30, 32)), (11, None, 2, 25.0, (24, 27))),
         },
         None,
     )
     (ax,) = shown[0].axes
-    one, other = (line.get_ydata() for line in ax.lines)
-    np.testing.assert_equal(one, [30.0, 20.0, 10.0])
-    np.testing.assert_equal(other, [31.0, math.nan, 25.0])
+    one, other = ax.containers
+    for container, places, values in ((one, [0, 1, 2], [30, 20, 27]), (other, [0, 2], [31, 25])):
+        line, _, (bars,) = container
+        assert [round(x) for x in line.get_xdata()] == places
+        assert list(line.get_ydata()) == values
+    ends = [bar[:, 1].tolist() for bar in bars.get_segments()]
+    assert ends == [[30, 32], [24, 27]]
     assert texts(ax.get_xticklabels()) == ["1-5\n(7)", "6-10\n(4)", "11+\n(2)"]
-    assert [line.get_label() for line in ax.lines] == ["one", "other"]
+    assert [container.get_label() for container in ax.containers] == ["one", "other"]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("source length (number of sentences)", "BLEU")
+    assert ax.get_ylim()[0] == 10 and ax.get_title()  # the tens below 18
+
+
+def test_results_have_their_seeds_intervals_and_curves(shown):
+    rows = {
+        "baseline": [{"bleu": 20.0, "curve": {"5": 1.0, "10": 2.0}}],
+        "EM": [
+            {"bleu": 21.0, "curve": {"5": 3.0, "10": 6.0}},
+            {"bleu": 23.0, "curve": {"5": 5.0, "10": 8.0}},
+        ],
+    }
+    figures.results(rows, "title", None)
+    left, right = shown[0].axes
+    dots = [line for line in left.lines if line.get_marker() == "o"]
+    assert [list(line.get_xdata()) for line in dots] == [[20.0], [21.0, 23.0]]
+    (bar,) = [line for line in left.lines if line.get_marker() == "None" and line.get_ydata()[0]]
+    half = 12.7062  # t of one degree of freedom times the standard error, 1
+    assert list(bar.get_xdata()) == pytest.approx([22 - half, 22 + half], abs=1e-3)
+    assert texts(left.get_yticklabels()) == ["baseline", "EM"]
+    assert [list(line.get_xdata()) for line in right.lines] == [[5, 10]] * 2
+    assert [list(line.get_ydata()) for line in right.lines] == [[1.0, 2.0], [4.0, 7.0]]
+    figures.results({"EM": [{"bleu": 21.0}, {"bleu": 22.0}]}, "title", None)  # without curves
+    assert len(shown[1].axes) == 1
+
+
+def test_heads_left_out_are_dots_over_their_layers(shown):
+    runs = {
+        "one, seed 1": {"label": "one", "cost": {"enc": [[1.0, 2.0]], "dec": [[0.0, -1.0]]}},
+        "one, seed 2": {"label": "one", "cost": {"enc": [[3.0, 6.0]], "dec": [[0.5, 0.5]]}},
+    }
+    figures.ablation(runs, None)
+    encoder, decoder = shown[0].axes
+    for ax, costs in ((encoder, [1.0, 2.0, 3.0, 6.0]), (decoder, [0.0, -1.0, 0.5, 0.5])):
+        dots, mean = (line for line in ax.lines if line.get_marker() in (".", "_"))
+        assert list(dots.get_ydata()) == costs
+        assert list(mean.get_ydata()) == [sum(costs) / 4]
+    assert (encoder.get_title(), decoder.get_title()) == ("encoder", "decoder")
 
 
 def test_heads_are_points_with_their_numbers(shown):
@@ -711,13 +842,14 @@ def columns(text: str, row: str) -> list[str]:
 def test_tables_on_the_screen_have_every_number_in_its_place(monkeypatch, tmp_path):
     """Parts of analyze.py with measurements that are made up, every number another."""
     handed = {}
-    for name in ("heads", "attention", "routing", "couplings", "lengths"):
+    for name in ("heads", "attention", "routing", "couplings", "lengths", "ablation", "cosines"):
         monkeypatch.setattr(figures, name, lambda *given, name=name: handed.update({name: given}))
     model = Namespace(config=Namespace(layers=2, heads=2))
     text = Corpora("text", "en", "de", None, Pairs(ENGLISH, GERMAN), None, None)
     runs = [measure.Run(name, model, None, {}, text, None) for name in ("one", "other")]
     args = Namespace(max_tokens=9, component="cross", layer=2, bins=[4, 9], beam=None)
     vectors = torch.arange(8.0).view(2, 2, 2)  # [layers, H, d_k]
+    monkeypatch.setattr(analyze, "FEW_POINTS", 4)  # two runs of two heads
     entropies = {"one": [0.125, 0.25, 0.5], "other": [1.5, 2.5]}
     scores = {
         "mean": {"enc": {"subspace": 0.1, "position": 0.2, "output": 0.3}},
@@ -767,6 +899,18 @@ def test_tables_on_the_screen_have_every_number_in_its_place(monkeypatch, tmp_pa
     )
     monkeypatch.setattr(measure, "project", lambda points: 10 * points)
     shown = [(runs[0], 5), (runs[1], 6)]
+    left_out = {
+        "one": {"enc": [[1.0, 2.0], [0.0, 0.5]], "dec": [[3.0, 4.0], [7.0, -0.5]]},
+        "other": {"enc": [[0.25, 0.25], [0.75, 0.75]], "dec": [[5.0, 5.0], [0.0, 2.0]]},
+    }
+    monkeypatch.setattr(
+        analyze,
+        "costs",
+        lambda run, beam: (
+            asked.append(("costs", run.name, beam))
+            or {"cost": left_out[run.name], "bleu": 20.5, "beam": 3, "signature": "nrefs:1"}
+        ),
+    )
     found = {
         part: function(runs, shown, args, tmp_path) for part, function in analyze.MEASURES.items()
     }
@@ -828,6 +972,13 @@ def test_tables_on_the_screen_have_every_number_in_its_place(monkeypatch, tmp_pa
     assert columns(out, "all") == ["20.25", "(12)"] * 2 and "validation, 3" in out
     assert ("bleu_by_length", "one", [4, 9], None) in asked
 
+    out = found["ablation"][1]
+    assert columns(out, "one, BLEU 20.50") == ["enc", "1.50", "0.25", "0.88", "0.00", "2.00"]
+    lines = [line.split() for line in out.splitlines()]
+    assert ["dec", "5.00", "1.00", "3.00", "0.00", "5.00"] in lines  # of the other run
+    assert ["all", "2.12", "-0.50", "7.00"] in lines and "beam 3, nrefs:1" in out
+    assert ("costs", "other", None) in asked
+
 
 def test_command_writes_tables_and_figures(folders, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(figures, "DPI", 75)
@@ -858,7 +1009,7 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys, monkeypatc
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"analysis.json", *names}
     assert all(drawn(tmp_path / "new" / name) for name in names)
     found = json.loads((tmp_path / "new" / "analysis.json").read_text(encoding="utf-8"))
-    assert found.keys() == {"runs", *analyze.PARTS}
+    assert found.keys() == {"runs", *analyze.QUICK}
     assert f"{found['disagreement']['runs']['plain']['mean']['cross']['output']:.3f}" in out
     assert "published: output (enc)" in out and "routed enc:1 vertical" in out
     assert np.array(found["heads"]["plain"]["points"]).shape == (4, 2)
@@ -912,14 +1063,14 @@ def test_a_run_whose_text_is_gone(folders, tmp_path, capsys):
     assert analyze.main([*argv, "--valid", str(folders / "text")]) == 0
     assert json.loads((run / "analysis.json").read_text())["disagreement"]
     flags = Namespace(valid=str(folders / "text"), test=None, src=None, tgt=None)
-    assert analyze.read_text(str(run), {**config, **gone}, flags).test is None
+    assert read_text(str(run), {**config, **gone}, flags).test is None
 
 
 def test_text_of_known_corpora(folders, monkeypatch):
     for size in ("TOY_TRAIN", "TOY_VALID", "TOY_TEST"):
         monkeypatch.setattr(corpus, size, 20)
     flags, prefix = Namespace(valid=None, test=None, src=None, tgt=None), str(folders / "text")
-    toy = analyze.read_text(
+    toy = read_text(
         "run", {"data": "toy", "src": "de"}, flags
     )  # embedded: there on every machine
     assert (toy.src, toy.tgt) == ("de", "en") and len(toy.test.source) == 20 and toy.train is None
@@ -929,7 +1080,7 @@ def test_text_of_known_corpora(folders, monkeypatch):
         ({"src": "de"}, ("de", "en")),
         ({"tgt": "en"}, ("de", "en")),
     ):
-        found = analyze.read_text("run", {"data": "multi30k", **settings}, flags)
+        found = read_text("run", {"data": "multi30k", **settings}, flags)
         assert (
             (found.src, found.tgt) == order
             and found.test is None

@@ -22,8 +22,9 @@ import nmt.flags
 import reproduce
 import train_mt
 from nmt.flags import UserError, flag, parse
-from papers import jobs, plan, render
-from papers.tables import TABLES, Row
+from papers import documents, jobs, plan, render
+from papers.rows import Row
+from papers.tables import TABLES
 from transformer import Transformer, TransformerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,8 +136,8 @@ def count(config):
 def test_every_row_parses_to_a_valid_model(scale):
     built = set()
     for name in TRAINED:
-        # a row of "all" sets heads, another the FFN's width: nobody else may
-        words = scale[:4] + scale[8:] if scale == MINUTE and name == "all" else scale
+        # a row of "all" and of "claims" sets heads, another the FFN's width: nobody else may
+        words = scale[:4] + scale[8:] if scale == MINUTE and name in ("all", "claims") else scale
         for row, found in plan.plan(TABLES[name], given(*words), (1, 2)):
             assert len(found) == (0 if row.flags is None else 2)
             for job in found[1:]:
@@ -515,6 +516,7 @@ def test_recipes_of_the_big_model():
 
 def test_the_same_configuration_is_one_run_across_tables():
     names = {name: [jobs[0].name for jobs in runs(name)] for name in TRAINED}
+    every = dict(zip((row.label for row in TABLES["all"].rows), names["all"]))
     assert names["li2018-1"] == names["li2021-1"] and names["li2019-3"] == names["li2021-4"]
     assert (
         len(
@@ -527,11 +529,16 @@ def test_the_same_configuration_is_one_run_across_tables():
         == 1
     )  # one baseline
     assert (
-        names["li2019-3"][4] == names["all"][5] == names["iterations"][3] == names["capsules"][5]
+        names["li2019-3"][4]
+        == every["EM routing"]
+        == names["iterations"][3]
+        == names["capsules"][5]
     )  # EM, N = d, T = 3
-    assert names["li2018-2"][4] == names["all"][3] and names["li2018-2"][1] == names["li2018-1"][3]
+    assert names["li2018-2"][4] == every["output disagreement"]
+    assert names["li2018-2"][1] == names["li2018-1"][3]
     assert names["duan-2"][1] == names["duan-3"][3] == names["duan-4"][3]
-    assert names["gu-3"][10] == names["all"][7] == names["gu-fig2"][3]
+    assert names["gu-3"][10] == every["Gu's capsules, EM"] == names["gu-fig2"][3]
+    assert names["claims"] == names["all"][: len(names["claims"])]
     assert len(set(names["li2018-1"])) == 7 and len(set(names["all"])) == len(names["all"])
 
 
@@ -547,6 +554,7 @@ def test_names_follow_what_matters():
     )
     assert (
         name() != name("--steps", "1700")
+        and name() != name("--average", "5")
         and name() != name("--lr", "0.5")
         and name() != name("--d-ff", "64")
     )
@@ -582,6 +590,27 @@ def test_names_follow_what_matters():
 def test_one_spelling(flags, wanted):
     config = plan.completed(flags.split()).model_config(vocab_size=1)
     assert " ".join(plan.mechanism_flags(config)) == wanted
+
+
+@pytest.mark.parametrize(
+    "flags, wanted",
+    [
+        ("", "baseline"),
+        ("--agg em", "EM enc:1-2"),
+        ("--agg em --reg output", "EM enc:1-2 + output disagreement"),
+        ("--reg output --reg-at enc --reg-weight 0.5", "output disagreement enc (reg-weight 0.5)"),
+        ("--agg em --iterations 1 --no-em-activations",
+         "EM enc:1-2 (iterations 1, no-em-activations)"),
+        ("--capsule enc:1 dec", "capsule attention enc:1 dec"),
+    ],
+)
+def test_models_in_words(flags, wanted):
+    """In progress, legends and tables of several seeds; a folder that somebody named keeps its
+    name."""
+    job_config = plan.completed(flags.split()).model_config(vocab_size=1)
+    assert plan.in_words(job_config) == wanted
+    assert plan.run_label("toy-tiny-em-21344303-seed7", job_config) == f"{wanted}, seed 7"
+    assert plan.run_label("my-run-seed7", job_config) == "my-run-seed7"
 
 
 # ---- A mechanism that is added later
@@ -677,6 +706,14 @@ def test_an_option_that_no_row_has_a_use_for_is_refused(capsys):
     assert reproduce.main(["li2018-1", "duan-2", "--iterations", "2", "--dry-run"]) == 0
 
 
+def test_help_leaves_out_what_the_rows_set(capsys):
+    with pytest.raises(SystemExit):
+        reproduce.main(["--help"])
+    listed = set(re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, flags=re.MULTILINE))
+    assert {"--seeds", "--steps", "--iterations", "--reg-weight"} <= listed
+    assert not {"--agg", "--reg", "--seed", "--name"} & listed
+
+
 # ---- The list
 
 
@@ -692,7 +729,10 @@ def test_dry_run_names_the_rows(tmp_path, capsys):
     (tmp_path / job.name / "metrics.jsonl").open("a").write('{"step": 10, "lo')  # it was killed
     assert reproduce.main(["duan-3", "--dry-run", "--runs", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == f"2 vertical, seed 1: missing, begun: step 9 ({job.name})"
+    assert lines[1] == (
+        "capsule attention enc (capsule-parts vertical), seed 1: missing, begun: step 9 "
+        f"({job.name})"
+    )
     assert lines[-1] == "4 of 4 runs are missing" and len(lines) == 5
 
 
@@ -745,6 +785,17 @@ def test_every_row_and_seed_is_trained_once_and_shared(bench, capsys):
     assert out.splitlines()[-1].startswith("4 of 8 runs are missing")
 
 
+def test_what_is_finished_is_shown_without_training(bench, capsys):
+    assert bench.main("duan-3", "--finished") == 0
+    assert started(bench) == {} and "duan-3: nothing is finished" in capsys.readouterr().out
+    assert bench.main("duan-2", "--jobs", "4") == 0
+    runs_before = started(bench)
+    assert bench.main("duan-3", "--finished") == 0
+    out = capsys.readouterr().out
+    assert started(bench) == runs_before and re.search(r"4  both +\d", out)
+    assert re.search(r"2  vertical +– +–", out)
+
+
 def test_a_failed_row_is_told_and_the_others_go_on(bench, capsys):
     broken = runs(
         "duan-3",
@@ -766,7 +817,8 @@ def test_a_failed_row_is_told_and_the_others_go_on(bench, capsys):
     assert bench.main("duan-3", "--jobs", "2") == 2
     out = capsys.readouterr()
     assert (
-        "2 vertical, seed 1: failed (exit status 2): train_mt.py: error: the disk is full (all of "
+        "capsule attention enc (capsule-parts vertical), seed 1: failed (exit status 2): "
+        "train_mt.py: error: the disk is full (all of "
         f"it: {bench.runs / broken}.log)"
     ) in out.out
     assert (
@@ -888,6 +940,9 @@ def test_what_is_stored_of_a_run_is_its_own(measured_runs, monkeypatch):
             or int(other[0]) / 1000
         ),
     )
+    monkeypatch.setattr(
+        reproduce, "corpus_bleu", lambda lines, references, lowercase: (int(lines[0]) + 0.5, "s")
+    )
     stored = reproduce.measure("li2018-3", rows, args, pairs, torch.device("cpu"))
     # runs 1, 2: base with seeds 3, 5; 3, 4: + Disagreement; 5, 6: big; 7, 8: big + Disagreement
     assert compared == [(base, other, ["r", "s"], True) for base, other in ((1, 3), (5, 7), (6, 8))]
@@ -906,6 +961,8 @@ def test_what_is_stored_of_a_run_is_its_own(measured_runs, monkeypatch):
                 "tokens_per_second": 100 * number,
                 "sentences_per_second": 7 * number,
                 "p": number / 1000 if number in (3, 7, 8) else None,
+                "lowercased": number + 0.5,
+                "curve": {"1": 5.0, "2": 8.0, "3": 8.0, "4": 6.0},
                 "scores": {
                     kind: pytest.approx(number / 100 + i / 10 + 1 / 7)
                     for i, kind in enumerate(("subspace", "position", "output"))
@@ -962,10 +1019,11 @@ def cells_of(markdown: str) -> list[list[str]]:
     ]
 
 
-def made_up(seed, bleu, parameters, tokens, sentences, p=None):
+def made_up(seed, bleu, parameters, tokens, sentences, p=None, lowercased=None):
     return {
         "seed": seed,
         "bleu": bleu,
+        "lowercased": lowercased,
         "parameters": parameters,
         "tokens_per_second": tokens,
         "sentences_per_second": sentences,
@@ -978,7 +1036,7 @@ def test_a_table_has_every_number_in_its_column():
     ratios and differences to the baseline of the row's size; the published ones beside them."""
     runs = {
         "base": [
-            made_up(1, 20.0, 1000, 500.0, 10.0),
+            made_up(1, 20.0, 1000, 500.0, 10.0, lowercased=22.5),
             made_up(2, 30.0, 1000, 600.0, 12.0),
             made_up(3, 25.0, 1000, 400.0, 14),
         ],
@@ -998,24 +1056,26 @@ def test_a_table_has_every_number_in_its_column():
     }
     header, *rows = render.body(stored, TABLES["li2018-3"], TABLES["li2018-3"].rows)
     assert header == [
-        "", "flags", "parameters", "tokens/s", "sentences/s", "BLEU", "Δ", "p",
+        "", "flags", "BLEU", "lower-cased", "Δ", "p", "parameters", "tokens/s", "sentences/s",
         "paper: Zh-En steps/s", "paper: Zh-En BLEU", "paper: En-De steps/s", "paper: En-De BLEU",
     ]
-    assert rows[0] == ["Wu et al. 2016, GNMT", "quoted", *[""] * 6, "–", "–", "–", "26.30"]
+    half = 12.7062 * math.sqrt(0.5) / math.sqrt(2)  # t of one degree of freedom; +2.0 and +1.0
+    assert rows[0] == ["Wu et al. 2016, GNMT", "quoted", *[""] * 7, "–", "–", "–", "26.30"]
     assert rows[5:] == [
         [
-            "base", "", "1,000", "500", "12.0", "25.00 ± 5.00", "", "", "1.21", "24.13", "1.28",
-            "27.64",
+            "base", "", "25.00 ± 5.00", "22.50", "", "", "1,000", "500", "12.0", "1.21", "24.13",
+            "1.28", "27.64",
         ],
         [
-            "base + Disagreement", "`--reg output`", "1,250 (+250)", "400 (0.80)", "15.0 (1.25)",
-            "46.00 ± 38.22", "+1.50", "0.030, 0.010", "1.06 (0.88)", "24.85↑ (+0.72)",
-            "1.10 (0.86)", "28.51↑ (+0.87)",
+            "base + Disagreement", "`--reg output`", "46.00 ± 38.22", "",
+            f"+1.50 [{1.5 - half:+.2f}, {1.5 + half:+.2f}]", "0.030, 0.010", "1,250 (+250)",
+            "400 (0.80)", "15.0 (1.25)", "1.06 (0.88)", "24.85↑ (+0.72)", "1.10 (0.86)",
+            "28.51↑ (+0.87)",
         ],
-        ["big", "", "9,000", "50", "5.0", "40.00", "", "", "0.58", "24.56", "0.61", "28.58"],
+        ["big", "", "40.00", "", "", "", "9,000", "50", "5.0", "0.58", "24.56", "0.61", "28.58"],
         [
-            "big + Disagreement", "`--reg output`", "8,999 (-1)", "60 (1.20)", "4.0 (0.80)",
-            "38.50", "-1.50", "0.500", "0.47 (0.81)", "25.08↑ (+0.52)", "0.51 (0.84)",
+            "big + Disagreement", "`--reg output`", "38.50", "", "-1.50", "0.500", "8,999 (-1)",
+            "60 (1.20)", "4.0 (0.80)", "0.47 (0.81)", "25.08↑ (+0.52)", "0.51 (0.84)",
             "29.28↑ (+0.70)",
         ],
     ]
@@ -1076,8 +1136,8 @@ def test_probing_averages_beside_the_published_ones():
                 },
             }
         )
-    text = render.probe_text({"published": "li2021-7", "table": lines, "settings": {"data": "toy"}})
-    assert cells_of(text) == [
+    stored = {"published": "li2021-7", "table": lines, "settings": {"data": "toy"}, "runs": []}
+    assert cells_of(render.text(stored, {})) == [
         ["", "", "combined", "paper", "majority", "baseline", "paper"],
         ["surface", "WC", "10.00", "98.87", "11.00", "12.00", "98.03"],
         ["surface", "Ave.", "20.00", "97.71", "21.00", "22.00", "96.69"],
@@ -1111,21 +1171,17 @@ def test_probing_beside_the_published_numbers(bench, capsys):
     )
     out = capsys.readouterr().out
     assert re.search(
-        r"\| +50.00 \| +97.92 \| +50.00 ± 1.00 \| +98.85 \| +50.00 \| +98.75 \| +10.00 \|", out
+        r"WC +50.00 +97.92 +50.00 ± 1.00 +98.85 +50.00 +98.75 +10.00$", out, flags=re.MULTILINE
     )
     stored = json.loads((bench.root / "results" / "li2019-1.json").read_text())
-    assert "/a/b" not in json.dumps(stored) and "Li 2019 Table 1" in render.text(stored)
+    assert "/a/b" not in json.dumps(stored) and "Li 2019 Table 1" in render.text(stored, {})
 
 
 def test_scores_and_layers(bench, capsys):
     assert bench.main("li2018-4", "li2018-5", "--jobs", "4") == 0
     out = capsys.readouterr().out
-    assert re.search(
-        r"\| output +\|.*\| +0.900 \| +0.100 \| +0.800 \| +0.989 \| +0.006 \| +0.997 \|", out
-    )
-    assert re.search(
-        r"\| n/a +\| +\| +0.368 \| +0.135 \| +0.040 \|", out
-    )  # the best step's: exp(-1), exp(-2)
+    assert re.search(r"output +0.900 +0.100 +0.800 +0.989", out)
+    assert re.search(r"n/a +0.368 +0.135 +0.040", out)  # the best step's: exp(-1), exp(-2)
 
 
 def test_significance():
@@ -1207,9 +1263,10 @@ def test_store_and_write_results(bench, capsys):
         assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_results_of_this_project_are_what_the_stored_json_gives():
-    document = (ROOT / "RESULTS.md").read_text()
-    assert render.renewed(document, ROOT) == document
+@pytest.mark.parametrize("name", ["RESULTS.md", "docs/experiments.md"])
+def test_results_of_this_project_are_what_the_stored_json_gives(name):
+    document = (ROOT / name).read_text()
+    assert documents.renewed(document, ROOT, reproduce.SCRIPTS) == document
 
 
 def test_logic_and_bench_files_are_rendered(tmp_path):
@@ -1221,7 +1278,7 @@ def test_logic_and_bench_files_are_rendered(tmp_path):
         "majority": {k: 0.25 for k in ("1", "12", "<=6", ">=7")},
         "models": {"baseline": {k: cell for k in ("1", "12", "<=6", ">=7")}},
     }
-    assert render.text(summary) == f"```\n{logic.table(summary)}\n```"
+    assert render.text(summary, reproduce.SCRIPTS) == f"```\n{logic.table(summary)}\n```"
     row = {
         "label": "linear",
         "parameters": 5,
@@ -1233,7 +1290,8 @@ def test_logic_and_bench_files_are_rendered(tmp_path):
         },
     }
     assert "linear" in render.text(
-        {"machine": "a machine", "settings": {}, "summary": {"linear": row}, "growth": {}}
+        {"machine": "a machine", "settings": {}, "summary": {"linear": row}, "growth": {}},
+        reproduce.SCRIPTS,
     )
 
 
