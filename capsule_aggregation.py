@@ -83,6 +83,7 @@ class CapsuleAggregation(nn.Module):
         return torch.einsum("...hlpq,hnop->...lhnoq", poses, self.weight).flatten(-2)
 
     def forward(self, outputs: Tensor) -> Tensor:
+        """O [B, L, d] of the heads' outputs u [B, H, L, d_k]."""
         votes = self.cast_votes(outputs)                                     # [B, L, H, N, D]
         # v = f(u^, c), c = Update(u^, v)                                      Gu Eq. 4
         start = random_coupling(votes) if self.random else None

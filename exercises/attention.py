@@ -1,0 +1,180 @@
+"""Scaled dot-product attention with several heads, and the cache that decoding step by step keeps.
+
+Li et al. 2019, section 2, Eq. 1-2 (Li 2021 Eq. 1-2, Gu 2019 Eq. 1-2, Duan 2020 Eq. 1-5); Vaswani
+et al. 2017. How the heads become one vector (Eq. 3-4) is a module handed in: see aggregation.py. So
+is the routing of the attention logits: see capsule_transformer.py.
+"""
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+from aggregation import LinearAggregation
+
+
+class Heads(NamedTuple):
+    """What the heads of one attention computed."""
+    values: Tensor              # V^h [B, H, L_k, d_k]
+    weights: Tensor | None      # A^h [B, H, L_q, L_k], before dropout; None after the fused kernel
+    outputs: Tensor             # O^h [B, H, L_q, d_k], as passed on to the aggregation
+
+
+class Cache:
+    """What decoding step by step keeps of the steps before: keys, values and, for capsule
+    attention, logits.
+
+    `Cache()` is empty. One cache serves a whole model: every attention keeps its tensors under its
+    own name, and fills them in place of the caller.
+    """
+
+    def __init__(self):
+        self.length = 0         # target positions decoded so far
+        self.growing = {}       # attention -> (K, V) of self-attention, longer with every step
+        self.logits = {}        # attention -> its logits so far
+        self.fixed = {}         # attention -> (K, V) of the source sentence
+
+    def extend(self, attention: nn.Module, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds the newest keys and values of a self-attention; returns all of them."""
+        if attention in self.growing:
+            past_K, past_V = self.growing[attention]
+            K = torch.cat([past_K, K], dim=2)                                # [B, H, L, d_k]
+            V = torch.cat([past_V, V], dim=2)
+        self.growing[attention] = (K, V)
+        return K, V
+
+    def extend_logits(self, attention: nn.Module, new: Tensor) -> Tensor:
+        """Adds the newest rows [B, H, new, L] to the logits of a self-attention; returns all of
+        them, [B, H, L, L]. What is new in the columns of the earlier rows, they do not see: 0."""
+        if attention in self.logits:
+            past = F.pad(self.logits[attention], (0, new.shape[2]))          # [B, H, past, L]
+            new = torch.cat([past, new], dim=2)                              # [B, H, L, L]
+        self.logits[attention] = new
+        return new
+
+    def reorder(self, index: Tensor, same_sources: bool = False) -> None:
+        """Keeps the rows `index` [B'] of the batch: the beams that live on, repeated or dropped.
+
+        same_sources=True promises that row i still belongs to the source sentence it had: then the
+        keys and values of the source, alike for all beams of a sentence, stay where they are.
+        """
+        for attention, E in self.logits.items():
+            self.logits[attention] = E.index_select(0, index)
+        for pairs in (self.growing,) if same_sources else (self.growing, self.fixed):
+            for attention, tensors in pairs.items():
+                pairs[attention] = tuple(x.index_select(0, index) for x in tensors)
+
+
+def causal_mask(queries: int, keys: int, device=None) -> Tensor:
+    """[queries, keys], True where the query, one of the last `queries` of `keys` positions, may
+    look."""
+    # Vaswani 2017 §3.2.3: causal mask, 1 of 3
+    raise NotImplementedError("Vaswani 2017 §3.2.3: causal mask")
+
+
+def both(mask: Tensor | None, other: Tensor) -> Tensor:
+    """Where both masks are True; None is True everywhere."""
+    return other if mask is None else mask & other
+
+
+class MultiHeadAttention(nn.Module):
+    """`A^h = softmax(Q^h K^hT / sqrt(d_k))`, `O^h = A^h V^h` for every head h, then the aggregation
+    of the heads.
+
+    Li 2019 Eq. 1-2. aggregation: a module [B, H, L_q, d_k] -> [B, L_q, d] (default:
+    LinearAggregation, Eq. 3-4); capsule: a module on the logits [B, H, L_q, L_k] of self-attention,
+    or None. Raises ValueError if the heads do not divide d_model.
+    """
+
+    def __init__(self, d_model: int, heads: int, dropout: float = 0.0,
+                 aggregation: nn.Module | None = None, capsule: nn.Module | None = None):
+        super().__init__()
+        if d_model % heads:
+            raise ValueError(f"heads={heads} does not divide d_model={d_model}")
+        self.heads = heads
+        self.d_k = d_model // heads
+        self.dropout = nn.Dropout(dropout)
+        self.in_proj = nn.Linear(d_model, 3 * d_model)       # W^Q, W^K, W^V of all heads
+        self.aggregation = LinearAggregation(d_model) if aggregation is None else aggregation
+        self.capsule = capsule
+        for weight in self.in_proj.weight.chunk(3):
+            nn.init.xavier_uniform_(weight)
+        nn.init.zeros_(self.in_proj.bias)
+
+    def forward(self, query: Tensor, memory: Tensor, mask: Tensor | None = None,
+                cache: Cache | None = None, need_weights: bool = False,
+                causal: bool = False) -> tuple[Tensor, Heads]:
+        """query [B, L_q, d], memory [B, L_k, d] -> ([B, L_q, d], Heads).
+
+        Self-attention is `query is memory`, the same tensor. mask: broadcastable to
+        [B, 1, L_q, L_k], True where a query may look; causal adds that it may not look ahead.
+        need_weights asks for A^h and so for the explicit path; without it the fused kernel runs,
+        unless a capsule needs the logits. cache: filled in place; in self-attention query holds
+        only the new positions, in cross-attention memory is read at the first step only.
+        """
+        if query is memory:
+            Q, K, V = self.project_self(query)                               # [B, H, L, d_k] each
+            if cache is not None:
+                K, V = cache.extend(self, K, V)
+        else:
+            Q, K, V = self.project_cross(query, memory, cache)
+        if need_weights or self.capsule is not None:
+            weights, O = self.attend_explicitly(Q, K, V, mask, causal, cache)
+        else:
+            weights = None
+            O = self.attend_fused(Q, K, V, mask, causal)                     # [B, H, L_q, d_k]
+        return self.aggregation(O), Heads(V, weights, O)
+
+    def split(self, x: Tensor) -> tuple[Tensor, ...]:
+        """[B, L, n d] -> n tensors [B, H, L, d_k]."""
+        # Li 2019 Eq. 1: heads, 1 of 3
+        raise NotImplementedError("Li 2019 Eq. 1: heads")
+
+    def project_self(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Q_h, K_h, V_h = X W_h^Q, X W_h^K, X W_h^V (Li 2019 Eq. 1), each [B, H, L, d_k]."""
+        return self.split(self.in_proj(x))
+
+    def project_cross(self, query: Tensor, memory: Tensor, cache: Cache | None):
+        """Q_h, K_h, V_h = Q W_h^Q, K W_h^K, V W_h^V (Li 2019 Eq. 1), each [B, H, L, d_k]; keys and
+        values from the cache, where they are there."""
+        d = query.shape[-1]
+        W, b = self.in_proj.weight, self.in_proj.bias
+        (Q,) = self.split(F.linear(query, W[:d], b[:d]))
+        if cache is not None and self in cache.fixed:
+            return Q, *cache.fixed[self]
+        K, V = self.split(F.linear(memory, W[d:], b[d:]))
+        if cache is not None:
+            cache.fixed[self] = (K, V)
+        return Q, K, V
+
+    def attend_fused(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None,
+                     causal: bool) -> Tensor:
+        """O_h = softmax(Q_h K_h^T / sqrt(d_k)) V_h (Li 2019 Eq. 2) by the fused kernel."""
+        queries, keys = Q.shape[2], K.shape[2]
+        kernel_is_causal = causal and mask is None and queries == keys
+        # a single newest query may look at everything there is
+        if causal and not kernel_is_causal and queries > 1:
+            mask = both(mask, causal_mask(queries, keys, Q.device))
+        return F.scaled_dot_product_attention(Q, K, V, attn_mask=mask, is_causal=kernel_is_causal,
+                                              dropout_p=self.dropout.p if self.training else 0.0)
+
+    def attend_explicitly(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, causal: bool,
+                          cache: Cache | None) -> tuple[Tensor, Tensor]:
+        """The same written out, with the routing of the logits (Duan 2020) where there is one:
+        (A^h, O^h)."""
+        # Li 2019 Eq. 2: attention, 1 of 3
+        # Vaswani 2017 §3.2.3: masked attention, 2 of 3
+        # Duan 2020 §3.2: routed attention, 1 of 3
+        raise NotImplementedError("Li 2019 Eq. 2: attention")
+
+    def routed_logits(self, logits: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
+        """The routed logits of the queries at hand. With a cache these are the newest rows: the
+        routing runs over all rows t <= l so far, which the cache keeps."""
+        if cache is None:
+            return self.capsule(logits, mask)
+        rows, keys = logits.shape[2:]
+        seen = both(mask, causal_mask(rows, keys, logits.device))
+        E = cache.extend_logits(self, logits.masked_fill(~seen, 0))          # [B, H, L, L]
+        return self.capsule(E, causal_mask(keys, keys, logits.device), rows)

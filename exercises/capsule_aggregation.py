@@ -1,0 +1,86 @@
+"""From the heads' outputs to one vector: a capsule layer behind the heads.
+
+Gu and Feng 2019, "Improving Multi-Head Attention with Capsule Networks", section 4, Eq. 3-7, with
+dynamic routing (Eq. 8-11, routing_dynamic.py) or EM routing (Eq. 12-15, routing_em.py).
+"""
+import math
+
+import torch
+import torch.nn as nn
+from torch import Tensor
+
+from aggregation import betas, capsule_width, concatenate, random_coupling
+from routing_dynamic import dynamic_routing
+from routing_em import em_routing
+
+
+def pose_columns(d_k: int, width: int) -> int:
+    """Columns q of Gu's pose matrices [p, q], p q = d_k: the common divisor of d_k and the output
+    capsules' width nearest to sqrt(d_k), the smaller one at a tie (d_k = width = 64: 8, as in
+    Hinton et al. 2018)."""
+    common = math.gcd(d_k, width)
+    divisors = [q for q in range(1, common + 1) if common % q == 0]
+    return min(divisors, key=lambda q: (abs(q - math.sqrt(d_k)), q))
+
+
+class CapsuleAggregation(nn.Module):
+    """Gu 2019, section 4: a vote per pair of heads and output capsules, routing, `O = u + FFN(v)`.
+    No W^O.
+
+    routing "dynamic" (Eq. 8-11): `u^_{j|i} = W_ij u_i` with `weight` [H, N, d_k, d/N]. routing
+    "em" (Eq. 12-15): head i is a pose matrix M_i [p, q], its vote is `W_ij M_i` [p', q] with
+    `weight` [H, N, p', p], and the capsules come out without their activations. capsules: N,
+    default the number of heads. activations, coupling, settings: as in `RoutingAggregation`.
+    Raises ValueError for a routing of another name, or an N or a number of heads that does not
+    divide d_model.
+    """
+
+    def __init__(self, d_model: int, heads: int, capsules: int | None = None,
+                 routing: str = "dynamic", iterations: int = 3, activations: bool = True,
+                 coupling: str = "routed", **settings):
+        super().__init__()
+        if routing not in ("em", "dynamic"):
+            raise ValueError(f"routing={routing!r}: choose 'em' or 'dynamic'")
+        if coupling not in ("routed", "random"):
+            raise ValueError(f"coupling={coupling!r}: choose 'routed' or 'random'")
+        if d_model % heads:
+            raise ValueError(f"heads={heads} does not divide d_model={d_model}")
+        self.routing = routing
+        self.capsules = heads if capsules is None else capsules
+        d_k = d_model // heads
+        width = capsule_width(d_model, self.capsules)
+        self.random = coupling == "random"
+        self.iterations = 1 if self.random else iterations                   # T
+        self.settings = settings
+        if routing == "em":
+            self.route = em_routing
+            self.settings["scale_by_activation"] = False
+            if activations:
+                self.beta_a = nn.Parameter(torch.zeros(self.capsules))
+                self.beta_mu = nn.Parameter(torch.zeros(self.capsules))
+            self.q = pose_columns(d_k, width)
+            fan_in, fan_out = d_k // self.q, width // self.q                 # p, p'
+            self.weight = nn.Parameter(torch.empty(heads, self.capsules, fan_out, fan_in))
+        else:
+            self.route = dynamic_routing
+            self.settings["normalize"] = False
+            fan_in, fan_out = d_k, width
+            self.weight = nn.Parameter(torch.empty(heads, self.capsules, fan_in, fan_out))
+        bound = math.sqrt(6 / (fan_in + fan_out))                      # Xavier, each W_ij by itself
+        nn.init.uniform_(self.weight, -bound, bound)
+        inner, outer = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+        for linear in (inner, outer):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+        self.ffn = nn.Sequential(inner, nn.ReLU(), outer)
+
+    def cast_votes(self, outputs: Tensor) -> Tensor:
+        """The votes u^ [B, L, H, N, D] of the heads' outputs u [B, H, L, d_k]."""
+        # Gu 2019 Eq. 3: Gu's votes, 1 of 3
+        # Gu 2019 Eq. 3, §4: Gu's pose votes, 3 of 3
+        raise NotImplementedError("Gu 2019 Eq. 3: Gu's votes")
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        """O [B, L, d] of the heads' outputs u [B, H, L, d_k]."""
+        # Gu 2019 Eq. 4-7: Gu's aggregation, 2 of 3
+        raise NotImplementedError("Gu 2019 Eq. 4-7: Gu's aggregation")

@@ -1,0 +1,99 @@
+"""Capsule routing of the attention logits of self-attention: vertical, horizontal and positional.
+
+Duan et al. 2020, "Capsule-Transformer for Neural Machine Translation", section 3.4, Eq. 8-14,
+Algorithms 2-3. The logits E = Q K^T / sqrt(d_k) [B, H, L_q, L_k] are seen as capsules and routed;
+what comes out is added to them: `E' = E + Omega_vertical + Omega_horizontal`, before mask and
+softmax.
+"""
+import contextlib
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+from routing_dynamic import dynamic_routing, squash
+
+
+def _masked(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Logits with 0 in the masked cells, in float32 at least, and the queries [..., L_q] that take
+    part: those whose row has any True."""
+    E = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    if mask is None:
+        return E, None
+    rows = mask.expand(E.shape).any(-1).any(-2)                              # [..., L_q]
+    return E.masked_fill(~mask, 0), rows
+
+
+def _full_precision(x: Tensor):
+    """A context in which matrix products keep the precision of x, under autocast too; autocast
+    knows no meta device."""
+    return contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+
+
+def vertical_routing(logits: Tensor, weight: Tensor, bias: Tensor, iterations: int = 3,
+                     mask: Tensor | None = None) -> Tensor:
+    """Routes the heads (M = H input capsules) to the tokens (N = L_q output capsules): Duan
+    Algorithm 2, Eq. 8-11.
+
+    `V_{h->l} = e_{l,h}`, dynamic routing without normalization,
+    `Lambda = W [sum_l B_{h->l}]_h + b`, `Omega_h = softmax(Lambda)_h [Omega_1 .. Omega_L]`.
+
+    logits: E [..., H, L_q, L_k]; weight: W [H, H]; bias: b [H]; mask: broadcastable to the logits,
+    True where a cell counts. A query without any True is no output capsule. Returns Omega
+    [..., H, L_q, L_k].
+    """
+    # Duan 2020 Alg. 2, Eq. 8-11: vertical routing, 3 of 3
+    raise NotImplementedError("Duan 2020 Alg. 2, Eq. 8-11: vertical routing")
+
+
+def horizontal_routing(logits: Tensor, iterations: int = 3, mask: Tensor | None = None,
+                       last: int | None = None) -> Tensor:
+    """Routes the tokens t <= l (M = l input capsules) to the heads (N = H), for every l: Duan
+    Algorithm 3, Eq. 12-14.
+
+    `V_{t->h} = e_{t,h}`, a dynamic routing (without normalization) of its own for every l:
+    positional routing.
+
+    logits: E [..., H, L_q, L_k]; mask: broadcastable to the logits, True where a cell counts. A
+    query without any True takes no part. last: only the last rows l are wanted (decoding step by
+    step). Returns Omega [..., H, L_q, L_k], or [..., H, last, L_k]. Raises ValueError unless
+    iterations >= 1.
+    """
+    # Duan 2020 Alg. 3, Eq. 12-14: horizontal, one token, 2 of 3
+    # Duan 2020 Alg. 3, Eq. 12-14: horizontal, all at once, 3 of 3
+    raise NotImplementedError("Duan 2020 Alg. 3, Eq. 12-14: horizontal, one token")
+
+
+class CapsuleRouting(nn.Module):
+    """The routing of one attention's logits, `E' = E + Omega_vertical + Omega_horizontal` (Duan
+    section 3.2).
+
+    parts: "vertical", "horizontal" or both; a decoder has only the horizontal one (section 3.4.3).
+    New parameters: W and b of the vertical part, H^2 + H, which start at 0, so that every head
+    takes 1/H. Raises ValueError for another part.
+    """
+
+    def __init__(self, heads: int, parts: tuple[str, ...] = ("vertical", "horizontal"),
+                 iterations: int = 3):
+        super().__init__()
+        if not parts or set(parts) - {"vertical", "horizontal"}:
+            raise ValueError(f"parts={parts!r}: choose from 'vertical' and 'horizontal'")
+        self.parts = tuple(parts)
+        self.iterations = iterations
+        self.route_vertical = vertical_routing
+        self.route_horizontal = horizontal_routing
+        if "vertical" in parts:
+            self.weight = nn.Parameter(torch.zeros(heads, heads))            # W
+            self.bias = nn.Parameter(torch.zeros(heads))                     # b
+
+    def forward(self, logits: Tensor, mask: Tensor | None = None,
+                last: int | None = None) -> Tensor:
+        """E [B, H, L, L] -> E' [B, H, last, L] in float32 or float64 (last: the last rows only,
+        default all).
+
+        mask: the softmax's, broadcastable to [B, 1, L, L]. Padding is what may not look at itself:
+        such a query takes no part in the routing.
+        """
+        # Duan 2020 §3.2, §3.4.3: masks of the routing, 2 of 3
+        raise NotImplementedError("Duan 2020 §3.2, §3.4.3: masks of the routing")

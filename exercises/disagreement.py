@@ -1,0 +1,183 @@
+"""Disagreement regularization: three ways to measure how much the heads differ.
+
+Li et al. 2018, "Multi-Head Attention with Disagreement Regularization", section 3.2, Eq. 1-3
+(the same equations are Eq. 5-7 of Li et al. 2021). Training maximizes `likelihood + lambda * D`.
+
+Every D averages over the H x H pairs of heads, i = j included, as printed. So D = -1 for identical
+heads, -1/H for orthogonal ones, and 0 only for heads whose unit vectors cancel. (Footnote 2's
+variant runs from 0 upwards.)
+"""
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attention import Heads
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Half precision counts in float32; float32 and float64 stay."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean of x over the positions where the mask (broadcastable to x) is True."""
+    if mask is None:
+        return x.mean()
+    mask = mask.expand_as(x)
+    return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """The unit vectors x^h / ||x^h|| [..., H, L, d_k]; a vector shorter than 1e-12 is left as it
+    is: cosine 0."""
+    x = _wide(vectors)
+    square = (x * x).sum(-1, keepdim=True)                                   # [..., H, L, 1]
+    # Dropout makes short ones: where it drops the one position that a head attends to, what is
+    # left of O^h may be 1e-20 of it, and the gradient 1 / ||x||^3 would overflow
+    return x * torch.rsqrt(torch.where(square > 1e-24, square, 1))           # [..., H, L, d_k]
+
+
+def _cosine_disagreement(vectors: Tensor, mask: Tensor | None) -> Tensor:
+    """-(1/H^2) sum_ij cos(x^i, x^j) at every position, averaged over the valid ones; vectors
+    [..., H, L, d_k]."""
+    # Li 2018 Eq. 1 and 3: cosines, double sum, 1 of 3
+    # Li 2018 Eq. 1 and 3: cosines in O(H), 2 of 3
+    raise NotImplementedError("Li 2018 Eq. 1 and 3: cosines, double sum")
+
+
+def _squared_cosine_disagreement(vectors: Tensor, mask: Tensor | None) -> Tensor:
+    """-(1/H^2) sum_ij cos(x^i, x^j)^2 at every position, averaged over the valid ones; vectors
+    [..., H, L, d_k]."""
+    # Li 2018, released code: squared cosines, 1 of 3
+    raise NotImplementedError("Li 2018, released code: squared cosines")
+
+
+def subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Disagreement on subspaces, `D_subspace = -(1/H^2) sum_i sum_j V^i . V^j / (||V^i|| ||V^j||)`.
+
+    Li 2018 Eq. 1 (Li 2021 Eq. 5). The cosine is taken between the heads' value vectors at one
+    position, and averaged over the positions. A zero vector (shorter than 1e-12) has cosine 0 with
+    everything.
+
+    values: V^h [..., H, L_k, d_k]; mask: [..., L_k], True where a position counts. Returns a
+    scalar in [-1, 0].
+    """
+    return _cosine_disagreement(values, mask)
+
+
+def _reduce_rows(rows: Tensor, mask: Tensor | None, reduce: str) -> Tensor:
+    """Sums over the keys [..., L_q] to a scalar: mean over the valid queries, or sum of a
+    sentence's, mean over these."""
+    if reduce == "mean":
+        return _masked_mean(rows, mask)
+    if reduce == "sum":
+        rows = rows if mask is None else torch.where(mask, rows, 0)
+        return rows.sum(-1).mean()
+    raise ValueError(f"reduce={reduce!r}: choose 'mean' or 'sum'")
+
+
+def position_disagreement(weights: Tensor, mask: Tensor | None = None,
+                          reduce: str = "mean") -> Tensor:
+    """Disagreement on attended positions, `D_position = -(1/H^2) sum_i sum_j |A^i (*) A^j|`.
+
+    Li 2018 Eq. 2 (Li 2021 Eq. 6); (*) is the product cell by cell.
+
+    weights: A^h [..., H, L_q, L_k]; mask: [..., L_q], True where a query counts.
+    reduce: "mean" sums over the keys and averages over the valid queries (training); "sum" is the
+    literal equation, the sum over all cells of a sentence's matrix, averaged over the sentences
+    (Tables 4 and 5).
+    Returns a scalar <= 0 (>= -1 for "mean"). Raises ValueError for another reduce.
+    """
+    # Li 2018 Eq. 2: positions, double sum, 1 of 3
+    # Li 2018 Eq. 2: positions in O(H), 2 of 3
+    raise NotImplementedError("Li 2018 Eq. 2: positions, double sum")
+
+
+def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None,
+                                  reduce: str = "mean") -> Tensor:
+    """Disagreement on attended positions by the squared difference,
+    `D = (1/H^2) sum_i sum_j |A^i - A^j|^2`.
+
+    Li 2018 footnote 2, in words there: the "squared element-wise subtraction" in place of Eq. 2's
+    product, which it was found to underperform. Form and sign are those of the authors' released
+    code (commit 24cf258): a difference grows as the heads disagree, so training maximizes D.
+
+    weights, mask, reduce: as in `position_disagreement`. Returns a scalar >= 0 (for "mean" <= 2 -
+    2/H), 0 where the heads attend alike. Raises ValueError for another reduce.
+    """
+    # Li 2018 footnote 2: squared differences, 1 of 3
+    raise NotImplementedError("Li 2018 footnote 2: squared differences")
+
+
+def output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Disagreement on outputs, `D_output = -(1/H^2) sum_i sum_j O^i . O^j / (||O^i|| ||O^j||)`.
+
+    Li 2018 Eq. 3 (Li 2021 Eq. 7); the cosine per position, as in `subspace_disagreement`.
+
+    outputs: O^h [..., H, L_q, d_k]; mask: [..., L_q], True where a position counts. Returns a
+    scalar in [-1, 0].
+    """
+    return _cosine_disagreement(outputs, mask)
+
+
+def squared_subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Disagreement on subspaces by squared cosines, `D = -(1/H^2) sum_i sum_j cos(V^i, V^j)^2`.
+
+    Not in the papers: an earlier form in the authors' released code (commit f7cda33). Its optimum
+    is orthogonality, where Eq. 1's is that the heads cancel. Shapes as in `subspace_disagreement`.
+    Returns a scalar in [-1, -1/H] if no vector is 0.
+    """
+    return _squared_cosine_disagreement(values, mask)
+
+
+def squared_output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Disagreement on outputs by squared cosines, `D = -(1/H^2) sum_i sum_j cos(O^i, O^j)^2`.
+
+    See `squared_subspace_disagreement`; shapes as in `output_disagreement`.
+    """
+    return _squared_cosine_disagreement(outputs, mask)
+
+
+# ---- The D of a model: section 3.1
+
+class Kind(NamedTuple):
+    """A kind of disagreement: its function, and the field of Heads that it reads."""
+    D: Callable[..., Tensor]
+    reads: str
+
+
+MEASURED = ("subspace", "position", "output")            # the papers' three
+KINDS = {
+    "subspace": Kind(subspace_disagreement, "values"),
+    "position": Kind(position_disagreement, "weights"),
+    "output": Kind(output_disagreement, "outputs"),
+    "squared-subspace": Kind(squared_subspace_disagreement, "values"),
+    "squared-position": Kind(squared_position_disagreement, "weights"),
+    "squared-output": Kind(squared_output_disagreement, "outputs"),
+}
+
+
+def layer_disagreement(kind: str, component: str, heads: Heads, source_mask: Tensor,
+                       target_mask: Tensor | None = None, reduce: str = "mean") -> Tensor:
+    """D of one kind in one layer of a component ("enc", "cross", "dec"); masks [B, L], True at a
+    token.
+
+    Raises ValueError where the attention weights are asked for and were not kept.
+    """
+    # Li 2018 §3.1: D of a layer, 1 of 3
+    raise NotImplementedError("Li 2018 §3.1: D of a layer")
+
+
+def model_disagreement(heads: dict[str, list[Heads]], places: dict[str, set[int]],
+                       weights: dict[str, float], kinds: tuple[str, ...], source_mask: Tensor,
+                       target_mask: Tensor | None = None, reduce: str = "mean") -> Tensor:
+    """The D of the training loss: the mean over the chosen layers of a component, weighted and
+    summed over the chosen components and kinds; 0 where nothing is chosen. Li 2018 section 3.1.
+
+    heads: {component: Heads of every layer}; places: {component: layers, from 0}; weights:
+    {component: its weight}.
+    """
+    # Li 2018 §3.1: D of a model, 2 of 3
+    raise NotImplementedError("Li 2018 §3.1: D of a model")
