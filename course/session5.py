@@ -50,7 +50,7 @@ for ax, (name, aggregate) in zip(axes, aggregations.items()):
     size = J.square().sum((0, 2)).sqrt()                                     # [H, L]
     share = size / size.sum(0)
     varies[name] = share.std(1).mean()
-    print(f"{name:10} a head's share varies by {varies[name]:.4f} from token to token")
+    print(f"{name:10} a head's share varies by {varies[name]:.1%} from token to token")
     image = ax.imshow(share, cmap="viridis", vmin=0.1, vmax=0.4, aspect="auto")
     ax.set(title=name, ylabel="head", xticks=[], yticks=[])
 axes[-1].set_xlabel("token")
