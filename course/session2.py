@@ -58,7 +58,7 @@ assert math.isclose(math.exp(-1 / H), 0.882, abs_tol=5e-4)
 # of Eq. 3 end below 0. Squared, an early form of the authors' code, they end at 0: orthogonal.
 
 # %%
-def uphill(D, start, steps=150):
+def uphill(D, start, steps=100):
     """Adam's way up D from `start`: the end."""
     x = start.clone().requires_grad_()
     optimizer = torch.optim.Adam([x], lr=0.1)

@@ -5,7 +5,7 @@
 # `train_mt.py`.
 #
 # Disagreement changes the loss, aggregation the network: the two go together (§3.3). We train four
-# models for 40 steps, too few to translate anything and enough to see what each term does.
+# models for 30 steps, too few to translate anything and enough to see what each term does.
 
 # %%
 from itertools import islice
@@ -37,7 +37,7 @@ encoded = encode_pairs(tokenizer, pairs)
 few = encode_pairs(tokenizer, Pairs(pairs.source[:50], pairs.target[:50]))
 print(pairs.source[0], "->", pairs.target[0])
 
-STEPS = 40
+STEPS = 30
 where = machine("cpu")
 
 

@@ -18,6 +18,8 @@ def words(text: str) -> list[str]:
     return re.sub(NUMBER, "#", text).split()
 
 
+# torch's tensors do not know numpy's newest way of being drawn
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize("number", range(1, 8))
 def test_a_session_prints_what_the_course_says(number, monkeypatch, tmp_path, capsys):
     """The same words; numbers to rounding, and to what a processor changes in a short training."""
