@@ -17,8 +17,6 @@ from matplotlib import pyplot
 from disagreement import output_disagreement, position_disagreement, squared_output_disagreement
 from transformer import TransformerConfig
 
-torch.manual_seed(1)
-
 # %% [markdown]
 # ## What a score means
 # Eq. 1 and 3 are minus the mean cosine over all $H^2$ pairs of heads, $i = j$ included. So heads
@@ -75,16 +73,18 @@ def cosines(vectors):
     return unit @ unit.T
 
 
+torch.manual_seed(1)
 start = torch.randn(4, 1, 8) + 1                                             # [H = 4, L = 1, d_k]
 ends = {"start": start, "output": uphill(output_disagreement, start),
         "squared output": uphill(squared_output_disagreement, start)}
-figure, axes = pyplot.subplots(1, 4, figsize=(9, 2.6), layout="constrained")
+figure, axes = pyplot.subplots(1, 3, figsize=(8, 2.9), layout="constrained")
 for ax, (name, vectors) in zip(axes, ends.items()):
     cosine = cosines(vectors)
     others = (cosine.sum() - 4) / 12
     print(f"{name:15} D = {output_disagreement(vectors):6.3f}   mean cosine {others:6.3f}")
     ax.imshow(cosine, cmap="RdBu_r", vmin=-1, vmax=1)
     ax.set(title=f"{name}: cosines", xticks=[], yticks=[])
+show("session2-uphill")
 
 # %% [markdown]
 # Eq. 2, for four heads that choose among four positions. It sees the mean of the heads and nothing
@@ -105,9 +105,10 @@ def of_positions(logits):
 logits = uphill(of_positions, 2 * torch.randn(4, 1, 4))
 A = logits.softmax(-1)
 print("mean of the heads after Eq. 2:", [round(a, 3) for a in A.mean(0)[0].tolist()])
-axes[3].imshow(A[:, 0], cmap="Blues", vmin=0, vmax=1)
-axes[3].set(title="position: A, a row a head", xticks=[], yticks=[])
-show("session2-uphill")
+figure, ax = pyplot.subplots(figsize=(3, 2.9), layout="constrained")
+ax.imshow(A[:, 0], cmap="Blues", vmin=0, vmax=1)
+ax.set(title="position: A, a row a head", xticks=[], yticks=[])
+show("session2-positions")
 
 # %% [markdown]
 # ## What i = j does

@@ -26,12 +26,13 @@ T = 6
 # %%
 lengths = torch.linspace(0, 6, 100)
 squashed = squash(lengths.unsqueeze(-1))                 # vectors of one number
-figure, axes = pyplot.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
-axes[0].plot(lengths, squashed)
-axes[0].set(title="squash (Eq. 8)", xlabel="length before", ylabel="length after", ylim=(0, 1))
 for length in (0.1, 1.0, 10.0):
     after = squash(torch.tensor([length])).item()
     print(f"squash: length {length:4.1f} -> {after:.3f}")
+figure, ax = pyplot.subplots(figsize=(4, 3), layout="constrained")
+ax.plot(lengths, squashed)
+ax.set(title="squash (Eq. 8)", xlabel="length before", ylabel="length after", ylim=(0, 1))
+show("session3-squash")
 
 # %% [markdown]
 # ## Four parts, two wholes
@@ -57,13 +58,15 @@ assert dynamic_routing(votes, 1).coupling.eq(1 / 2).all()
 # "saturates at 1" for unit votes (end of Li 2019 §4.2.1): that is the reason for EM routing.
 
 # %%
+figure, ax = pyplot.subplots(figsize=(4, 3), layout="constrained")
 for size in (1, 2, 3):
     scaled = size / 3 * votes
     shares = [dynamic_routing(scaled, t).coupling[0, 0].item() for t in range(1, T + 1)]
-    axes[1].plot(range(1, T + 1), shares, marker="o", label=f"length {size}")
+    ax.plot(range(1, T + 1), shares, marker="o", label=f"length {size}")
     assert shares == sorted(shares)
-axes[1].set(title="part 0's share of its own whole", xlabel="T", ylim=(0.45, 1.02))
-axes[1].legend(title="votes", loc="center right")
+ax.set(title="part 0's share of its own whole", xlabel="T", ylim=(0.45, 1.02))
+ax.legend(title="votes", loc="center right")
+show("session3-coupling")
 
 # %% [markdown]
 # ## A whole that nobody chooses
@@ -75,16 +78,17 @@ axes[1].legend(title="votes", loc="center right")
 votes[:, 0] = ways[0]
 for m in range(4):
     votes[m, 1] = ways[1 + m]
+figure, ax = pyplot.subplots(figsize=(4, 3), layout="constrained")
 for normalize, name in ((True, "Li Eq. 7: divided"), (False, "Gu Eq. 8: a sum")):
     lengths = []
     for t in range(1, T + 1):
         routed = dynamic_routing(votes, t, normalize=normalize)
         lengths.append(routed.capsules[1].norm().item())
-    axes[2].plot(range(1, T + 1), lengths, marker="o", label=name)
+    ax.plot(range(1, T + 1), lengths, marker="o", label=name)
     print(f"{name}, T = {T}: coupling {routed.coupling[0, 1]:.4f}, length {lengths[-1]:.4f}")
-axes[2].set(title="length of a whole\nthat nobody chooses", xlabel="T", ylim=(0, 1))
-axes[2].legend()
-show("session3-routing")
+ax.set(title="length of a whole that nobody chooses", xlabel="T", ylim=(0, 1))
+ax.legend()
+show("session3-length")
 
 # %% [markdown]
 # ## What the routing cannot see

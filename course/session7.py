@@ -66,7 +66,7 @@ def train(**mechanisms):
 # %%
 models = {"baseline": {}, "disagreement": {"reg": ("output",)}, "aggregation": {"agg": "em"},
           "both": {"agg": "em", "reg": ("output",)}}
-figure, axes = pyplot.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
+figure, axes = pyplot.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
 for name, mechanisms in models.items():
     model, losses = train(**mechanisms)
     _, D = validate(model, few, max_tokens=512)
@@ -81,18 +81,20 @@ axes[0].set(title="cross-entropy per target token", xlabel="step")
 axes[1].set(title="D", xlabel="step")
 axes[0].legend()
 axes[1].legend()
+show("session7-training")
 
 # %% [markdown]
 # The learning rate of Vaswani et al. 2017 §5.3, and the linear decay that short trainings take.
 
 # %%
+figure, ax = pyplot.subplots(figsize=(4.2, 3), layout="constrained")
 for decay in ("sqrt", "linear"):
     settings = Settings(warmup=4_000, steps=20_000, lr=1.0, decay=decay)
     at = range(1, 20_001, 100)
-    axes[2].plot(at, [learning_rate(step, 512, settings) for step in at], label=decay)
-axes[2].set(title="learning rate, d = 512", xlabel="step", xticks=[0, 4_000, 20_000])
-axes[2].legend()
-show("session7-training")
+    ax.plot(at, [learning_rate(step, 512, settings) for step in at], label=decay)
+ax.set(title="learning rate, d = 512", xlabel="step", xticks=[0, 4_000, 20_000])
+ax.legend()
+show("session7-rate")
 
 # %% [markdown]
 # ## How many seeds?
