@@ -59,7 +59,8 @@ def agreement(V: Tensor, capsules: Tensor) -> Tensor:
 
 
 def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
-                    mask: Tensor | None = None, start: Tensor | None = None) -> DynamicRouting:
+                    mask: Tensor | None = None, start: Tensor | None = None,
+                    trace: bool = False) -> DynamicRouting:
     """Couples M input capsules to N output capsules by the agreement of votes and outputs.
 
     Li 2019 Algorithm 1 (normalize=True divides by the total coupling, Eq. 7); normalize=False is
@@ -67,8 +68,9 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
 
     votes: V [..., M, N, D]; mask: [..., N], True for the output capsules that exist (the others
     get no coupling and come out as 0); start: logits B [..., M, N] or [M, N] to start from; None:
-    B = 0. Returns capsules [..., N, D], coupling [..., M, N] and logits [..., M, N]. Half
-    precision is computed in float32.
+    B = 0; trace: hands out the coupling of every iteration, [T, ..., M, N], in place of the last
+    one. Returns capsules [..., N, D], coupling [..., M, N] and logits [..., M, N]. Half precision
+    is computed in float32.
     Raises ValueError unless iterations >= 1.
 
     >>> votes = torch.randn(2, 7, 8, 16, 4)      # 2 sentences, 7 positions, M = 8, N = 16, D = 4
@@ -80,9 +82,12 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
     V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
     # B_mn = 0                                                                 Li Alg. 1 line 2
     B = V.new_zeros(V.shape[:-1]) if start is None else start                # [..., M, N]
+    couplings = []
     for _ in range(iterations):
         # C = softmax(B), Omega = squash(sum_m C_m V_m)
         capsules, C = combine(V, B, normalize, mask)                      # [..., N, D], [..., M, N]
         # B_mn += Omega_n . V_mn
         B = B + agreement(V, capsules)                                       # [..., M, N]
-    return DynamicRouting(capsules, C, B)
+        if trace:
+            couplings.append(C)
+    return DynamicRouting(capsules, torch.stack(couplings) if trace else C, B)

@@ -59,9 +59,9 @@ def m_step(V: Tensor, log_C: Tensor, beta_a: Tensor | None = None, beta_mu: Tens
     log_sigma = sigma2.log() / 2                                             # [..., N, D]
     if beta_a is None:
         return mu, log_sigma, torch.zeros_like(log_sigma[..., 0])
-    # chi_n = sum_i (log sigma_n^i + (1 + log 2 pi) / 2) S_n                   Li M-step, Gu Eq. 13
+    # chi_n = sum_i (log sigma_n^i + (1 + log 2 pi) / 2) S_n         Li section 4.2.2, Gu Eq. 13
     chi = (log_sigma + (1 + math.log(2 * math.pi)) / 2).sum(-1) * S          # [..., N]
-    # A_n = logistic(lambda_t (beta_A - beta_mu S_n - chi_n))                  Li M-step, Gu Eq. 13
+    # A_n = logistic(lambda_t (beta_A - beta_mu S_n - chi_n))        Li section 4.2.2, Gu Eq. 13
     log_A = F.logsigmoid(lambda_t * (beta_a - beta_mu * S - chi))            # [..., N]
     return mu, log_sigma, log_A
 
@@ -78,13 +78,13 @@ def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
     # (V_mn^i - mu_n^i)^2 / (2 sigma_n^i^2)
     precision = (-2 * log_sigma).exp().unsqueeze(-3)                         # [..., 1, N, D]
     distance = (V - mu.unsqueeze(-3)).square() * (precision / 2)             # [..., M, N, D]
-    # log Normal(V_mn^i | mu_n^i, sigma_n^i) = -distance - log sigma_n^i - log(2 pi) / 2
+    # log Normal(V_mn^i | mu_n^i, sigma_n^i), Gu Eq. 14 = -distance - log sigma_n^i - log(2 pi) / 2
     constant = (log_sigma + math.log(2 * math.pi) / 2).unsqueeze(-3)         # [..., 1, N, D]
     if density == "product":
-        # P_mn = prod_i Normal(V_mn^i | mu_n^i, sigma_n^i)                     Hinton et al. 2018
+        # P_mn = prod_i Normal(V_mn^i | mu_n^i, sigma_n^i)        Hinton et al. 2018, Procedure 1
         log_P = -distance.sum(-1) - constant.sum(-1)                         # [..., M, N]
     elif density == "sum":
-        # P_mn = sum_i Normal(V_mn^i | mu_n^i, sigma_n^i)                      Li E-step
+        # P_mn = sum_i Normal(V_mn^i | mu_n^i, sigma_n^i)                      Li section 4.2.2
         log_P = (-distance - constant).logsumexp(-1)                         # [..., M, N]
     else:
         raise ValueError(f"density={density!r}: choose from {', '.join(DENSITIES)}")
@@ -95,7 +95,7 @@ def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
 def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | None = None,
                iterations: int = 3, scale_by_activation: bool = True, eps: float = 1e-9,
                density: str = "product", schedule: str = "hinton", gradient: str = "full",
-               start: Tensor | None = None) -> EMRouting:
+               start: Tensor | None = None, trace: bool = False) -> EMRouting:
     """Couples M input capsules to N output capsules by expectation maximization.
 
     Li 2019 Algorithm 2: `Omega_n = A_n mu_n` (Eq. 9). scale_by_activation=False gives
@@ -111,6 +111,7 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     gradient: "full" runs through every iteration; "last" takes the coupling that enters the last
     M-step as a constant, so that its backward pass is that of one M-step. The papers do not say.
     start: log C [..., M, N] or [M, N] to start from; None: C = 1/N.
+    trace: hands out the coupling of every iteration, [T, ..., M, N], in place of the last one.
     Returns capsules [..., N, D], activations [..., N], coupling [..., M, N]. Half precision is
     computed in float32.
     Raises ValueError unless iterations >= 1, when only one of beta_a and beta_mu is None, and for
@@ -128,8 +129,9 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
         raise ValueError(f"gradient={gradient!r}: choose from {', '.join(GRADIENTS)}")
     V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
     N = V.shape[-2]
-    # C_mn = 1/N, the same for all: [M, N]
+    # C_mn = 1/N, the same for all: [M, N]                                     Li Alg. 2 line 2
     log_C = V.new_full(V.shape[-3:-1], -math.log(N)) if start is None else start
+    couplings = []
     differentiable = torch.is_grad_enabled()
     for t in range(iterations):
         last = t + 1 == iterations
@@ -139,7 +141,10 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
             mu, log_sigma, log_A = m_step(V, log_C, beta_a, beta_mu, lambda_t, eps)
             # E-step
             log_C = e_step(V, mu, log_sigma, log_A, density)
+        if trace:
+            couplings.append(log_C)
     A = log_A.exp()                                                          # [..., N]
     # Omega_n = A_n mu_n                                                       Li Eq. 9
     capsules = A.unsqueeze(-1) * mu if scale_by_activation else mu           # [..., N, D]
+    log_C = torch.stack(couplings) if trace else log_C
     return EMRouting(capsules, A, log_C.exp())

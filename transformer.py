@@ -261,7 +261,7 @@ class Memory(NamedTuple):
 
 def positions(length: int, d_model: int, start: int = 0, device=None, dtype=None) -> Tensor:
     """Sinusoidal positions [length, d]: `PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos`
-    (Vaswani 3.5)."""
+    (Vaswani et al. 2017, section 3.5)."""
     # bfloat16 cannot tell 256 from 257
     exact = torch.promote_types(dtype or torch.float32, torch.float32)
     p = torch.arange(start, start + length, device=device, dtype=exact).unsqueeze(1)

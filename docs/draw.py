@@ -1,8 +1,10 @@
 """Draws heads.svg: where the five papers plug into a Transformer's attention.
 
-python docs/draw.py
+python -m docs.draw
 """
 
+import io
+import re
 from pathlib import Path
 
 import matplotlib
@@ -96,7 +98,7 @@ def attention(axes):
     heights = [0.4, 2.0, 3.6, 5.2, 6.8]
     texts = [
         r"$Q^h,\ K^h,\ V^h$" + "\nH heads of width $d_k = d/H$",
-        r"$E^h = Q^h {K^h}^\top / \sqrt{d_k}$" + "\nlogits",
+        r"$E^h = Q^h {K^h}^\top /$√$d_k$" + "\nlogits",
         r"$A^h = \mathrm{softmax}(E^h)$" + "\nattended positions",
         r"$O^h = A^h V^h$" + "\noutputs of the heads",
         r"$O = [O^1, \ldots, O^H]\, W^O$" + "\none vector per token",
@@ -147,7 +149,7 @@ def attention(axes):
         wide,
         1.65,
         "Li 2018, Li 2021: rewards the heads for differing\n"
-        + r"$J = \mathcal{L} + \lambda D$,  with $D$ of $V^h$, $A^h$ or $O^h$"
+        + r"$J = \log P + \lambda D$,  with $D$ of $V^h$, $A^h$ or $O^h$"
         + "\n--reg subspace, position, output",
         *LI_2018,
         size=9.3,
@@ -159,7 +161,7 @@ def attention(axes):
         wide,
         1.25,
         "Duan 2020: routes the logits themselves\n"
-        + r"$E^\prime = E + \Omega^{\uparrow} + \Omega^{\leftrightarrow}$"
+        + r"$E + \Omega^{\uparrow} + \Omega^{\leftrightarrow}$ in place of $E$"
         + "\n--capsule enc dec",
         *DUAN,
         size=9.3,
@@ -172,17 +174,28 @@ def attention(axes):
     arrow(axes, (side, 2.2), (edge, 2.4), DUAN[1], **dashed)
 
 
+def save(figure, path: Path) -> None:
+    """Writes a figure as a small SVG: text as text, hundredths of a point, a path on one line; the
+    same bytes for the same matplotlib."""
+    drawn = io.StringIO()
+    nobody = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with pyplot.rc_context({"svg.hashsalt": path.name, "svg.fonttype": "none"}):
+        figure.savefig(drawn, format="svg", metadata=nobody)
+    pyplot.close(figure)
+    text = re.sub(r"(\d\.\d\d)\d+", r"\1", drawn.getvalue())
+    path.write_text(re.sub(r" ?\n(?=[LQCz\"])", " ", text))
+
+
 def main() -> None:
-    """Writes heads.svg beside this file, the same bytes for the same matplotlib."""
-    pyplot.rcParams.update({"svg.hashsalt": "heads", "mathtext.fontset": "dejavusans"})
+    """Writes heads.svg beside this file."""
+    pyplot.rcParams["mathtext.fontset"] = "dejavusans"
     figure, axes = pyplot.subplots(figsize=(9.8, 6.6), facecolor="white")
     axes.set(xlim=(-0.05, 12.75), ylim=(-0.1, 8.9))
     axes.axis("off")
     model(axes)
     attention(axes)
     figure.subplots_adjust(0.01, 0.01, 0.99, 0.99)
-    figure.savefig(Path(__file__).with_name("heads.svg"), metadata={"Date": None})
-    pyplot.close(figure)
+    save(figure, Path(__file__).with_name("heads.svg"))
 
 
 if __name__ == "__main__":

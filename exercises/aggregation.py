@@ -115,5 +115,5 @@ class RoutingAggregation(nn.Module):
         start = random_coupling(V) if self.random else None
         settings = {"iterations": self.iterations, "start": start, **self.settings}
         omega = self.route(V, *betas(self), **settings)
-        # O = [Omega_1, ..., Omega_N]
+        # O = [Omega_1, ..., Omega_N]                                          Li section 4.1
         return omega.capsules.flatten(-2)                                    # [B, L, d]

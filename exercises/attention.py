@@ -1,8 +1,8 @@
 """Scaled dot-product attention with several heads, and the cache that decoding step by step keeps.
 
 Li et al. 2019, section 2, Eq. 1-2 (Li 2021 Eq. 1-2, Gu 2019 Eq. 1-2, Duan 2020 Eq. 1-5); Vaswani
-et al. 2017. How the heads become one vector (Eq. 3-4) is a module handed in: see aggregation.py. So
-is the routing of the attention logits: see capsule_transformer.py.
+et al. 2017. How the heads become one vector (Li 2019 Eq. 3-4) is a module handed in: see
+aggregation.py. So is the routing of the attention logits: see capsule_transformer.py.
 """
 import math
 from typing import NamedTuple
@@ -171,7 +171,7 @@ class MultiHeadAttention(nn.Module):
 
     def routed_logits(self, logits: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
         """The routed logits of the queries at hand. With a cache these are the newest rows: the
-        routing runs over all rows t <= l so far, which the cache keeps."""
+        routing runs over all rows t <= l so far, which the cache keeps. Duan 2020 section 3.4.3."""
         if cache is None:
             return self.capsule(logits, mask)
         rows, keys = logits.shape[2:]

@@ -1,7 +1,7 @@
 """Disagreement regularization: three ways to measure how much the heads differ.
 
 Li et al. 2018, "Multi-Head Attention with Disagreement Regularization", section 3.2, Eq. 1-3
-(the same equations are Eq. 5-7 of Li et al. 2021). Training maximizes `likelihood + lambda * D`.
+(Li et al. 2021, Eq. 5-7, prints the same). Training maximizes `likelihood + lambda * D`.
 
 Every D averages over the H x H pairs of heads, i = j included, as printed. So D = -1 for identical
 heads, -1/H for orthogonal ones, and 0 only for heads whose unit vectors cancel. (Footnote 2's
@@ -140,7 +140,7 @@ def squared_output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> 
     return _squared_cosine_disagreement(outputs, mask)
 
 
-# ---- The D of a model: section 3.1
+# ---- The D of a model
 
 class Kind(NamedTuple):
     """A kind of disagreement: its function, and the field of Heads that it reads."""

@@ -48,7 +48,8 @@ def agreement(V: Tensor, capsules: Tensor) -> Tensor:
 
 
 def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
-                    mask: Tensor | None = None, start: Tensor | None = None) -> DynamicRouting:
+                    mask: Tensor | None = None, start: Tensor | None = None,
+                    trace: bool = False) -> DynamicRouting:
     """Couples M input capsules to N output capsules by the agreement of votes and outputs.
 
     Li 2019 Algorithm 1 (normalize=True divides by the total coupling, Eq. 7); normalize=False is
@@ -56,8 +57,9 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
 
     votes: V [..., M, N, D]; mask: [..., N], True for the output capsules that exist (the others
     get no coupling and come out as 0); start: logits B [..., M, N] or [M, N] to start from; None:
-    B = 0. Returns capsules [..., N, D], coupling [..., M, N] and logits [..., M, N]. Half
-    precision is computed in float32.
+    B = 0; trace: hands out the coupling of every iteration, [T, ..., M, N], in place of the last
+    one. Returns capsules [..., N, D], coupling [..., M, N] and logits [..., M, N]. Half precision
+    is computed in float32.
     Raises ValueError unless iterations >= 1.
 
     >>> votes = torch.randn(2, 7, 8, 16, 4)      # 2 sentences, 7 positions, M = 8, N = 16, D = 4

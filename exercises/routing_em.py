@@ -71,7 +71,7 @@ def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
 def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | None = None,
                iterations: int = 3, scale_by_activation: bool = True, eps: float = 1e-9,
                density: str = "product", schedule: str = "hinton", gradient: str = "full",
-               start: Tensor | None = None) -> EMRouting:
+               start: Tensor | None = None, trace: bool = False) -> EMRouting:
     """Couples M input capsules to N output capsules by expectation maximization.
 
     Li 2019 Algorithm 2: `Omega_n = A_n mu_n` (Eq. 9). scale_by_activation=False gives
@@ -87,6 +87,7 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     gradient: "full" runs through every iteration; "last" takes the coupling that enters the last
     M-step as a constant, so that its backward pass is that of one M-step. The papers do not say.
     start: log C [..., M, N] or [M, N] to start from; None: C = 1/N.
+    trace: hands out the coupling of every iteration, [T, ..., M, N], in place of the last one.
     Returns capsules [..., N, D], activations [..., N], coupling [..., M, N]. Half precision is
     computed in float32.
     Raises ValueError unless iterations >= 1, when only one of beta_a and beta_mu is None, and for

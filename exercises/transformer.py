@@ -261,7 +261,7 @@ class Memory(NamedTuple):
 
 def positions(length: int, d_model: int, start: int = 0, device=None, dtype=None) -> Tensor:
     """Sinusoidal positions [length, d]: `PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos`
-    (Vaswani 3.5)."""
+    (Vaswani et al. 2017, section 3.5)."""
     # Vaswani 2017 §3.5: positions, 2 of 3
     raise NotImplementedError("Vaswani 2017 §3.5: positions")
 

@@ -231,6 +231,18 @@ def test_a_mask_of_all_true_changes_nothing(normalize):
         torch.testing.assert_close(got, want)
 
 
+@both_kinds
+def test_trace_hands_out_the_coupling_of_every_iteration(normalize):
+    votes = normal(2, 4, 3, 5)
+    traced = dynamic_routing(votes, 4, normalize, trace=True)
+    assert traced.coupling.shape == (4, 2, 4, 3)
+    for t in range(4):
+        shorter = dynamic_routing(votes, t + 1, normalize)
+        assert torch.equal(traced.coupling[t], shorter.coupling)
+    assert torch.equal(traced.capsules, shorter.capsules)
+    assert torch.equal(traced.logits, shorter.logits)
+
+
 # Order and ties
 
 

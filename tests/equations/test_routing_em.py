@@ -259,6 +259,20 @@ def test_the_defaults():
         assert torch.equal(got, expected)
 
 
+@every_gradient
+@with_and_without
+def test_trace_hands_out_the_coupling_of_every_iteration(active, gradient):
+    """With Hinton's schedule lambda_t does not depend on T: iteration t is the last one of t."""
+    votes, beta = normal(2, 4, 3, 5), betas(3, active)
+    traced = em_routing(votes, *beta, iterations=4, gradient=gradient, trace=True)
+    assert traced.coupling.shape == (4, 2, 4, 3)
+    for t in range(4):
+        shorter = em_routing(votes, *beta, iterations=t + 1, gradient=gradient)
+        assert torch.equal(traced.coupling[t], shorter.coupling)
+    assert torch.equal(traced.capsules, shorter.capsules)
+    assert torch.equal(traced.activations, shorter.activations)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

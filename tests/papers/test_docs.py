@@ -112,7 +112,8 @@ def commands(document: Path) -> list[tuple[str, str]]:
             r"(?:python3?|torchrun)( [^`|]*?)(?:-m ([\w.]+)|([\w/]+)\.py)((?: [^`|]*)?)", line
         ):
             before, module, script, after = match.groups()
-            found.append((module or script, before + after.split(" && ")[0]))
+            module = (module or script).replace(".", "/")
+            found.append((module, before + after.split(" && ")[0]))
     return found
 
 

@@ -1,0 +1,1 @@
+"""The documents, the figures in them, and what makes pages of both."""

@@ -1,0 +1,118 @@
+"""The entries of equations.md, and the lines of code that they belong to.
+
+An entry begins with `**Title.**` and the numbers under which the papers print it, and names its
+code and its tests: `file.py: name`, `test_file.py::test_name`. In the code the same numbers stand
+in comments ("Li Eq. 10, Gu Eq. 12").
+"""
+import ast
+import io
+import re
+import tokenize
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+EIGHT = ("attention.py", "disagreement.py", "routing_dynamic.py", "routing_em.py", "aggregation.py",
+         "capsule_aggregation.py", "capsule_transformer.py", "transformer.py")
+YEARS = {"Li": "2019", "Gu": "2019", "Duan": "2020", "Vaswani": "2017", "Hinton": "2018",
+         "Sabour": "2017"}                       # of a paper that is named without its year
+PAPER = re.compile(rf"\b({'|'.join(YEARS)})\b(?: and Feng)?(?: et\s+al\.)?(?:,?\s+(\d{{4}})\b)?")
+NUMBER = re.compile(r"(Eq\.|Alg\.|Algorithms?|Procedure|footnote|section|§)\s*"
+                    r"(\d[\d.]*(?:(?:-|, | and | or )\d[\d.]*)*)")
+KINDS = {"Algorithm": "Alg.", "Algorithms": "Alg.", "section": "§"}
+
+
+class Entry(NamedTuple):
+    """An entry of equations.md."""
+    title: str
+    text: str                   # Markdown, with the title, up to "Code:"
+    numbers: tuple              # "Li 2019 Eq. 10", ...; sections only where there is no other
+    latex: list
+    code: list                  # (file, function or class)
+    tests: list                 # (file, test)
+
+
+def numbers(text: str, paper: str | None = None) -> list[str]:
+    """The numbers in a text: "Li Eq. 10-11" -> ["Li 2019 Eq. 10", "Li 2019 Eq. 11"]. Those before
+    any paper's name are `paper`'s."""
+    found = []
+    marks = sorted([*PAPER.finditer(text), *NUMBER.finditer(text)], key=lambda mark: mark.start())
+    for mark in marks:
+        kind, value = mark.groups()
+        if mark.re is PAPER:
+            paper = f"{kind} {value or YEARS[kind]}"
+        elif paper:
+            for part in re.split(", | and | or ", value):
+                first, _, last = part.strip(".").partition("-")
+                every = range(int(first), int(last) + 1) if last else [first]
+                found += [f"{paper} {KINDS.get(kind, kind)} {number}" for number in every]
+    return found
+
+
+def read(path: Path) -> list[Entry]:
+    """The entries, in their order."""
+    entries = []
+    for text in re.findall(r"(?ms)^\*\*.+?(?=^\*\*|^## |\Z)", path.read_text("utf-8")):
+        title = re.match(r"\*\*(.+?)\.\*\*", text)[1]
+        found = numbers(text.split("\n\n")[0])
+        printed = [number for number in found if "§" not in number]
+        entries.append(Entry(title, text.partition("\nCode:")[0], tuple(printed or found),
+                             re.findall(r"\$\$(.+?)\$\$", text),
+                             re.findall(r"`([\w/]+\.py): ([\w.]+)`", text),
+                             re.findall(r"`(test_\w+\.py)::(\w+)`", text)))
+    return entries
+
+
+class Module:
+    """A file of code: its comments, its functions and classes, and where an entry belongs."""
+
+    def __init__(self, path: Path):
+        source = path.read_text("utf-8")
+        self.lines = source.splitlines()
+        self.nodes = {}                          # "f", "C", "C.method" -> node of the tree
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                self.nodes[node.name] = node
+                for child in node.body:
+                    if isinstance(child, ast.FunctionDef):
+                        self.nodes[f"{node.name}.{child.name}"] = child
+        self.comments = {}                       # line -> comment
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                self.comments[token.start[0]] = token.string
+        # whose numbers stand alone: the first paper that the file names
+        first = PAPER.search(source)
+        self.paper = f"{first[1]} {first[2]}" if first else None
+
+    def numbers(self, line: int) -> list[str]:
+        """The numbers in the comment of a line."""
+        return numbers(self.comments.get(line, ""), self.paper)
+
+    def start(self, name: str) -> int:
+        """The first line of a function or class, with what decorates it."""
+        node = self.nodes[name]
+        return min([node.lineno, *(one.lineno for one in node.decorator_list)])
+
+    def named(self, entry: Entry, name: str) -> bool:
+        """Whether a function or class names one of the entry's numbers, in comment or docstring."""
+        text = "\n".join(self.lines[self.start(name) - 1:self.nodes[name].end_lineno])
+        return bool(set(entry.numbers) & set(numbers(text, self.paper)))
+
+    def place(self, entry: Entry, name: str) -> int:
+        """The line in a function or class where the entry belongs: that of the comment that names
+        most of its numbers, or of the comments above it; without such, the first line of all."""
+        best, most = self.start(name), 0
+        for line in range(best, self.nodes[name].end_lineno + 1):
+            shared = len(set(entry.numbers) & set(self.numbers(line)))
+            if shared > most:
+                best, most = line, shared
+        while most and self.lines[best - 2].lstrip().startswith("#"):
+            best -= 1
+        return best
+
+
+@cache
+def module(file: str) -> Module:
+    """A file of the project, by its path from the root."""
+    return Module(ROOT / file)

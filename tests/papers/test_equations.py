@@ -1,0 +1,122 @@
+"""docs/equations.md against the code: every number in a comment has its LaTeX, every LaTeX its
+line and its test."""
+
+import re
+
+import pytest
+
+from docs.equations import EIGHT, ROOT, Module, module, numbers, read
+
+EQUATIONS = ROOT / "docs" / "equations.md"
+ENTRIES = read(EQUATIONS)
+
+
+def test_numbers_are_read():
+    assert numbers("Li Eq. 10-11, Gu Eq. 12") == [
+        "Li 2019 Eq. 10",
+        "Li 2019 Eq. 11",
+        "Gu 2019 Eq. 12",
+    ]
+    assert numbers("Li et al. 2018, section 3.2, Eq. 1 and 3; Algorithm 2.", "Duan 2020") == [
+        "Li 2018 § 3.2",
+        "Li 2018 Eq. 1",
+        "Li 2018 Eq. 3",
+        "Li 2018 Alg. 2",
+    ]
+    assert numbers("Eq. 9", "Duan 2020") == ["Duan 2020 Eq. 9"]
+    assert numbers("Eq. 9") == []
+
+
+def test_an_entry_stands_at_its_comment(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text(
+        '"""Duan et al. 2020."""\n'
+        "def f(x):\n"
+        '    """Eq. 8."""\n'
+        "    y = x\n"
+        "    # what for\n"
+        "    # y squared   Li Eq. 8\n"
+        "    return y * y         # Eq. 9\n"
+    )
+    code = Module(path)
+    entry = ENTRIES[0]
+    assert code.place(entry._replace(numbers=("Li 2019 Eq. 8",)), "f") == 5
+    assert code.place(entry._replace(numbers=("Duan 2020 Eq. 9",)), "f") == 5
+    assert code.place(entry._replace(numbers=("Duan 2020 Eq. 8",)), "f") == 2
+    assert code.named(entry._replace(numbers=("Duan 2020 Eq. 8",)), "f")
+    assert not code.named(entry._replace(numbers=("Gu 2019 Eq. 8",)), "f")
+
+
+@pytest.mark.parametrize("file", EIGHT)
+def test_every_number_in_a_comment_has_its_latex(file):
+    """An entry with LaTeX has the number, and its code is the function around the comment."""
+    code = module(file)
+    missing = []
+    for line, comment in code.comments.items():
+        for number in code.numbers(line):
+            if not any(covers(entry, file, line, number) for entry in ENTRIES):
+                missing.append(f"line {line}: {number} ({comment})")
+    assert not missing, f"{file}: no LaTeX in docs/equations.md for {missing}"
+
+
+def covers(entry, file: str, line: int, number: str) -> bool:
+    """Whether an entry gives a number's LaTeX, for code that holds this line."""
+    if "§" in number:
+        paper, _, section = number.partition("§")
+        printed = re.search(rf"{paper.split()[0]}.*§{section.strip()}\b", entry.text)
+    else:
+        printed = number in entry.numbers
+    nodes = module(file).nodes
+    around = [
+        name
+        for where, name in entry.code
+        if where == file and nodes[name].lineno <= line <= nodes[name].end_lineno
+    ]
+    return bool(printed and entry.latex and around)
+
+
+@pytest.mark.parametrize("file", EIGHT)
+def test_every_number_in_a_docstring_is_there(file):
+    known = {number for entry in ENTRIES for number in entry.numbers}
+    code = module(file)
+    text = "\n".join(code.lines)
+    missing = [n for n in numbers(text, code.paper) if "§" not in n and n not in known]
+    assert not missing, f"{file} names equations that docs/equations.md does not have: {missing}"
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.title)
+def test_every_latex_has_its_line_and_its_test(entry):
+    assert entry.code and entry.tests
+    for file, name in entry.code:
+        if entry.latex and entry.numbers and file in (*EIGHT, "train_mt.py"):
+            assert module(file).named(entry, name), f"{file}: {name} names none of {entry.numbers}"
+    tested = named_by_tests(entry)
+    for number in entry.numbers:
+        if number.startswith(("Li", "Gu", "Duan")) and "Eq." in number:
+            assert number in tested, f"no test of {entry.title} is named after {number}: {tested}"
+
+
+def named_by_tests(entry) -> set[str]:
+    """The numbers in the names of an entry's tests: test_gu_eq3_to_eq5 -> Gu 2019 Eq. 3, 4, 5."""
+    found = set()
+    for _, test in entry.tests:
+        text = re.sub(r"eq(\d+)_to_eq(\d+)", r"Eq. \1-\2", test)
+        text = re.sub(r"eq(\d+)", r"Eq. \1", text)
+        text = re.sub(r"(li|gu|duan)(\d{4})?(?=_)", lambda m: f"{m[1].title()} {m[2] or ''}", text)
+        found.update(numbers(re.sub("_+", " ", text)))
+    return found
+
+
+def test_every_number_is_in_the_index():
+    """The table at the end leads to every equation and algorithm of the five papers."""
+    index, paper = [], ""
+    for row in re.findall(r"^\| (.*?) ?\| (.*?) \| \[", EQUATIONS.read_text(), re.MULTILINE):
+        paper = row[0] or paper
+        index += numbers(f"{paper} {row[1]}")
+    five = {
+        number
+        for entry in ENTRIES
+        for number in entry.numbers
+        if number.startswith(("Li", "Gu", "Duan")) and "§" not in number
+    }
+    assert five == {number for number in index if "§" not in number}
