@@ -1,8 +1,7 @@
 """What every mechanism costs in speed and memory, measured in one run and set beside the papers'
 speed columns.
 
-    python bench.py                                             # size tiny on one CPU core: a
-    quarter of an hour
+    python bench.py                                     # size tiny on a CPU, a quarter of an hour
     python bench.py --arch base --vocab-size 32000 --device cuda
 
 The rows take turns, and are built anew for every turn; figures are medians. Batches are synthetic:

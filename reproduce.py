@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 import train_mt
-from nmt.corpus import load_corpora
+from nmt.corpus import load_corpora, text_name
 from nmt.evaluate import bleu, bootstrap
 from nmt.files import atomic_write
 from nmt.flags import UserError, command_line, flag, reg_weight_of, run
@@ -30,7 +30,7 @@ from nmt.machine import pick_device, processor
 from nmt.run_folder import load_run, read_metrics
 from papers import render
 from papers.jobs import complete, machine_of, tested, train
-from papers.plan import FOR_ALL, Job, completed, data_label, plan, rows_own
+from papers.plan import FOR_ALL, Job, completed, plan, rows_own
 from papers.tables import TABLES
 
 ROOT = Path(__file__).resolve().parent
@@ -203,7 +203,7 @@ def measure(name: str, rows, settings: Settings, pairs, device: torch.device) ->
     machines = sorted({note["machine"] for note in notes or [here]})
     scale = done[0].settings
     return {"kind": "table", "table": name, "command": command_text(name, settings),
-            "seeds": list(settings.seeds), "data": data_label(scale), "arch": scale.arch,
+            "seeds": list(settings.seeds), "data": text_name(scale), "arch": scale.arch,
             "steps": scale.steps, "batch": scale.max_tokens * scale.accumulate,
             "signature": test["signature"], "set": test["set"], "date": latest["date"],
             "machine": "; ".join(machines), "torch": latest["torch"], "rows": stored}

@@ -1,10 +1,10 @@
 """Trains a translation model, validates and tests it: the project's main job, readable from top to
 bottom.
 
-    python train_mt.py --agg em --reg output                    # the embedded corpus, minutes on a
-    CPU
-    python train_mt.py --data multi30k                          # real text
-    torchrun --nproc-per-node 8 train_mt.py --data wmt14-en-de --arch base      # 8 x 4,096 tokens
+    python train_mt.py --agg em --reg output            # the embedded corpus, minutes on a CPU
+    python train_mt.py --data multi30k                  # real text
+    python train_mt.py --train DIR/train --valid DIR/val --test DIR/test --src en --tgt de
+    torchrun --nproc-per-node 8 train_mt.py --data wmt14-en-de --arch base
 
 A run lives in runs/NAME: config.json, tokenizer.json, metrics.jsonl, checkpoints. The same command
 again resumes it.
@@ -25,27 +25,30 @@ from tqdm import tqdm
 
 from nmt import fast_dropout
 from nmt.batches import Step, batches, padding_share, steps
-from nmt.corpus import DataFlags, load_corpora
+from nmt.corpus import NAMES, DataFlags, load_corpora
 from nmt.encoded import encode_train, encode_valid
-from nmt.evaluate import bleu, disagreement_scores, score_table, validate
+from nmt.evaluate import bleu, disagreement_scores, summary, validate
 from nmt.fast_routing import can_compile, install
 from nmt.files import atomic_write
-from nmt.flags import ModelFlags, UserError, flag, folder_name, run
+from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
 from nmt.loss import Objective
 from nmt.machine import Machine, agreed, check_fits, machine, stopped_by_signals
+from nmt.progress import check_finite, draw, rate_in_words, say, summary_writer
 from nmt.run_folder import (
     RunFolder,
     average,
     defaults_of,
     load,
     load_model_state,
+    may_change,
     random_state,
+    run_name,
     save,
     seed_all,
     set_random_state,
 )
 from nmt.tokenizer import corpus_tokenizer, load_tokenizer, save_tokenizer
-from transformer import PAD, Transformer, TransformerConfig
+from transformer import PAD, SIZES, Transformer, TransformerConfig
 
 # What a size takes where no flag says otherwise: the papers' settings for base and big, a small
 # machine's for the rest.
@@ -63,12 +66,13 @@ RECIPES = {
 }
 DESCRIPTION = ("Trains a Transformer for translation and tests it. All mechanisms combine freely; "
                "their flags are grouped by paper.")
-PATIENCE = 5                # steps in a row without a finite gradient, after which the run gives up
+EVAL_EVERY = 200            # steps: what a validation costs, of small models on small sets
 TRAINING = "training (Vaswani et al. 2017)"
 SCORES = "validation, checkpoints and test"
 MACHINE = "machine"
 # settings that may differ when a run is resumed
-FREE = ("device", "compile", "workers", "data_dir", "train", "valid", "test", "log_every")
+FREE = ("device", "compile", "workers", "data_dir", "train", "valid", "test", "log_every",
+        "tensorboard")
 
 
 def recipe(key: str) -> str:
@@ -79,11 +83,16 @@ def recipe(key: str) -> str:
 @dataclass
 class Settings(ModelFlags, DataFlags):
     """Every setting of a run: a flag, a field of config.json. None: see `complete`."""
-    steps: int | None = flag(None, f"updates of the parameters ({recipe('steps')})", TRAINING, 1)
-    warmup: int | None = flag(None, f"warm-up steps ({recipe('warmup')})", TRAINING, 1)
+    steps: int | None = flag(
+        None, f"updates of the parameters ({recipe('steps')}); with --decay sqrt a run takes more "
+        "of them later: --name NAME --steps N", TRAINING, 1)
+    warmup: int | None = flag(
+        None, f"warm-up steps ({recipe('warmup')}; at most a quarter of --steps)", TRAINING, 1)
     lr: float | None = flag(
-        None, f"factor on the learning rate d^-0.5 min(step^-0.5, step warmup^-1.5) "
-        f"({recipe('lr')})", TRAINING, above=0, high=1000, metavar="FACTOR")
+        None, f"factor on the learning rate d^-0.5 min(step^-0.5, step warmup^-1.5), not the rate "
+        f"itself ({recipe('lr')}; less after a shortened warm-up, for the same peak)", TRAINING,
+        above=0, high=1000, metavar="FACTOR")
+    dropout: float | None = flag(None, f"dropout rate ({recipe('dropout')})", MODEL, 0, 0.99)
     decay: str | None = flag(
         None, f"how the learning rate falls after the warm-up: with step^-0.5, or linearly to 0 "
         f"({recipe('decay')})", TRAINING, choices=("sqrt", "linear"))
@@ -97,9 +106,12 @@ class Settings(ModelFlags, DataFlags):
     seed: int = flag(1, "seed of the parameters, dropout and batches", TRAINING, 0, 2 ** 31)
 
     eval_every: int | None = flag(
-        None, "steps between validations, each with a checkpoint (a tenth of the steps; toy 450)",
-        SCORES, 1)
+        None, "steps between validations, each with a checkpoint (a tenth of --steps, at least "
+        f"{EVAL_EVERY}; toy 450)", SCORES, 1)
     log_every: int = flag(100, "steps between log lines", SCORES, 1)
+    tensorboard: bool = flag(
+        False, "write the numbers of metrics.jsonl for TensorBoard as well: tensorboard --logdir "
+        "runs", SCORES)
     average: int = flag(
         0, "test the average of the last K checkpoints; 0 tests the best one", SCORES, 0, 1000,
         metavar="K")
@@ -111,34 +123,34 @@ class Settings(ModelFlags, DataFlags):
     name: str | None = flag(
         None, "name of the run's folder (made from the other flags)", MACHINE, type=folder_name)
     runs: str = flag("runs", "where the runs' folders lie", MACHINE, metavar="DIR")
-    device: str = flag("auto", "auto, cpu, cuda or cuda:N", MACHINE)
-    amp: bool | None = flag(None, "bfloat16 matrix products (yes on a GPU)", MACHINE)
+    device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", MACHINE)
+    amp: bool | None = flag(None, "bfloat16 matrix products (yes with CUDA)", MACHINE)
     compile: bool | None = flag(
-        None, "routing compiled into a few loops: faster after a start of a minute (yes on a GPU)",
+        None, "routing compiled into a few loops: faster after a start of a minute (yes with CUDA)",
         MACHINE)
     workers: int | None = flag(
-        None, "processes that prepare batches (GPU 2, CPU 0)", MACHINE, 0, 256)
+        None, "processes that prepare batches (CUDA 2, else 0)", MACHINE, 0, 256)
 
 
 def complete(settings: Settings, where: Machine) -> None:
     """Fills in what the flags leave to the corpus, the size and the machine."""
     gpu = where.device.type == "cuda"
     toy = settings.data == "toy" and not settings.train and settings.arch == "tiny"
-    defaults = {**RECIPES["toy" if toy else settings.arch],
-                "amp": gpu, "compile": gpu, "workers": 2 if gpu else 0}
-    for name, value in defaults.items():
+    usual = dict(RECIPES["toy" if toy else settings.arch])
+    length = settings.steps or usual["steps"]
+    warmup = min(usual["warmup"], max(1, length // 4))
+    if settings.warmup is None:
+        usual["lr"] *= (warmup / usual["warmup"]) ** 0.5                     # for the same peak
+    usual["warmup"] = warmup
+    usual.setdefault("eval_every", max(EVAL_EVERY, length // 10))
+    usual.update(amp=gpu, compile=gpu, workers=2 if gpu else 0)
+    for name, value in usual.items():
         if getattr(settings, name) is None:
             setattr(settings, name, value)
-    if settings.eval_every is None:
-        settings.eval_every = max(1, settings.steps // 10)
     if settings.name is None:
-        parts = [Path(settings.train).name if settings.train else settings.data, settings.arch]
-        if settings.agg != "linear":
-            parts.append(settings.agg)
-        parts += settings.reg
-        if settings.capsule_attention:
-            parts.append("capsule")
-        settings.name = "-".join([*parts, f"seed{settings.seed}"])
+        src, tgt = NAMES[settings.data]
+        settings.name = run_name(
+            settings, {**SIZES[settings.arch], **usual, "src": src, "tgt": tgt}, FREE)
 
 
 # ---- One update
@@ -154,13 +166,6 @@ def learning_rate(step: int, d_model: int, settings: Settings) -> float:
     else:
         falling = (last - step) / max(1, last - warmup)
     return peak * min(step / warmup, falling)
-
-
-def losses(objective, batch, label_smoothing: float, device):
-    """The two parts of the loss of a batch that still is on the CPU."""
-    tokens = int((batch.target[:, 1:] != PAD).sum())
-    source, target = (x.to(device, non_blocking=True) for x in batch)
-    return objective(source, target, tokens, label_smoothing)
 
 
 def train_step(objective, optimizer, step: Step, settings: Settings, where: Machine):
@@ -179,8 +184,9 @@ def train_step(objective, optimizer, step: Step, settings: Settings, where: Mach
         last = i + 1 == len(step.batches)
         with contextlib.nullcontext() if last or where.world == 1 else objective.no_sync():
             tokens = int((batch.target[:, 1:] != PAD).sum())                 # on the CPU still
+            source, target = (x.to(where.device, non_blocking=True) for x in batch)
             with torch.autocast(where.device.type, torch.bfloat16, enabled=settings.amp):
-                cross_entropy, D = losses(objective, batch, settings.label_smoothing, where.device)
+                cross_entropy, D = objective(source, target, tokens, settings.label_smoothing)
             # J = likelihood + lambda D                                        Li 2018 section 3.1
             loss = (cross_entropy - reg_lambda * D * tokens) / step.tokens
             # NaN reaches every process's norm
@@ -252,12 +258,6 @@ class Training:
             setattr(self, name, state[name])
 
 
-def say(text: str) -> None:
-    """Prints past the progress bar."""
-    tqdm.write(text, file=sys.stdout)
-    sys.stdout.flush()
-
-
 def fit(job: Training, folder, encoded, corpora, tokenizer, stop: list) -> None:
     """Trains up to the last step or a signal to stop, logging and validating as it goes."""
     settings, where = job.settings, job.where
@@ -282,11 +282,15 @@ def fit(job: Training, folder, encoded, corpora, tokenizer, stop: list) -> None:
         job.window_tokens += step.tokens
         job.norms.append((norm, step.place))
         bar.update()
+        if not bar.disable and job.step % 10 == 0:                           # waits for the device
+            bar.set_postfix_str(f"loss {total[0].item() * where.world / step.tokens:.3f}")
         validating = job.step % settings.eval_every == 0 or job.step == settings.steps
         if validating or job.step % settings.log_every == 0:
             log(job, folder, time.perf_counter() - started)
             if validating and where.first:
+                bar.set_description_str("validating")
                 validate_and_save(job, folder, encoded["valid"], corpora.valid, tokenizer)
+                bar.set_description_str()
             started = time.perf_counter()
     job.seconds += time.perf_counter() - started
     bar.close()
@@ -303,9 +307,10 @@ def log(job: Training, folder, seconds: float) -> None:
     job.seconds += seconds
     job.tokens += job.window_tokens
     if job.where.first:
-        folder.append_metrics({"step": job.step, "epoch": job.place[0], "loss": cross_entropy,
-                               "disagreement": D, "gradient_norm": norms[-1], "lr": rate,
-                               "tokens_per_second": speed})
+        folder.append_metrics({
+            "type": "train", "time": time.time(), "step": job.step, "epoch": job.place[0],
+            "loss": cross_entropy, "disagreement": D, "gradient_norm": norms[-1], "lr": rate,
+            "tokens_per_second": speed})
         disagreement = f"  D {D:.3f}" if job.model.config.reg else ""
         say(f"step {job.step:6}  epoch {job.place[0]:3}  loss {cross_entropy:.3f}{disagreement}"
             f"  lr {rate:.2e}  {speed:,.0f} target tokens/s")
@@ -315,31 +320,17 @@ def log(job: Training, folder, seconds: float) -> None:
     job.norms = []
 
 
-def check_finite(job: Training, norms: list[float]) -> None:
-    """Names every step since the last log line that was left out. Raises UserError after PATIENCE
-    of them in a row."""
-    first = job.step - len(norms) + 1
-    for step, norm, (_, (epoch, batch)) in zip(range(first, job.step + 1), norms, job.norms):
-        job.bad = 0 if math.isfinite(norm) else job.bad + 1
-        if job.bad and job.where.first:
-            say(f"step {step:6}  epoch {epoch:3}  batch {batch}: the loss or its gradient is not "
-                "finite: step left out")
-        if job.bad == PATIENCE:
-            raise UserError(f"steps {step - PATIENCE + 1} to {step}, up to batch {batch} of epoch "
-                            f"{epoch}: the loss or its gradient is not finite; the last checkpoint "
-                            "is intact: translate with it, or train again under another --name "
-                            "with a lower --lr or with --clip 1")
-
-
 def validate_and_save(job: Training, folder, encoded, pairs, tokenizer) -> None:
-    """Validation loss and BLEU by greedy search, two translations to look at, checkpoints."""
+    """Validation loss and BLEU by greedy search, two translations to look at, checkpoints, the
+    curves so far."""
     settings = job.settings
     nll, D = validate(job.model, encoded, settings.max_tokens, settings.amp)
     hypotheses, score, *_ = bleu(job.model, tokenizer, pairs, 1, settings.lenpen,
                                  settings.lowercase, settings.amp)
     perplexity = math.exp(min(nll, 700))
-    folder.append_metrics({"step": job.step, "valid_loss": nll, "valid_perplexity": perplexity,
-                           "valid_bleu": score, "valid_disagreement": D})
+    folder.append_metrics({
+        "type": "valid", "time": time.time(), "step": job.step, "valid_loss": nll,
+        "valid_perplexity": perplexity, "valid_bleu": score, "valid_disagreement": D})
     say(f"step {job.step:6}  valid loss {nll:.3f}  perplexity {perplexity:.2f}  "
         f"BLEU {score:.2f} (greedy)")
     for i in (job.step % len(hypotheses), (job.step + len(hypotheses) // 2) % len(hypotheses)):
@@ -354,10 +345,11 @@ def validate_and_save(job: Training, folder, encoded, pairs, tokenizer) -> None:
         job.best = score
         save(folder.best, weights)
     job.save(folder.last)
+    draw(folder.read_metrics(), folder.path / "loss.png")
 
 
-def test(job: Training, folder, encoded, corpora, tokenizer) -> None:
-    """The last words of a run: test BLEU by beam search with its signature, speed, parameters,
+def test(job: Training, folder, encoded, corpora, tokenizer) -> dict:
+    """The last row of a run: test BLEU by beam search with its signature, speed, parameters,
     disagreement."""
     settings = job.settings
     averaged = [folder.numbered(step) for step in folder.steps()] if settings.average else []
@@ -369,30 +361,19 @@ def test(job: Training, folder, encoded, corpora, tokenizer) -> None:
     load_model_state(job.model, state, folder.path)
     scores = disagreement_scores(validate(job.model, encoded, settings.max_tokens, settings.amp)[1])
     pairs = corpora.test or corpora.valid
+    say(f"testing: {len(pairs.source):,} sentences, beam {settings.beam}")
     hypotheses, score, signature, speed = bleu(job.model, tokenizer, pairs, settings.beam,
                                                settings.lenpen, settings.lowercase, settings.amp)
     atomic_write(folder.path / "test.hyp", "".join(f"{line}\n" for line in hypotheses))
-    folder.append_metrics({
-        "step": job.step, "test_bleu": score, "signature": signature,
+    row = {
+        "type": "test", "time": time.time(), "step": job.step,
+        "test_bleu": score, "signature": signature,
         "set": "test" if corpora.test else "validation", "beam": settings.beam,
         "lenpen": settings.lenpen, "average": len(averaged), "disagreement": scores,
         "parameters": sum(p.numel() for p in job.model.parameters()), "tokens": job.tokens,
-        "tokens_per_second": job.tokens / max(job.seconds, 1e-9), "sentences_per_second": speed})
-
-
-def report(path, result: dict) -> None:
-    """Prints what `test` found."""
-    which = "best checkpoint"
-    if result["average"]:
-        which = f"average of the last {result['average']} checkpoints"
-    say(f"\n{path}: {result['set']} BLEU {result['test_bleu']:.2f}   {result['signature']}\n"
-        f"  {which}, beam {result['beam']}, length penalty {result['lenpen']}\n"
-        f"  {result['parameters']:,} parameters; trained on {result['tokens']:,} target tokens, "
-        f"{result['tokens_per_second']:,.0f} per second; decoded "
-        f"{result['sentences_per_second']:.1f} sentences per second\n"
-        "  disagreement exp(D) on the validation set; subspace and output: 1 where the heads\n"
-        "  cancel, 0.368 where they are alike; position: a sum over each sentence\n"
-        f"{score_table(result['disagreement'])}")
+        "tokens_per_second": job.tokens / max(job.seconds, 1e-9), "sentences_per_second": speed}
+    folder.append_metrics(row)
+    return row
 
 
 def train(settings: Settings) -> None:
@@ -401,8 +382,12 @@ def train(settings: Settings) -> None:
     complete(settings, where)
     settings.model_config(vocab_size=1)    # wrong sizes and places are told before anything is read
     path = Path(settings.runs) / settings.name
+    grown = may_change(settings, path)
+    writer = summary_writer() if settings.tensorboard else None
 
     # data
+    if where.first:
+        say(f"{path}: reading the text and its vocabulary")
     with where.first_alone():                    # it downloads and encodes; the others find it done
         corpora = load_corpora(settings)
         known = (path / "tokenizer.json").exists()
@@ -425,12 +410,15 @@ def train(settings: Settings) -> None:
     model = dataclasses.asdict(config)
     kept = {name: value for name, value in dataclasses.asdict(settings).items()
             if name not in model and name not in ("name", "runs")}
+    if settings.train:
+        kept["data"] = None
     # a place in other text is no place
     kept["data_checksum"] = zlib.crc32(lengths[1], zlib.crc32(lengths[0]))
 
     opened = contextlib.nullcontext()                    # only the first process writes
     if where.first:
-        opened = RunFolder(path, {"model": model, **kept}, FREE, defaults_of(Settings))
+        free = (*FREE, "data", *grown)                   # the text has its checksum
+        opened = RunFolder(path, {"model": model, **kept}, free, defaults_of(Settings))
     with opened as folder:
         if where.first and not known:
             save_tokenizer(tokenizer, folder.tokenizer)
@@ -440,12 +428,14 @@ def train(settings: Settings) -> None:
             job.resume(last)
         if where.first:
             folder.truncate_metrics(job.step)
+            if writer:
+                folder.board = writer(path, purge_step=job.step + 1)
             share = padding_share(*lengths, batches(*lengths, settings.max_tokens, settings.seed))
             resumed = f"; resumed at step {job.step}" if job.step else ""
             parameters = sum(p.numel() for p in job.model.parameters())
             say(f"{path}: {parameters:,} parameters on {where.world} x {where.device}, "
                 f"{len(encoded['train']):,} pairs, {config.vocab_size:,} tokens, "
-                f"{share:.1%} padding{resumed}")
+                f"{share:.1%} padding{resumed}\n{rate_in_words(config.d_model, settings)}")
 
         # train
         stop = []
@@ -459,9 +449,10 @@ def train(settings: Settings) -> None:
 
         # test
         if where.first:
-            if not any("test_bleu" in row for row in folder.read_metrics()):
-                test(job, folder, encoded["valid"], corpora, tokenizer)
-            report(path, [row for row in folder.read_metrics() if "test_bleu" in row][-1])
+            tested = [row for row in folder.read_metrics() if "test_bleu" in row]
+            if not tested or tested[-1]["step"] < job.step:
+                tested.append(test(job, folder, encoded["valid"], corpora, tokenizer))
+            say(f"\n{path}: {summary(tested[-1])}")
     if where.world > 1:
         dist.destroy_process_group()
 

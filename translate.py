@@ -1,8 +1,8 @@
 """Translates text with a trained run: one line in, one line out; scores it, and compares two runs.
 
     python translate.py runs/NAME < in.txt > out.txt
-    python translate.py runs/NAME --input test.en --reference test.de --compare runs/OTHER >
-    /dev/null
+    python translate.py runs/NAME --input in.txt --beam 4 --nbest 3 --scores
+    python translate.py runs/NAME --input test.en --reference test.de --compare runs/OTHER
 
 The search itself is nmt/search.py, the scores are nmt/evaluate.py.
 """
@@ -18,7 +18,7 @@ from nmt.evaluate import corpus_bleu, paired_bootstrap, sign_test
 from nmt.files import atomic_write, check_writable, read_lines
 from nmt.flags import UserError, flag, run
 from nmt.machine import memory, pick_device
-from nmt.run_folder import load_run
+from nmt.run_folder import load_run, runs_beside
 from nmt.search import Translation, translate_nbest
 
 DESCRIPTION = ("Translates text with a trained run: one line in, one line out. Reads the terminal "
@@ -30,12 +30,12 @@ SCORING = "scoring (on standard error)"
 @dataclass
 class Settings:
     """The flags of translate.py."""
-    run: str = flag(help="run folder, e.g. runs/NAME", metavar="RUN", positional=True)
+    run: str | None = flag(None, "run folder, e.g. runs/NAME", metavar="RUN", positional=True)
     input: str | None = flag(None, "text to translate, UTF-8 (standard input)", metavar="FILE")
     output: str | None = flag(
         None, "where the translations go, at the end (standard output)", metavar="FILE")
     checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
-    device: str = flag("auto", "auto, cpu, cuda or cuda:N")
+    device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps")
 
     beam: int = flag(4, "hypotheses kept; 1 is greedy search", SEARCH, 1, 1000)
     lenpen: float = flag(0.6, "length penalty; 0 prefers short translations", SEARCH, 0, 10)
@@ -55,8 +55,10 @@ class Settings:
 
 
 def check_flags(settings: Settings, interactive: bool) -> None:
-    """Raises UserError for flags that contradict each other, or an --output that cannot be
-    written."""
+    """Raises UserError for a missing run, flags that contradict each other, or an --output that
+    cannot be written."""
+    if settings.run is None:
+        raise UserError(f"which RUN? Name the folder of one; {runs_beside('runs/NAME')}")
     if settings.nbest > settings.beam:
         raise UserError(f"--nbest {settings.nbest} needs a --beam of {settings.nbest} or more")
     if not settings.reference:

@@ -1,9 +1,10 @@
 """Length-bucketed batches of encoded pairs, and the stream of them that training goes through."""
+import functools
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from nmt.encoded import EncodedPairs
 from nmt.tokenizer import BOS, EOS
@@ -14,12 +15,6 @@ class Batch(NamedTuple):
     """Padded sentences, int64, 0 on the right."""
     source: torch.Tensor        # [B, L_s]: tokens, EOS
     target: torch.Tensor        # [B, L_t]: BOS, tokens, EOS
-
-
-def widths(source_lengths, target_lengths) -> np.ndarray:
-    """What a pair needs in a batch: the longer of its source with EOS and its target with BOS and
-    EOS; [n]."""
-    return np.maximum(np.asarray(source_lengths) + 1, np.asarray(target_lengths) + 2)
 
 
 def batches(source_lengths, target_lengths, max_tokens: int, seed: int = 0, epoch: int = 0,
@@ -41,7 +36,7 @@ def batches(source_lengths, target_lengths, max_tokens: int, seed: int = 0, epoc
     rank = np.unique(target_lengths, return_inverse=True)[1]                 # [n] 0, 1, 2, ...
     turn = np.where(rank % 2 == 0, source_lengths, -source_lengths)
     order = order[np.lexsort((turn[order], target_lengths[order]))]
-    width = widths(source_lengths, target_lengths)[order]
+    width = np.maximum(source_lengths + 1, target_lengths + 2)[order]        # [n], with BOS and EOS
     found = []
     start = 0
     while start < n:
@@ -68,21 +63,18 @@ def padding_share(source_lengths, target_lengths, found: list[np.ndarray]) -> fl
     return float(1 - tokens / cells) if cells else 0.0
 
 
-def collate(encoded: EncodedPairs, indices, pad_to_multiple: int = 1) -> Batch:
-    """The pairs `indices` [B] as one padded Batch; widths are rounded up to a multiple of
-    pad_to_multiple."""
+def collate(encoded: EncodedPairs, indices) -> Batch:
+    """The pairs `indices` [B] as one padded Batch."""
     indices = np.asarray(indices)
-    return Batch(
-        padded(encoded.source_ids, encoded.source_offsets, indices, [], pad_to_multiple),
-        padded(encoded.target_ids, encoded.target_offsets, indices, [BOS], pad_to_multiple))
+    return Batch(padded(encoded.source_ids, encoded.source_offsets, indices, []),
+                 padded(encoded.target_ids, encoded.target_offsets, indices, [BOS]))
 
 
-def padded(ids, offsets, indices, first: list[int], pad_to_multiple: int) -> torch.Tensor:
+def padded(ids, offsets, indices, first: list[int]) -> torch.Tensor:
     """The sentences `indices` of one side as rows: `first`, tokens, EOS, padding; int64 [B, L]."""
     start = offsets[indices]                                                 # [B]
     length = offsets[indices + 1] - start                                    # [B]
     width = len(first) + length.max() + 1
-    width = -(-width // pad_to_multiple) * pad_to_multiple                   # rounded up
     rows = np.full((len(indices), width), PAD, np.int64)                     # [B, L]
     rows[:, :len(first)] = first
     column = np.arange(width)[None] - len(first)                             # [1, L], 0 at a token
@@ -127,31 +119,13 @@ def micro_batches(encoded: EncodedPairs, settings, place: tuple[int, int], rank:
         found = batches(encoded.source_lengths, encoded.target_lengths, settings.max_tokens,
                         settings.seed, epoch)[start:]
         own = [indices for i, indices in enumerate(found, seen) if i % world == rank]
-        loader = iter(DataLoader(
-            BatchDataset(encoded, own), batch_size=None, num_workers=settings.workers,
-            pin_memory=pin_memory, generator=torch.Generator()))
+        made = iter(DataLoader(
+            own, batch_size=None, collate_fn=functools.partial(collate, encoded),
+            num_workers=settings.workers, pin_memory=pin_memory, generator=torch.Generator()))
         for i, indices in enumerate(found):
-            batch = next(loader) if (seen + i) % world == rank else None
+            batch = next(made) if (seen + i) % world == rank else None
             tokens = int(encoded.target_lengths[indices].sum()) + len(indices)       # EOS counts
             yield batch, tokens, (epoch, start + i + 1)
         seen += len(found)
         epoch += 1
         start = 0
-
-
-class BatchDataset(Dataset):
-    """The batches of one epoch, for `DataLoader(dataset, batch_size=None, num_workers=...)`, which
-    prefetches them."""
-
-    def __init__(self, encoded: EncodedPairs, found: list[np.ndarray], pad_to_multiple: int = 1):
-        self.encoded = encoded
-        self.found = found
-        self.pad_to_multiple = pad_to_multiple
-
-    def __len__(self) -> int:
-        """The number of batches."""
-        return len(self.found)
-
-    def __getitem__(self, i: int) -> Batch:
-        """Batch i."""
-        return collate(self.encoded, self.found[i], self.pad_to_multiple)

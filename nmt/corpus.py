@@ -65,6 +65,14 @@ class DataFlags:
         DATA, 1, 1_000_000, metavar="N")
 
 
+def text_name(flags: DataFlags) -> str:
+    """The name of the text in a run's: of --data, or the folder and prefix of --train."""
+    if not flags.train:
+        return flags.data
+    path = Path(flags.train).resolve()
+    return path.parent.name if path.name == "train" else f"{path.parent.name}-{path.name}"
+
+
 def load_corpora(flags: DataFlags) -> Corpora:
     """The corpora that the flags name. Raises UserError for whatever is missing or unreadable."""
     if flags.train or flags.valid or flags.test:

@@ -7,10 +7,9 @@ import time
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
 
 from disagreement import MEASURED, layer_disagreement
-from nmt.batches import BatchDataset, batches
+from nmt.batches import batches, collate
 from nmt.loss import of_tokens
 from nmt.search import translate_lines
 from transformer import PAD
@@ -31,8 +30,7 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
     sentences = 0
     sums = {}                                            # (component, kind) -> [layers]
     found = batches(encoded.source_lengths, encoded.target_lengths, max_tokens, shuffle=False)
-    dataset = BatchDataset(encoded, found)
-    for batch in DataLoader(dataset, batch_size=None, generator=torch.Generator()):
+    for batch in (collate(encoded, indices) for indices in found):
         source = batch.source.to(device)
         target_in = batch.target[:, :-1].to(device)                          # [B, L_t]
         target_out = batch.target[:, 1:].to(device)                          # [B, L_t]
@@ -48,7 +46,7 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
             for kind in MEASURED:
                 D = [layer_disagreement(kind, component, h, source_mask, target_mask, "sum")
                      for h in layers]
-                D = torch.stack(D).double() * len(source)                    # [layers]
+                D = np.array(torch.stack(D).tolist()) * len(source)          # [layers]
                 sums[component, kind] = sums.get((component, kind), 0) + D
     model.train(training)
     means = {}
@@ -76,6 +74,21 @@ def score_table(scores: dict) -> str:
     return "\n".join(rows)
 
 
+def summary(result: dict) -> str:
+    """The test row of a run's metrics in words."""
+    which = "best checkpoint"
+    if result["average"]:
+        which = f"average of the last {result['average']} checkpoints"
+    return (f"{result['set']} BLEU {result['test_bleu']:.2f}   {result['signature']}\n"
+            f"  {which}, beam {result['beam']}, length penalty {result['lenpen']}\n"
+            f"  {result['parameters']:,} parameters; trained on {result['tokens']:,} target "
+            f"tokens, {result['tokens_per_second']:,.0f} per second; decoded "
+            f"{result['sentences_per_second']:.1f} sentences per second\n"
+            "  disagreement exp(D) on the validation set; subspace and output: 1 where the heads\n"
+            "  cancel, 0.368 where they are alike; position: a sum over each sentence\n"
+            f"{score_table(result['disagreement'])}")
+
+
 def bleu(model, tokenizer, pairs, beam: int, lenpen: float, lowercase: bool = False,
          amp: bool = False):
     """(hypotheses, sacreBLEU, signature, sentences per second) of a model's translation of
@@ -83,7 +96,8 @@ def bleu(model, tokenizer, pairs, beam: int, lenpen: float, lowercase: bool = Fa
     device = next(model.parameters()).device
     started = time.perf_counter()
     with torch.autocast(device.type, torch.bfloat16, enabled=amp):
-        hypotheses = translate_lines(model, tokenizer, pairs.source, beam=beam, lenpen=lenpen)
+        hypotheses = translate_lines(model, tokenizer, pairs.source, beam=beam, lenpen=lenpen,
+                                     progress=True)
     seconds = time.perf_counter() - started
     score, signature = corpus_bleu(hypotheses, pairs.target, lowercase)
     return hypotheses, score, signature, len(hypotheses) / seconds

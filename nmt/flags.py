@@ -7,12 +7,14 @@ line on stderr and returns 2. Anything else is a bug and keeps its traceback.
 import argparse
 import contextlib
 import dataclasses
+import difflib
 import functools
 import math
 import os
 import re
 import signal
 import sys
+import textwrap
 import types
 import typing
 from dataclasses import MISSING, dataclass
@@ -53,17 +55,45 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
     def error(self, message: str):
-        message = " ".join(message.split())
+        words = message.split()
+        message = " ".join(words)
+        if message.startswith("unrecognized arguments"):
+            near = []
+            for word in words:
+                flag = word.partition("=")[0]
+                if flag.startswith("-"):
+                    near += difflib.get_close_matches(flag, self._option_string_actions, n=1)
+            if near:
+                message += f"; did you mean {', '.join(dict.fromkeys(near))}?"
         self.exit(2, f"{self.prog}: error: {message} (--help lists the arguments)\n")
 
 
 @functools.cache
 def parser_of(settings: type, prog: str, description: str) -> Parser:
-    """The parser of a dataclass of `flag` fields; what it parses holds only what was given."""
-    parser = Parser(prog=prog, description=description, argument_default=argparse.SUPPRESS)
-    groups = {"": parser}
+    """The parser of a dataclass of `flag` fields; what it parses holds only what was given.
+
+    --help has the class's own flags first, then those it inherits, and at the end the examples: the
+    indented lines of the docstring of its module.
+    """
+    fields = dataclasses.fields(settings)
+    positional = [field for field in fields if field.metadata["positional"]]
+    named = [field for field in fields if not field.metadata["positional"]]
+    bases = [base for base in settings.__bases__ if dataclasses.is_dataclass(base)]
+    inherited = {field.name for base in bases for field in dataclasses.fields(base)}
+    own_first = sorted(named, key=lambda field: field.name in inherited)
     hints = typing.get_type_hints(settings)
-    for field in dataclasses.fields(settings):
+    usage = ["%(prog)s"]
+    for field in positional:
+        several = " ..." if typing.get_origin(hints[field.name]) is tuple else ""
+        usage.append((field.metadata["metavar"] or field.name) + several)
+    document = sys.modules[settings.__module__].__doc__ or ""
+    examples = [line for line in document.splitlines() if line.startswith("    ")]
+    parser = Parser(
+        prog=prog, usage=" ".join([*usage, "[flags]"]), description=textwrap.fill(description, 80),
+        epilog="\n".join(["examples:", *examples]) if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter, argument_default=argparse.SUPPRESS)
+    groups = {"": parser}
+    for field in positional + own_first:
         heading = field.metadata["group"]
         if heading not in groups:
             groups[heading] = parser.add_argument_group(heading)
@@ -94,6 +124,8 @@ def options_of(field, hint) -> dict:
     if typing.get_origin(kind) is tuple:
         options["nargs"] = "*" if given["positional"] or given["empty"] else "+"
         kind = typing.get_args(kind)[0]
+    elif given["positional"] and default is not MISSING:
+        options["nargs"] = "?"
     if given["choices"]:
         options["choices"] = given["choices"]
         options["metavar"] = given["metavar"]
@@ -240,7 +272,8 @@ def out_of_memory(error: Exception) -> bool:
     plain RuntimeError."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return "allocate memory" in str(error) or "not enough memory" in str(error)
+    words = ("allocate memory", "not enough memory", "out of memory")        # CPU, Apple's GPU
+    return any(word in str(error) for word in words)
 
 
 # ---- The model's flags

@@ -74,7 +74,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 share = softmax.new_full(y.shape, smoothing - 1)
                 dz = softmax.scatter_add_(1, y, share).to(product)          # [c, V]
                 d_hidden[start:start + step] = dz @ W
-                _add_product(d_weight, dz.T, piece)
+                if d_weight.dtype == product:
+                    d_weight.addmm_(dz.T, piece)         # without a tensor in between
+                else:
+                    d_weight += dz.T @ piece
         if training:
             d_hidden -= smoothing * mean
             d_weight -= smoothing / V * total
@@ -86,14 +89,6 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     def backward(ctx, gradient):
         d_hidden, d_weight = ctx.saved_tensors
         return gradient * d_hidden, gradient * d_weight, None, None, None
-
-
-def _add_product(total: Tensor, x: Tensor, y: Tensor) -> None:
-    """total += x y, in place; without a tensor in between where the precisions are the same."""
-    if total.dtype == x.dtype:
-        total.addmm_(x, y)
-    else:
-        total += x @ y
 
 
 class Objective(nn.Module):

@@ -17,13 +17,15 @@ from nmt.flags import UserError
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name; "auto" is the first GPU, else the CPU. Raises UserError for one that
-    is not there."""
+    """The device of that name; "auto" is the first GPU of CUDA, else the CPU. Raises UserError for
+    one that is not there."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d\d?)?", name):
-        raise UserError(f"--device {name}: choose auto, cpu, cuda or cuda:N")
+    if not re.fullmatch(r"cpu|mps|cuda(:\d\d?)?", name):
+        raise UserError(f"--device {name}: choose auto, cpu, cuda, cuda:N or mps")
     device = torch.device(name)
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError("--device mps: torch finds no Apple GPU here; choose cpu or auto")
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
         raise UserError(f"--device {name}: this machine has {count} GPUs; choose cpu or auto")

@@ -21,9 +21,10 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from nmt.corpus import text_name
 from nmt.fast_routing import install
 from nmt.files import TEMPORARY, atomic_write, reported, sync_folder
-from nmt.flags import UserError
+from nmt.flags import UserError, command_line, reg_weight_of
 from nmt.tokenizer import load_tokenizer
 from transformer import Transformer, TransformerConfig
 
@@ -144,6 +145,7 @@ def random_state() -> dict:
     name, keys, *rest = np.random.get_state()
     return {"torch": torch.get_rng_state(),
             "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            "mps": [torch.mps.get_rng_state()] if torch.backends.mps.is_available() else [],
             "python": [version, list(words), gauss],
             "numpy": [name, keys.tolist(), *rest]}
 
@@ -158,12 +160,63 @@ def set_random_state(state: dict) -> None:
         torch.set_rng_state(state["torch"].cpu())        # wherever the checkpoint was loaded to
         for device, generator in zip(range(torch.cuda.device_count()), state["cuda"]):
             torch.cuda.set_rng_state(generator.cpu(), device)
+        if torch.backends.mps.is_available():
+            for generator in state.get("mps", ()):
+                torch.mps.set_rng_state(generator.cpu())
     except Exception as error:                    # each generator errs in its own way
         raise UserError("the checkpoint's random states do not fit these versions of torch, Python"
                         " and numpy: resume with the versions that wrote it") from error
 
 
 # ---- Settings
+
+def run_name(settings, usual: dict, free) -> str:
+    """The name of a run's folder: its text, size and mechanisms, every other setting that is
+    neither free nor the usual one, and the seed."""
+    told = {"data", "arch", "agg", "reg", "capsule_attention", "seed", "name", "runs", *free}
+    words = [text_name(settings)]
+    if settings.train:
+        told |= {"src", "tgt"}
+        words += [language for language in (settings.src, settings.tgt) if language]
+    words.append(settings.arch)
+    if settings.agg != "linear":
+        words.append(settings.agg)
+    words += settings.reg
+    if settings.capsule_attention:
+        words.append("capsule")
+        if settings.capsule_attention != ("enc", "dec"):
+            words += settings.capsule_attention
+    others = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if field.name not in told and value not in (None, (), usual.get(field.name, field.default)):
+            others[field.name] = value
+    if "reg_weight" in others:
+        others["reg_weight"] = reg_weight_of(others["reg_weight"])
+    words += [word.removeprefix("--") for word in command_line(type(settings), others)]
+    return "-".join([*words, f"seed{settings.seed}"]).replace(":", "")
+
+
+def may_change(settings, folder: Path) -> tuple[str, ...]:
+    """The names of settings in which a command may depart from the run that the folder holds: the
+    steps may grow. What otherwise follows from --steps stays as the run has it.
+
+    Raises UserError for more steps where the learning rate is 0 after the last.
+    """
+    if not (folder / "config.json").exists():
+        return ()
+    run = read_config(folder)
+    for name in {"warmup", "lr", "eval_every"} - settings.given:
+        setattr(settings, name, run.get(name, getattr(settings, name)))
+    steps = run.get("steps")
+    if not isinstance(steps, int) or settings.steps <= steps:
+        return ()
+    if settings.decay == "linear":
+        raise UserError(f"--steps {settings.steps}: the learning rate of {folder} falls linearly to"
+                        f" 0 at step {steps}, so it cannot go on (with --decay sqrt a run can):"
+                        " choose another --name")
+    return ("steps",)
+
 
 def read_config(folder) -> dict:
     """The settings in a run folder's config.json. Raises UserError where there are none, or of
@@ -172,7 +225,7 @@ def read_config(folder) -> dict:
     with reported("read", path):
         if not path.is_file():
             raise UserError(f"{folder}: is no run folder (it has no config.json): name a folder"
-                            " that training wrote")
+                            f" that training wrote; {runs_beside(folder)}")
         content = path.read_bytes()
     try:
         config = json.loads(content)
@@ -182,6 +235,16 @@ def read_config(folder) -> dict:
                         " --name") from error
     check_format(number, path)
     return config
+
+
+def runs_beside(folder) -> str:
+    """In words, the runs that lie where the folder does and in runs/, the newest first."""
+    configs = {*Path(folder).parent.glob("*/config.json"), *Path("runs").glob("*/config.json")}
+    names = [str(path.parent) for path in sorted(configs, key=os.path.getmtime, reverse=True)]
+    if not names:
+        return "there are none here"
+    more = f", and {len(names) - 10} more" if len(names) > 10 else ""
+    return f"there are {', '.join(names[:10])}{more}"
 
 
 def defaults_of(settings: type) -> dict:
@@ -296,6 +359,7 @@ class RunFolder(AbstractContextManager):
         self.best = self.path / "best.pt"
         self.tokenizer = self.path / "tokenizer.json"
         self.metrics = self.path / "metrics.jsonl"
+        self.board = None                         # a writer for TensorBoard
         with reported("open", path):
             check_config(self.path, config, free, defaults)
             self.path.mkdir(parents=True, exist_ok=True)
@@ -330,6 +394,8 @@ class RunFolder(AbstractContextManager):
 
     def close(self) -> None:
         """Lets go of the folder. (The system does it for a process that dies.)"""
+        if self.board:
+            self.board.close()
         self.lock.release()
 
     def append_metrics(self, row: dict) -> None:
@@ -348,6 +414,10 @@ class RunFolder(AbstractContextManager):
             except BaseException:
                 os.truncate(self.metrics, start)
                 raise
+        if self.board:
+            for name, value in row.items():
+                if isinstance(value, float) and name != "time":
+                    self.board.add_scalar(f"{row['type']}/{name}", value, row["step"])
 
     def read_metrics(self) -> list[dict]:
         """The rows of metrics.jsonl; see the function of that name."""

@@ -310,7 +310,7 @@ def translate_nbest(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
     found: list = [None] * len(sources)
     hidden = not (progress and sys.stderr.isatty())
     try:
-        with tqdm(total=len(sources), unit="line", disable=hidden) as bar:
+        with tqdm(total=len(sources), unit="line", leave=None, disable=hidden) as bar:
             for batch in batches([len(ids) * beam for ids in sources], max_tokens):
                 rows = [sources[n] for n in batch]
                 source = pad_sequence(rows, batch_first=True, padding_value=PAD)     # [B, L_s]

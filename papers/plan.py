@@ -8,12 +8,12 @@ import json
 import re
 import zlib
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 import train_mt
+from nmt.corpus import text_name
 from nmt.flags import UserError, command_line, parse
 from nmt.machine import Machine
 from papers.tables import Row, Table
@@ -171,15 +171,6 @@ def mechanism_flags(config: TransformerConfig, base: TransformerConfig | None = 
 
 # ---- Names
 
-def data_label(settings: train_mt.Settings) -> str:
-    """The name of the text that a run is trained on: of --data, or the folder and prefix of
-    --train."""
-    if not settings.train:
-        return settings.data
-    path = Path(settings.train).resolve()
-    return path.parent.name if path.name == "train" else f"{path.parent.name}-{path.name}"
-
-
 def mechanism_words(config: TransformerConfig) -> list[str]:
     """The mechanisms of a model as words of a folder's name."""
     words = []
@@ -203,11 +194,11 @@ def folder(settings: train_mt.Settings, config: TransformerConfig, flags: list[s
     if "amp" not in given:              # then the machine decides
         free.add("amp")
     matter = {name: value for name, value in asdict(settings).items() if name not in free}
-    matter["text"] = data_label(settings)
+    matter["text"] = text_name(settings)
     matter["sizes"] = [getattr(config, name) for name in
                        ("d_model", "heads", "layers", "d_ff", "dropout", "norm", "tie")]
     checksum = zlib.crc32(json.dumps([matter, flags], sort_keys=True).encode())
-    words = [data_label(settings), settings.arch, *mechanism_words(config)]
+    words = [text_name(settings), settings.arch, *mechanism_words(config)]
     return "-".join([*words, f"{checksum:08x}"])
 
 

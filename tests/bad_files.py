@@ -88,7 +88,6 @@ DAMAGE = {  # what happened to a copy of the run runs/sound
     "unstepped": lambda folder: edited(
         folder / "last.pt", optimizer={"state": {}, "param_groups": []}
     ),
-    "unscheduled": lambda folder: edited(folder / "last.pt", schedule={"optimizer": 5}),
     "unrandom": lambda folder: edited(folder / "last.pt", random={"torch": torch.zeros(3)}),
     "partial": lambda folder: edited(folder / "last.pt", optimizer=None),
     "nan": lambda folder: edited(

@@ -5,9 +5,16 @@ import pytest
 from small_run import TEXT, small
 
 import toy
+import train_mt
 from nmt.corpus import Pairs
 from nmt.encoded import encode_pairs
 from nmt.tokenizer import train_tokenizer
+
+
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch):
+    """A figure at every validation would take longer than the runs of the tests."""
+    monkeypatch.setattr(train_mt, "draw", lambda rows, path: None)
 
 
 @pytest.fixture(scope="session")

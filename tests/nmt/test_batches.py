@@ -1,13 +1,13 @@
 """Batches: every pair exactly once, full, of similar lengths, padded as the model wants it."""
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 import toy
-from nmt.batches import BatchDataset, batches, collate, padding_share
+from nmt.batches import batches, collate, micro_batches, padding_share
 from nmt.corpus import Pairs, read_pairs
 from nmt.encoded import encode_pairs
 from nmt.tokenizer import BOS, EOS, train_tokenizer
@@ -108,20 +108,17 @@ def test_padding_on_multi30k():
         assert padding_share(*sides, batches(*sides, 4096, epoch=epoch)) < 0.06
 
 
-@pytest.mark.parametrize("multiple", [1, 8])
-def test_collate(toy_encoded, toy_tokenizer, english, multiple):
+def test_collate(toy_encoded, toy_tokenizer, english):
     """Row by row: source, EOS; BOS, target, EOS; zeros to the right."""
     indices = np.array([5, 0, 300, 17])
-    batch = collate(toy_encoded, indices, multiple)
+    batch = collate(toy_encoded, indices)
     assert batch.source.dtype == batch.target.dtype == torch.int64
-    assert batch.source.shape[1] % multiple == 0 and batch.target.shape[1] % multiple == 0
     for row, i in enumerate(indices):
         source = [*toy_tokenizer.encode(english.source[i]).ids, EOS]
         target = [BOS, *toy_tokenizer.encode(english.target[i]).ids, EOS]
         assert batch.source[row].tolist() == source + [PAD] * (batch.source.shape[1] - len(source))
         assert batch.target[row].tolist() == target + [PAD] * (batch.target.shape[1] - len(target))
-    if multiple == 1:
-        assert (batch.source[:, -1] == EOS).any() and (batch.target[:, -1] == EOS).any()
+    assert (batch.source[:, -1] == EOS).any() and (batch.target[:, -1] == EOS).any()
 
 
 def test_collate_empty_sentences(toy_tokenizer):
@@ -133,11 +130,12 @@ def test_collate_empty_sentences(toy_tokenizer):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_loader(toy_encoded, workers):
-    """A DataLoader gives the same batches in the same order, with and without worker processes."""
-    found = batches(toy_encoded.source_lengths, toy_encoded.target_lengths, 2000)
-    loader = DataLoader(BatchDataset(toy_encoded, found), batch_size=None, num_workers=workers)
-    for batch, indices in zip(loader, found, strict=True):
+def test_micro_batches(toy_encoded, workers):
+    """An epoch's batches in their order, with and without worker processes."""
+    found = batches(toy_encoded.source_lengths, toy_encoded.target_lengths, 2000, seed=3, epoch=1)
+    settings = SimpleNamespace(max_tokens=2000, seed=3, workers=workers)
+    stream = micro_batches(toy_encoded, settings, (1, 0), 0, 1, False)
+    for indices, (batch, _, _) in zip(found, stream):
         expected = collate(toy_encoded, indices)
         assert torch.equal(batch.source, expected.source)
         assert torch.equal(batch.target, expected.target)

@@ -163,7 +163,6 @@ CASES = {
         "model flags"),
     "resume, other optimizer": ("train_mt", RESUME + "unstepped", "unstepped/last.pt", "optimizer",
         "--name"),
-    "resume, other schedule": ("train_mt", RESUME + "unscheduled", "unscheduled/last.pt", "--name"),
     "resume, other random states": ("train_mt", RESUME + "unrandom", "random states", "versions"),
     "resume, no optimizer": ("train_mt", RESUME + "partial", "partial/last.pt",
         "holds no 'optimizer'"),

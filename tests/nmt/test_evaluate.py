@@ -146,7 +146,8 @@ def test_bleu_searches_and_scores_as_it_was_told(lowercase, amp, monkeypatch):
     monkeypatch.setattr(evaluate.time, "perf_counter", lambda: next(clock))
     found = evaluate.bleu(model, "tokenizer", pairs, 3, 1.25, lowercase, amp)
     hypotheses, score, signature, speed = found
-    assert calls == [((model, "tokenizer", pairs.source), dict(beam=3, lenpen=1.25), amp)]
+    how = dict(beam=3, lenpen=1.25, progress=True)
+    assert calls == [((model, "tokenizer", pairs.source), how, amp)]
     assert hypotheses == translations and speed == 2.0
     from sacrebleu import corpus_bleu
     want = corpus_bleu(translations, [pairs.target], lowercase=lowercase, force=True)

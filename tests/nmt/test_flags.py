@@ -180,7 +180,9 @@ def test_the_annotation_decides_how_a_flag_is_read():
 
 
 @pytest.mark.parametrize("argv, words", [
-    (["x", "--coun", "3"], "--coun"),                    # no abbreviations
+    (["x", "--coun", "3"], "--coun 3; did you mean --count?"),               # no abbreviations
+    (["x", "-rate=1", "--kin", "a"], "did you mean --rate, --kind?"),
+    (["x", "--wholly-else"], "--wholly-else (--help"),
     (["x", "--count", "0"], "--count: '0' is not a whole number from 1 to"),
     (["x", "--count", "1.5"], "--count: '1.5' is not a whole number from 1 to"),
     (["x", "--rate", "0"], "--rate: '0' is not a number above 0 up to 2"),

@@ -178,7 +178,7 @@ def test_another_training_text_is_refused(text, argv, tmp_path, monkeypatch, cap
 def test_a_step_without_a_finite_loss_is_left_out_and_said_so(argv, tmp_path, monkeypatch, capsys):
     """An infinite loss alone (its gradient would be finite), and a gradient that is not a
     number."""
-    sound, calls, seen = train_mt.losses, [], []
+    sound, calls, seen = train_mt.Objective.forward, [], []
 
     def losses(*args):
         calls.append(1)
@@ -193,7 +193,7 @@ def test_a_step_without_a_finite_loss_is_left_out_and_said_so(argv, tmp_path, mo
         seen.append(all(map(torch.equal, before, model.parameters())))
         return result
     step = train_mt.train_step
-    monkeypatch.setattr(train_mt, "losses", losses)
+    monkeypatch.setattr(train_mt.Objective, "forward", losses)
     monkeypatch.setattr(train_mt, "train_step", train_step)
     assert train_mt.main(argv) == 0
     # two micro-batches each
@@ -208,10 +208,12 @@ def test_a_step_without_a_finite_loss_is_left_out_and_said_so(argv, tmp_path, mo
 
 
 def test_steps_in_a_row_without_a_finite_loss_end_the_run(argv, tmp_path, monkeypatch, capsys):
-    sound = train_mt.losses
-    monkeypatch.setattr(
-        train_mt, "losses", lambda *args: (sound(*args)[0] * torch.nan, sound(*args)[1])
-    )
+    sound = train_mt.Objective.forward
+
+    def broken(*args):
+        loss, D = sound(*args)
+        return loss * torch.nan, D
+    monkeypatch.setattr(train_mt.Objective, "forward", broken)
     assert train_mt.main([*argv, "--eval-every", "7"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1

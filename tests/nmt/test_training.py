@@ -117,11 +117,12 @@ def test_every_step_trains_as_told_and_the_log_sums_them(
 
     A log line is about the steps since the last one: losses per target token, D weighted by these.
     """
-    seen, totals, losses, train_step = [], [], train_mt.losses, train_mt.train_step
+    seen, totals, train_step = [], [], train_mt.train_step
+    forward = train_mt.Objective.forward
 
-    def loss_spy(model, batch, label_smoothing, device):
-        seen.append((model.training, label_smoothing, torch.is_autocast_enabled("cpu")))
-        return losses(model, batch, label_smoothing, device)
+    def loss_spy(objective, source, target, tokens, label_smoothing):
+        seen.append((objective.training, label_smoothing, torch.is_autocast_enabled("cpu")))
+        return forward(objective, source, target, tokens, label_smoothing)
 
     def step_spy(model, optimizer, step, args, where):
         total, norm = train_step(model, optimizer, step, args, where)
@@ -129,7 +130,7 @@ def test_every_step_trains_as_told_and_the_log_sums_them(
         totals.append((total.tolist(), tokens, norm.item(), step.place[0]))
         return total, norm
 
-    monkeypatch.setattr(train_mt, "losses", loss_spy)
+    monkeypatch.setattr(train_mt.Objective, "forward", loss_spy)
     monkeypatch.setattr(train_mt, "train_step", step_spy)
     argv = [
         *text,
@@ -382,9 +383,15 @@ COMPLETED = {
     ),
     "--arch big --steps 7 --warmup 5 --lr 3 --decay linear --clip 2 --max-tokens 9 --dropout .2": {
         **dict(steps=7, warmup=5, lr=3.0, decay="linear", clip=2.0, max_tokens=9, dropout=0.2),
-        "eval_every": 1,
+        "eval_every": 200,
     },
-    "--steps 5": dict(steps=5, eval_every=450, warmup=150),
+    # the warm-up is a quarter of the steps at most, up to the same peak; 200 steps to a validation
+    "--steps 600": dict(steps=600, eval_every=450, warmup=150, lr=0.4),
+    "--steps 96": dict(steps=96, eval_every=450, warmup=24, lr=0.4 * 0.4),
+    "--steps 96 --warmup 150": dict(warmup=150, lr=0.4),
+    "--steps 96 --lr 2": dict(warmup=24, lr=2.0),
+    "--steps 3": dict(warmup=1),
+    "--data multi30k --steps 500": dict(eval_every=200, warmup=125, lr=0.8 * 0.5),
     "--arch small --steps 50 --eval-every 4": dict(steps=50, eval_every=4),
 }
 

@@ -37,7 +37,7 @@ FLAGS = """--src en --tgt de --device cpu --layers 1 --d-model 16 --heads 2 --d-
     --agg em --agg-at enc cross --reg output subspace position --capsule enc dec""".split()
 # what nmt/files.py and run_folder.py ask of the system
 CALLS = ("fsync", "replace", "truncate", "unlink")
-CLOCK = ("seconds", "tokens_per_second", "sentences_per_second")
+CLOCK = ("time", "seconds", "tokens_per_second", "sentences_per_second")
 
 
 def write_text(folder: Path) -> list[str]:
