@@ -20,6 +20,7 @@ DOCUMENTS = [
 SCRIPTS = ("train_mt", "translate", "probe", "logic", "analyze", "reproduce", "bench")
 FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint"}  # torchrun's
 FOREIGN |= {"--mine", "--report"}  # pytest's, see exercises/grade.py
+FOREIGN |= {"--to"}  # jupytext's
 MADE = {
     "config.json",
     "tokenizer.json",

@@ -1,0 +1,113 @@
+# %% [markdown]
+# # Session 1: Heads
+#
+# Read Li 2019 §2 (Eq. 1-4) or Duan 2020 §2 (Eq. 1-5), then `attention.py`.
+#
+# Every head has projections of its own (Eq. 1) and so looks at the sentence in its own way (Eq. 2).
+# We write down by hand the projections of two heads, one that finds the same word and one that
+# finds the word before, and look at what they do.
+
+# %%
+import torch
+from lesson import show
+from matplotlib import pyplot
+
+from aggregation import LinearAggregation, concatenate
+from attention import MultiHeadAttention
+from transformer import positions
+
+torch.manual_seed(1)
+words = "the old dog and the young dog".split()
+L = len(words)
+d_k = 16
+vectors = {word: torch.randn(d_k) for word in sorted(set(words))}
+of_words = torch.stack([vectors[word] for word in words])                    # [L, 16]
+x = torch.cat([of_words, positions(L, d_k)], dim=-1).unsqueeze(0)            # [1, L, d = 32]
+
+# %% [markdown]
+# The first half of a token's vector is its word, the second its position. In sines and cosines one
+# matrix leads from every position to the one before (Vaswani et al. 2017 §3.5): we find it by least
+# squares. With it in $W^Q$, the query at position $l$ is the key at $l - 1$.
+
+# %%
+exact = torch.float64
+position = positions(100, d_k, dtype=exact)                                  # [100, 16]
+before = torch.linalg.lstsq(position[1:], position[:-1]).solution            # [16, 16]
+assert torch.allclose(position[1:] @ before, position[:-1], atol=1e-6)
+
+word, place = torch.eye(2 * d_k).split(d_k)                                  # [16, 32] each
+same_word = {"Q": 3 * word, "K": word, "V": word}
+word_before = {"Q": 40 * before.T.float() @ place, "K": place, "V": word}
+attention = MultiHeadAttention(2 * d_k, heads=2)
+rows = [head[name] for name in "QKV" for head in (same_word, word_before)]
+attention.in_proj.weight.data = torch.cat(rows)                              # W^Q, W^K, W^V
+_, heads = attention(x, x, need_weights=True)
+
+# %% [markdown]
+# $A^h = \mathrm{softmax}(Q^h {K^h}^\top / \sqrt{d_k})$, Eq. 2: a row is one query's weights and
+# sums to 1. The first head divides its attention between the places of a word that occurs twice.
+# The second has nothing before the first word: a softmax must look somewhere, and the nearest
+# position is that word's own.
+
+# %%
+A = heads.weights[0].detach()                                                # [H, L_q, L_k]
+assert torch.allclose(A.sum(-1), torch.ones(2, L))
+print("same word,   query 'dog' (7):", [round(a, 2) for a in A[0, 6].tolist()])
+print("word before, query 'dog' (7):", [round(a, 2) for a in A[1, 6].tolist()])
+assert A[1, 1:].argmax(-1).tolist() == list(range(L - 1))
+
+
+def draw(A, title, name):
+    """A panel per head: queries at the left, keys below."""
+    figure, axes = pyplot.subplots(1, len(A), figsize=(8, 3.6), layout="constrained", sharey=True)
+    figure.suptitle(title)
+    for ax, weights, head in zip(axes, A, ("head 1: same word", "head 2: word before")):
+        ax.imshow(weights, cmap="Blues", vmin=0, vmax=1)
+        ax.set_title(head)
+        ax.set_xticks(range(L), words, rotation=90)
+        ax.set_yticks(range(L), words)
+    show(name)
+
+
+draw(A, "attention weights", "session1-heads")
+
+# %% [markdown]
+# **Masks.** A decoder may not look ahead: the causal mask puts $-\infty$ where $t > l$ before the
+# softmax. Then a later word changes nothing before it.
+
+# %%
+_, causal = attention(x, x, need_weights=True, causal=True)
+assert causal.weights[0].triu(1).max() == 0
+changed = x.clone()
+changed[:, -1] = torch.randn(2 * d_k)
+_, after = attention(changed, changed, need_weights=True, causal=True)
+assert torch.equal(causal.outputs[:, :, :-1], after.outputs[:, :, :-1])
+print("causal, query 'and' (4):     ", [round(a, 2) for a in causal.weights[0, 0, 3].tolist()])
+draw(causal.weights[0].detach(), "with the causal mask", "session1-causal")
+
+# %% [markdown]
+# **The fused kernel** computes the same $O^h$ and never holds $A^h$. What reads $A^h$ or the logits
+# cannot use it.
+
+# %%
+_, fused = attention(x, x)
+assert torch.allclose(fused.outputs, heads.outputs, atol=1e-5)
+print("the fused kernel's weights:  ", fused.weights)
+
+# %% [markdown]
+# **Aggregation**, Eq. 3-4: $O = [O_1, \ldots, O_H] W^O$. That is a sum over the heads, in which
+# each adds its part $O_h W_h^O$ whatever the others say. Sessions 3 to 5 are about parts that
+# depend on one another.
+
+# %%
+linear = LinearAggregation(2 * d_k)
+O = heads.outputs                                                            # [1, H, L, d_k]
+together = linear(O)                                                         # [1, L, d]
+parts = 0
+for h in range(2):
+    alone = torch.zeros_like(O)
+    alone[:, h] = O[:, h]
+    parts = parts + linear(alone)
+assert torch.allclose(together, parts, atol=1e-5)        # W^O has a bias, too, which starts at 0
+print("O^h", list(O.shape), "-> [O_1, ..., O_H]", list(concatenate(O).shape),
+      "-> O", list(together.shape))

@@ -1,0 +1,133 @@
+# %% [markdown]
+# # Session 2: Disagreement
+#
+# Read Li 2018, all of it (Li 2021 §3.1 is the same, shorter), then `disagreement.py`.
+#
+# Training maximizes $J = \log P(y \mid x) + \lambda D$ (§3.1). Three $D$ measure how much the
+# heads differ: in their values (Eq. 1), in the positions they attend to (Eq. 2) and in their
+# outputs (Eq. 3).
+
+# %%
+import math
+
+import torch
+from lesson import show
+from matplotlib import pyplot
+
+from disagreement import output_disagreement, position_disagreement, squared_output_disagreement
+from transformer import TransformerConfig
+
+# %% [markdown]
+# ## What a score means
+# Eq. 1 and 3 are minus the mean cosine over all $H^2$ pairs of heads, $i = j$ included. So heads
+# that are alike have $D = -1$, orthogonal ones $-1/H$, and $D = 0$ takes heads whose unit vectors
+# cancel: in the plane, two that point away from each other.
+
+# %%
+pairs = {"alike": [[1.0, 0.0], [1.0, 0.0]], "orthogonal": [[1.0, 0.0], [0.0, 1.0]],
+         "cancelling": [[1.0, 0.0], [-1.0, 0.0]]}
+figure, axes = pyplot.subplots(1, 3, figsize=(8, 2.6), layout="constrained", sharey=True)
+for ax, (name, vectors) in zip(axes, pairs.items()):
+    O = torch.tensor(vectors).unsqueeze(1)                                   # [H = 2, L = 1, d_k]
+    D = output_disagreement(O).item()
+    print(f"two heads, {name:10}  D = {D + 0:5.2f}   exp(D) = {math.exp(D):.3f}")
+    for (u, v), colour, width in zip(vectors, ("C0", "C1"), (9, 4)):         # both show where alike
+        ax.plot([0, u], [0, v], colour, lw=width, solid_capstyle="round")
+    ax.set(title=f"{name}: D = {D + 0:.1f}", xlim=(-1.2, 1.2), ylim=(-0.3, 1.2), aspect="equal")
+show("session2-scores")
+
+# %% [markdown]
+# Table 4 prints $\exp(D)$ for $H = 8$. Without the 8 pairs $i = j$, which always agree, that is a
+# mean cosine of two different heads. The baseline's heads are orthogonal already, and what the
+# regularization adds is the way from there to heads that cancel, as far as 8 vectors can
+# ($-1/7$). Almost none of it is left to gain.
+
+# %%
+H = 8
+for name, score in (("baseline", 0.881), ("subspace", 0.935), ("output", 0.997)):
+    D = math.log(score)
+    cosine = (-D * H - 1) / (H - 1)
+    print(f"Table 4, outputs, {name:8}  exp(D) = {score}   mean cosine {cosine:6.3f}")
+assert math.isclose(math.exp(-1 / H), 0.882, abs_tol=5e-4)
+
+# %% [markdown]
+# ## What the gradient does
+# We let four vectors go uphill, as training would if there were nothing to translate. The cosines
+# of Eq. 3 end below 0. Squared, an early form of the authors' code, they end at 0: orthogonal.
+
+# %%
+def uphill(D, start, steps=100):
+    """Adam's way up D from `start`: the end."""
+    x = start.clone().requires_grad_()
+    optimizer = torch.optim.Adam([x], lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (-D(x)).backward()
+        optimizer.step()
+    return x.detach()
+
+
+def cosines(vectors):
+    """The cosines of all pairs of vectors [H, 1, d_k], as [H, H]."""
+    unit = torch.nn.functional.normalize(vectors[:, 0], dim=-1)
+    return unit @ unit.T
+
+
+torch.manual_seed(1)
+start = torch.randn(4, 1, 8) + 1                                             # [H = 4, L = 1, d_k]
+ends = {"start": start, "output": uphill(output_disagreement, start),
+        "squared output": uphill(squared_output_disagreement, start)}
+figure, axes = pyplot.subplots(1, 3, figsize=(8, 2.9), layout="constrained")
+for ax, (name, vectors) in zip(axes, ends.items()):
+    cosine = cosines(vectors)
+    others = (cosine.sum() - 4) / 12
+    print(f"{name:15} D = {output_disagreement(vectors):6.3f}   mean cosine {others:6.3f}")
+    ax.imshow(cosine, cmap="RdBu_r", vmin=-1, vmax=1)
+    ax.set(title=f"{name}: cosines", xticks=[], yticks=[])
+show("session2-uphill")
+
+# %% [markdown]
+# Eq. 2, for four heads that choose among four positions. It sees the mean of the heads and nothing
+# else: $\frac{1}{H^2}\sum_i\sum_j A^i \odot A^j = (\frac{1}{H}\sum_h A^h)^2$. Four heads at four
+# different positions have the $D$ of four heads that attend to all positions alike.
+
+# %%
+apart = torch.eye(4).unsqueeze(1)                                            # [H, L_q = 1, L_k]
+alike = torch.full((4, 1, 4), 1 / 4)
+assert position_disagreement(apart) == position_disagreement(alike) == -1 / 4
+
+
+def of_positions(logits):
+    """D_position of the heads' logits [H, L_q, L_k]."""
+    return position_disagreement(logits.softmax(-1))
+
+
+logits = uphill(of_positions, 2 * torch.randn(4, 1, 4))
+A = logits.softmax(-1)
+print("mean of the heads after Eq. 2:", [round(a, 3) for a in A.mean(0)[0].tolist()])
+figure, ax = pyplot.subplots(figsize=(3, 2.9), layout="constrained")
+ax.imshow(A[:, 0], cmap="Blues", vmin=0, vmax=1)
+ax.set(title="position: A, a row a head", xticks=[], yticks=[])
+show("session2-positions")
+
+# %% [markdown]
+# ## What i = j does
+# With one head only $i = j$ is left. A vector's cosine with itself is 1 whatever it does: the term
+# moves the value of Eq. 1 and 3 and not their gradient. In Eq. 2 it is $|A \odot A|$, which falls
+# as a head spreads out: there it presses on every head to look everywhere.
+
+# %%
+one_output = torch.randn(1, 1, 8, requires_grad=True)
+output_disagreement(one_output).backward()
+print(f"one head, output:    |gradient of D| = {one_output.grad.norm():.3f}")
+
+one_head = torch.tensor([[[3.0, 0.0, 0.0]]], requires_grad=True)
+of_positions(one_head).backward()
+print(f"one head, positions: |gradient of D| = {one_head.grad.norm():.3f}")
+
+# %% [markdown]
+# ## In a model
+# The encoder counts 1, the decoder's two attentions together 1 (`docs/readings.md`).
+
+# %%
+print(TransformerConfig(vocab_size=100, reg=("output",)).component_weights())

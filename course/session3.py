@@ -1,0 +1,101 @@
+# %% [markdown]
+# # Session 3: Dynamic routing
+#
+# Read Li 2019 §4.1-4.2.1 (Eq. 5-8, Algorithm 1), Gu 2019 Eq. 8-11 and Duan 2020 §3.3, then
+# `routing_dynamic.py`.
+#
+# $M$ parts cast votes $V_{mn}$ for what each of $N$ wholes is, and are coupled to the wholes with
+# which their votes agree: shares $C$ by a softmax over the wholes, wholes $\Omega$ by the mean of
+# the votes under these shares, agreement $\Omega_n \cdot V_{mn}$ added to the logits, $T$ times.
+
+# %%
+import torch
+from lesson import show
+from matplotlib import pyplot
+
+from routing_dynamic import dynamic_routing, squash
+
+torch.manual_seed(1)
+T = 6
+
+# %% [markdown]
+# ## Squash, Eq. 8
+# A capsule's length is to say how sure it is that what it stands for is there: any length becomes
+# one below 1, the direction stays. Short vectors become shorter by far.
+
+# %%
+lengths = torch.linspace(0, 6, 100)
+squashed = squash(lengths.unsqueeze(-1))                 # vectors of one number
+for length in (0.1, 1.0, 10.0):
+    after = squash(torch.tensor([length])).item()
+    print(f"squash: length {length:4.1f} -> {after:.3f}")
+figure, ax = pyplot.subplots(figsize=(4, 3), layout="constrained")
+ax.plot(lengths, squashed)
+ax.set(title="squash (Eq. 8)", xlabel="length before", ylabel="length after", ylim=(0, 1))
+show("session3-squash")
+
+# %% [markdown]
+# ## Four parts, two wholes
+# Parts 0 and 1 agree on what whole 0 is, parts 2 and 3 on whole 1; beyond that nobody agrees. In
+# the first iteration every part is shared out evenly, which says nothing yet: $T = 1$ is the
+# control of every experiment with routing.
+
+# %%
+ways = 3 * torch.eye(5)                                  # five directions of length 3
+own = [0, 0, 1, 1]                                       # each part's whole
+votes = torch.empty(4, 2, 5)                             # [M, N, D]
+for m in range(4):
+    votes[m] = ways[1 + m]                               # a direction of its own, ...
+    votes[m, own[m]] = ways[0]                           # ... but for the whole it belongs to
+for t in (1, 2, 3, 5):
+    share = dynamic_routing(votes, t).coupling[:, 0]
+    print(f"T = {t}: share of whole 0", [round(c, 3) for c in share.tolist()])
+assert dynamic_routing(votes, 1).coupling.eq(1 / 2).all()
+
+# %% [markdown]
+# How fast the shares harden is a matter of how long the votes are, for a capsule is shorter than 1
+# and so $\Omega_n \cdot V_{mn}$ can add no more than the vote's length to a logit. The dot product
+# "saturates at 1" for unit votes (end of Li 2019 §4.2.1): that is the reason for EM routing.
+
+# %%
+figure, ax = pyplot.subplots(figsize=(5.2, 3), layout="constrained")
+for size in (1, 2, 3):
+    scaled = size / 3 * votes
+    shares = dynamic_routing(scaled, T, trace=True).coupling[:, 0, 0]        # of every iteration
+    ax.plot(range(1, T + 1), shares, marker="o", label=f"length {size}")
+    assert (shares.diff() > 0).all()
+ax.set(title="part 0's share of its own whole", xlabel="iteration", ylim=(0.45, 1.02))
+ax.legend(title="votes", loc="center left", bbox_to_anchor=(1, 0.5))
+show("session3-coupling")
+
+# %% [markdown]
+# ## A whole that nobody chooses
+# Now all four agree on whole 0 and nobody on whole 1. Li's Eq. 7 divides by
+# $\sum_m C_{mn}$: whole 1 stays the mean of its votes, however few are left, and its length tells
+# nothing of that. Gu's Eq. 8 and Duan's Eq. 7 do not divide: it fades away.
+
+# %%
+votes[:, 0] = ways[0]
+for m in range(4):
+    votes[m, 1] = ways[1 + m]
+figure, ax = pyplot.subplots(figsize=(4, 3), layout="constrained")
+for normalize, name in ((True, "Li Eq. 7: divided"), (False, "Gu Eq. 8: a sum")):
+    lengths = []
+    for t in range(1, T + 1):
+        routed = dynamic_routing(votes, t, normalize=normalize)
+        lengths.append(routed.capsules[1].norm().item())
+    ax.plot(range(1, T + 1), lengths, marker="o", label=name)
+    print(f"{name}, T = {T}: coupling {routed.coupling[0, 1]:.4f}, length {lengths[-1]:.4f}")
+ax.set(title="length of a whole that nobody chooses", xlabel="T", ylim=(0, 1))
+ax.legend()
+show("session3-length")
+
+# %% [markdown]
+# ## What the routing cannot see
+# Were all votes for the two wholes the same, nothing would tell the wholes apart, and the shares
+# would stay at $1/N$ for ever. The matrices $W_{h \to n}$ of Eq. 6 are what makes them differ.
+
+# %%
+same = torch.randn(4, 1, 5).expand(4, 2, 5)
+assert torch.allclose(dynamic_routing(same, 50).coupling, torch.tensor(1 / 2))
+print("equal votes, T = 50: share of whole 0", dynamic_routing(same, 50).coupling[:, 0].tolist())

@@ -1,0 +1,128 @@
+# %% [markdown]
+# # Session 4: EM routing
+#
+# Read Li 2019 §4.2.2 (Eq. 9-12, Algorithm 2), Gu 2019 Eq. 12-15, and Hinton et al. 2018 if you can,
+# then `routing_em.py`.
+#
+# A whole is a Gaussian, the votes for it are its data. The M-step (Eq. 10-11) takes mean and
+# variance under the shares $C$, the E-step (Eq. 12) takes shares in proportion to the density at
+# the votes, times the whole's activation $A_n$.
+
+# %%
+import torch
+from lesson import show
+from matplotlib import pyplot
+
+from routing_em import em_routing
+
+# %% [markdown]
+# ## Planted clusters
+# Each of three wholes has a pose, and `each` parts. A part knows its place in every whole and votes
+# for the pose that it infers from there: its votes for its own whole agree up to noise, the others
+# scatter. Does the routing give every part to its own whole?
+
+# %%
+def planted(each, seed, noise=0.1):
+    """Votes [M = 3 each, N = 3, D = 4], and the whole of every part [M]."""
+    torch.manual_seed(seed)
+    M = 3 * each
+    whole = torch.arange(3).repeat(each)
+    poses = torch.randn(3, 4)
+    places = 3 * torch.randn(M, 3, 4)                    # of a part in each whole
+    parts = poses[whole] + places[range(M), whole] + noise * torch.randn(M, 4)
+    return parts.unsqueeze(1) - places, whole
+
+
+zeros = torch.zeros(3)                                   # beta_A, beta_mu: where training starts
+ways = {
+    "released": dict(beta_a=zeros, beta_mu=zeros, schedule="released"),
+    "defaults": dict(beta_a=zeros, beta_mu=zeros),
+    "sum": dict(beta_a=zeros, beta_mu=zeros, density="sum"),
+    "no activations": {},
+}
+
+# %% [markdown]
+# A draw with more noise, to see something: the votes for whole 0 in two of their four dimensions.
+# Rings mark the parts of whole 0, whose votes agree on it; colour is a part's share of whole 0, the
+# cross its mean $\mu_0$ under the shares.
+
+# %%
+votes, whole = planted(4, seed=5, noise=0.7)
+own = whole == 0
+figure, axes = pyplot.subplots(1, 4, figsize=(11, 3), layout="constrained", sharey=True)
+x, y = votes[:, 0, 0], votes[:, 0, 1]
+C = em_routing(votes, zeros, zeros, iterations=3, trace=True).coupling       # [T, M, N]
+shares = [torch.full((12,), 1 / 3), *C[:, :, 0]]
+for t, (share, ax) in enumerate(zip(shares, axes)):
+    means = em_routing(votes, zeros, zeros, iterations=t + 1, scale_by_activation=False).capsules
+    points = ax.scatter(x, y, c=share, cmap="viridis", vmin=0, vmax=1)
+    ax.scatter(x[own], y[own], s=120, facecolors="none", edgecolors="k")
+    ax.plot(*means[0, :2], "rx", ms=12)
+    ax.set_title(f"E-steps so far: {t}")
+figure.colorbar(points, label="share of whole 0")
+show("session4-planted")
+
+# %% [markdown]
+# The couplings $C$ after one, two and three iterations: rows are parts, four of each whole; columns
+# are wholes.
+
+# %%
+figure, axes = pyplot.subplots(2, 3, figsize=(6, 6), layout="constrained", sharex=True, sharey=True)
+for row, name in zip(axes, ("defaults", "released")):
+    C = em_routing(votes, iterations=3, trace=True, **ways[name]).coupling[:, whole.argsort()]
+    for t, ax in enumerate(row):
+        ax.imshow(C[t], cmap="viridis", vmin=0, vmax=1, aspect="auto")
+        ax.set(title=f"{name}, {t + 1}", xticks=[0, 1, 2], yticks=range(0, 12, 4))
+show("session4-coupling")
+
+# %% [markdown]
+# Of 200 draws, how often does every part end coupled most to its own whole? $A_n$ compares how
+# tight the wholes are, $\chi_n$, times $\lambda$. With $\lambda$ from 1 to 3 (the released code's
+# schedule) the whole that happens to be tightest in the first iteration takes the parts of the
+# others at once. With Hinton et al.'s $\lambda$, 0.0005 at first, the activations are nearly equal,
+# and the densities decide. The sum of the densities over the dimensions, to the letter of Li's
+# $P$, is large as soon as one dimension fits by chance.
+
+# %%
+print("parts  T ", *(f"{name:>15}" for name in ways))
+found = {}
+for each in (2, 4, 6):
+    draws = [planted(each, seed) for seed in range(200)]
+    votes = torch.stack([votes for votes, _ in draws])   # [200, M, N, D]
+    whole = draws[0][1]                                  # [M], the same in all
+    for T in (3, 10):
+        row = []
+        for name, options in ways.items():
+            coupling = em_routing(votes, iterations=T, **options).coupling
+            right = (coupling.argmax(-1) == whole).all(-1).float().mean()
+            row.append(f"{right:15.1%}")
+            found[each, T, name] = right
+        print(f"{each:5} {T:2} ", *row)
+assert found[4, 3, "defaults"] > 0.95 > 0.5 > found[4, 3, "released"]
+
+# %% [markdown]
+# ## A vote and its negative
+# Only $(V - \mu)^2$ enters the shares: for votes and their negatives they are the same, and
+# only the sign of $\mu$ tells them apart. An odd $f_h$ in Eq. 5 (a linear map, a tanh) would hide
+# from the routing whether the heads say a thing or its opposite. Li's ReLU is not odd.
+
+# %%
+torch.manual_seed(1)
+votes = torch.randn(5, 3, 4)
+routed = em_routing(votes, zeros, zeros)
+negated = em_routing(-votes, zeros, zeros)
+assert negated.coupling.equal(routed.coupling)
+assert negated.activations.equal(routed.activations)
+assert negated.capsules.equal(-routed.capsules)
+print("votes and their negatives: the same coupling, negative capsules")
+
+# %% [markdown]
+# ## Two heads
+# Two votes of equal shares lie equally far from their mean: the densities are equal, and so are the
+# next shares. With $M = 2$ routing is the mean, whatever $T$.
+
+# %%
+for M in (2, 3):
+    votes = torch.randn(M, 4, 2, dtype=torch.float64)
+    moved = em_routing(votes, iterations=5).capsules - votes.mean(0)
+    print(f"M = {M}: the capsules lie {moved.norm(dim=-1).max():.3f} from the mean vote")

@@ -1,0 +1,125 @@
+# %% [markdown]
+# # Session 5: Aggregation
+#
+# Read Li 2019 §4.1 (Eq. 5-6) and §5.2, Gu 2019 §4 (Eq. 3-7) and §5.2-5.4, then `aggregation.py` and
+# `capsule_aggregation.py`.
+#
+# Three ways from the heads' outputs $O_h$ to one vector: the linear map (Eq. 3-4), Li's routing in
+# its place (Eq. 5-6 with Algorithm 1 or 2), Gu's capsules beside the heads, $u + \mathrm{FFN}(v)$.
+
+# %%
+import torch
+from lesson import show
+from matplotlib import pyplot
+
+from aggregation import LinearAggregation, RoutingAggregation
+from capsule_aggregation import CapsuleAggregation
+from transformer import SIZES, Transformer, TransformerConfig
+
+H, L, d = 4, 12, 16
+
+# %% [markdown]
+# ## How much of a head arrives
+# The Jacobian $\partial O / \partial O_h$ of a token says how much the result changes with head
+# $h$. The linear map takes the same from a head at every token; the others ask what the heads say
+# there. Is it the routing that asks? The control $T = 1$, a uniform coupling, tells: what is left
+# then is owed to the layers around it, Li's $f_h$ and Gu's FFN.
+
+# %%
+def aggregation(kind, **settings):
+    """An aggregation of the heads with the same random numbers as the others."""
+    torch.manual_seed(1)
+    return kind(d, H, **settings)
+
+
+torch.manual_seed(0)
+O = torch.randn(1, H, L, d // H)                         # the heads' outputs O_h
+linear = LinearAggregation(d)
+li = aggregation(RoutingAggregation, routing="em")
+gu = aggregation(CapsuleAggregation, routing="em")
+aggregations = {"linear": linear,
+                "Li, EM": li, "Li, T = 1": aggregation(RoutingAggregation, iterations=1),
+                "Gu, EM": gu,
+                "Gu, T = 1": aggregation(CapsuleAggregation, routing="em", iterations=1)}
+varies = {}
+figure, axes = pyplot.subplots(5, 1, figsize=(6, 7), layout="constrained", sharex=True)
+for ax, (name, aggregate) in zip(axes, aggregations.items()):
+    assert aggregate(O).shape == (1, L, d)
+    J = torch.autograd.functional.jacobian(aggregate, O)                # [1, L, d, 1, H, L, d_k]
+    J = J[0, :, :, 0].diagonal(dim1=0, dim2=3)           # of a token by itself: [d, H, d_k, L]
+    size = J.square().sum((0, 2)).sqrt()                                     # [H, L]
+    share = size / size.sum(0)
+    varies[name] = share.std(1).mean()
+    print(f"{name:10} a head's share varies by {varies[name]:.1%} from token to token")
+    image = ax.imshow(share, cmap="viridis", vmin=0.1, vmax=0.4, aspect="auto")
+    ax.set(title=name, ylabel="head", xticks=[], yticks=[])
+axes[-1].set_xlabel("token")
+figure.colorbar(image, ax=axes, label="a head's share of the change", shrink=0.5)
+show("session5-shares")
+assert varies["linear"] < 1e-6
+assert varies["Gu, EM"] > 4 * varies["Gu, T = 1"]
+
+# %% [markdown]
+# ## Votes
+# Li's votes (Eq. 6) come from all heads together: $f_h$ reads the concatenation $\hat O$, so that
+# input capsule $h$ is no longer head $h$. Gu's vote $W_{ij} u_i$ (Eq. 3) is of head $i$ alone.
+
+# %%
+without_first = O.clone()
+without_first[:, 0] = 0
+for name, cast in (("Li", li.cast_votes), ("Gu", gu.cast_votes)):
+    change = (cast(O) - cast(without_first)).abs().amax((1, 3, 4))[0]        # [H]
+    changed = [h + 1 for h in range(H) if change[h] > 0]
+    print(f"{name}: votes {list(cast(O).shape)}; those of {changed} change with head 1")
+
+# %% [markdown]
+# ## Places
+# Li keeps the lowest two layers of the encoder (Table 3), Gu the last layer of the decoder (Table
+# 3), next to what is to be predicted.
+
+# %%
+for agg in ("em", "gu-em"):
+    config = TransformerConfig(32_000, agg=agg)
+    where = [f"{component} {i + 1}" for component, layers in config.places("agg").items()
+             for i in sorted(layers)]
+    print(f"{agg:6} acts at", ", ".join(where))
+
+# %% [markdown]
+# ## Parameters
+# What each mechanism adds to the base and the big model. The models lie on torch's meta device:
+# nothing is allocated. Published: Li 2019 Tables 2-4, Gu 2019 Table 2, Duan 2020 §4.2. Which forms
+# of $f_h$ fit +12.6M?
+
+# %%
+def count(size, **changes):
+    """Parameters of a model with a vocabulary of 32,000."""
+    with torch.device("meta"):
+        config = TransformerConfig(32_000, **{**SIZES[size], **changes})
+        return sum(p.numel() for p in Transformer(config).parameters())
+
+
+plain = {size: count(size) for size in ("base", "big")}
+for size, parameters in plain.items():
+    print(f"{parameters:>13,}  {size}")
+for size, agg, places, published in [
+        ("base", "dynamic", "enc:1-6", "+12.6M"),
+        ("base", "em", "enc:1-6", "+12.6M"),
+        ("base", "em", "cross", "+12.6M"),
+        ("base", "em", "dec", "+12.6M"),
+        ("base", "em", "enc cross", "+25.2M"),
+        ("base", "em", "enc cross dec", "+37.8M"),
+        ("base", "em", "enc:4-6", "+6.3M"),
+        ("base", "em", "enc:1-2", "+4.2M"),
+        ("base", "em", "enc:6", "+2.1M"),
+        ("big", "em", "enc:1-2", "+33M"),
+        ("base", "gu-dynamic", "cross:6 dec:6", "+1.1M"),
+        ("base", "gu-em", "cross:6 dec:6", "+0.7M"),
+        ("big", "gu-dynamic", "cross:6 dec:6", "+6.3M"),
+        ("big", "gu-em", "cross:6 dec:6", "+4.3M")]:
+    added = count(size, agg=agg, agg_at=places.split()) - plain[size]
+    print(f"{added:>+13,}  {size} {agg} {places}; published {published}")
+added = count("big", heads=8, agg="em") - count("big", heads=8)
+print(f"{added:>+13,}  big with 8 heads em enc:1-2; published +24M")
+added = count("big", capsule_attention=["enc", "dec"]) - plain["big"]
+print(f"{added:>+13,}  big, routed logits in enc and dec; published 1.6K")
+assert count("base", reg=["output"]) == plain["base"]    # Li 2018 section 3.1: no new parameters
