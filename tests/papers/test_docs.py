@@ -242,5 +242,5 @@ def test_the_tree_names_the_root():
 def test_the_tree_names_the_folders():
     tree = tree_of_readme()
     folders = re.findall(r"^(\w+)/ ", tree, flags=re.MULTILINE)
-    assert len(folders) == 7
+    assert len(folders) == 8
     assert [name for name in folders if not (ROOT / name).is_dir()] == []
