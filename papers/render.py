@@ -239,13 +239,9 @@ def text(stored: dict) -> str:
             return probe_text(stored)
         import probe
         return f"```\n{probe.table(stored['table'], list(stored['table'][0]['cells']))}\n```"
-    if "growth" in stored and "summary" in stored:
+    if stored.get("kind") == "bench":
         import bench
-        lines = [stored["machine"], bench.speed_table(stored["summary"])]
-        if stored["growth"]:
-            lengths = stored["settings"].get("lengths")
-            lines.append(bench.growth_table(stored["growth"], lengths))
-        return "```\n" + "\n\n".join(lines) + "\n```"
+        return f"```\n{bench.report(stored)}\n```"
     raise UserError("holds no results known here: reproduce.py --store, logic.py, probe.py and "
                     "bench.py write them")
 

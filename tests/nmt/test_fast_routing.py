@@ -10,7 +10,7 @@ from aggregation import RoutingAggregation, random_coupling
 from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import CapsuleRouting, horizontal_routing, vertical_routing
 from nmt import fast_routing
-from nmt.fast_routing import can_compile, install, of_logits, of_votes
+from nmt.fast_routing import can_compile, compile_layers, install, of_logits, of_votes
 from routing_dynamic import dynamic_routing
 from routing_em import em_routing
 from transformer import Transformer, TransformerConfig
@@ -199,6 +199,27 @@ def test_compiled_equals_eager(compiling):
         E = normal(B, 2, L, L)
         ours = of_logits(horizontal_routing, compiled=True)(E, 2, None, L)
         assert_alike(ours, horizontal_routing(E, 2), [E])
+
+
+def test_layers_are_compiled_in_training_alone(monkeypatch):
+    """tests/soak/compile_model.py holds their losses against the eager ones, in a minute or two."""
+    ran = []
+
+    def compiler(forward, dynamic):
+        def compiled(*arguments, **settings):
+            ran.append(dynamic)
+            return forward(*arguments, **settings)
+        return compiled
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    config = TransformerConfig(50, d_model=8, heads=2, layers=2, d_ff=16, dropout=0.0)
+    model = compile_layers(install(Transformer(config)))
+    source, target = torch.randint(3, 50, (3, 7)), torch.randint(3, 50, (3, 5))
+    trained, _ = model(source, target)
+    assert ran == [True] * 4
+    tested, _ = model.eval()(source, target)
+    assert ran == [True] * 4
+    torch.testing.assert_close(tested, trained)
 
 
 def test_without_a_compiler_one_line_and_the_eager_routing(monkeypatch, capsys):
