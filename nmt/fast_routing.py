@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from nmt import fast_em
 from routing_dynamic import agreement, combine, dynamic_routing
 from routing_em import e_step, em_routing, inverse_temperature, m_step
 
@@ -98,6 +99,13 @@ def em_capsules(votes: Tensor, beta_a=None, beta_mu=None, iterations: int = 3,
                 start: Tensor | None = None) -> Capsules:
     """`em_routing` without its last E-step."""
     V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
+    default = (gradient == "last" and start is None and beta_a is not None and V.shape[-1] == 1
+               and V.device.type == "cpu" and V.dim() == 4)
+    if default and not torch.compiler.is_compiling():
+        capsules = fast_em.em_capsules(V.squeeze(-1), beta_a, beta_mu, iterations, eps, schedule,
+                                       scale_by_activation)
+        if capsules is not None:
+            return Capsules(capsules.unsqueeze(-1))
     with torch.set_grad_enabled(torch.is_grad_enabled() and gradient == "full"):
         log_C = em_coupling(V, beta_a, beta_mu, iterations, eps, density, schedule, start)
     lambda_T = inverse_temperature(iterations - 1, iterations, schedule)
