@@ -1,17 +1,19 @@
 """What every mechanism costs in speed and memory, measured in one run and set beside the papers'
 speed columns.
 
-    python bench.py                                     # size tiny on a CPU, a quarter of an hour
-    python bench.py --arch base --vocab-size 32000 --device cuda
+    python bench.py                        # size tiny on one CPU core: a quarter of an hour
+    python bench.py --gpu-report           # size base on a GPU: nine minutes
 
 The rows take turns, and are built anew for every turn; figures are medians. Batches are synthetic:
 random tokens in sentences whose lengths are spread like those of news text. Training is
 `train_mt.train_step`, decoding `search.beam_search` with beam 4; torch.nn.Transformer runs through
 the same two. It keeps no keys and values from step to step, so that its only way is to decode the
-whole prefix again.
+whole prefix again. MarianMTModel, where the package transformers is installed, decodes by its own
+search. Both train by the cross-entropy of all logits.
 """
 
 import dataclasses
+import functools
 import json
 import multiprocessing
 import re
@@ -35,11 +37,12 @@ from disagreement import MEASURED
 from nmt import fast_dropout, files, search
 from nmt.batches import Batch, Step, batches, collate
 from nmt.encoded import EncodedPairs
-from nmt.fast_routing import can_compile, install
-from nmt.flags import flag, run
+from nmt.fast_routing import can_compile, compile_layers, install
+from nmt.flags import UserError, command_line, flag, run
 from nmt.loss import Objective
 from nmt.machine import Machine, keep_freed_memory, pick_device, processor
 from nmt.tokenizer import EOS, SPECIAL_TOKENS
+from papers import documents, marian
 from papers.torch_transformer import LogitsObjective, TorchTransformer
 from train_mt import train_step
 from transformer import PAD, SIZES, Transformer, TransformerConfig
@@ -52,13 +55,28 @@ DESCRIPTION = (
 SPREAD, NOISE = 0.5, 0.2
 BEAM, LENPEN = 4, 0.6
 LABEL_SMOOTHING = 0.1
+# TFLOP/s of bfloat16 matrix products without sparsity, as NVIDIA prints them; the first name that
+# is part of the processor's
+CHIPS = {"H200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "A100": 312}
+ROOT = Path(__file__).resolve().parent
+MODES = {"no": "not compiled", "routing": "routing compiled", "model": "layers compiled"}
+# what --gpu-report sets where no flag does
+GPU_REPORT = dict(
+    arch="base",
+    vocab_size=32_000,
+    device="cuda",
+    max_tokens=32_768,  # the papers' 8 x 4,096
+    compile=("routing", "no", "model"),
+    minutes=8.0,
+    store=True,
+)
 
 
 class Row(NamedTuple):
     """A model to measure, and its published speed relative to the baseline of the same paper."""
 
     label: str
-    settings: dict | None  # of TransformerConfig; None: torch.nn.Transformer
+    settings: dict | None  # of TransformerConfig; None: another package's model
     training: float | None = None
     decoding: float | None = None
 
@@ -69,6 +87,7 @@ def table_rows(layers: int = 6) -> dict[str, Row]:
     low, everywhere = (f"enc:1-{min(2, layers)}",), ("enc", "cross", "dec")
     return {
         "torch": Row("torch.nn.Transformer", None),
+        "marian": Row("transformers.MarianMTModel", None),
         "linear": Row("linear", {}, 1.0, 1.0),
         "reg-output": Row("--reg output", dict(reg=("output",)), 0.88),
         "reg-enc": Row("--reg, all kinds, at enc", dict(reg=MEASURED, reg_at=("enc",)), 0.87),
@@ -82,6 +101,11 @@ def table_rows(layers: int = 6) -> dict[str, Row]:
     }
 
 
+def available_rows() -> tuple[str, ...]:
+    """The rows that this machine can run."""
+    return tuple(name for name in table_rows() if name != "marian" or marian.installed())
+
+
 GROWTH = ("linear", "em-enc", "capsule")  # rows of the second table
 
 
@@ -93,14 +117,21 @@ class Settings:
         "tiny", f"size of the models: {', '.join(SIZES)}", choices=tuple(SIZES), metavar="SIZE"
     )
     rows: tuple[str, ...] = flag(
-        tuple(table_rows()),
-        f"what to measure (all); linear always is: {', '.join(table_rows())}",
+        available_rows(),
+        f"what to measure (all; marian where transformers is installed); linear always is: "
+        f"{', '.join(table_rows())}",
         choices=tuple(table_rows()),
         metavar="ROW",
     )
     device: str = flag("auto", "auto, cpu, cuda or cuda:N")
     amp: bool | None = flag(None, "bfloat16 matrix products (yes on a GPU)")
-    compile: bool | None = flag(None, "compiled routing (yes on a GPU)")
+    compile: tuple[str, ...] = flag(
+        (),
+        "a table for each of: no; routing; model, which compiles the layers too, in training (no; "
+        "on a GPU routing)",
+        choices=tuple(MODES),
+        metavar="WHAT",
+    )
     threads: int = flag(
         1,
         "threads on a CPU; with one, times are CPU seconds, which other programs disturb least",
@@ -127,22 +158,34 @@ class Settings:
         True, "measure peak memory; on a CPU that takes a process of its own for every row"
     )
     seed: int = flag(1, "seed of parameters, lengths and tokens", low=0, high=2**31)
+    minutes: float | None = flag(
+        None, "begin no turn after so many; rows without a turn are left out", above=0, high=10**5
+    )
     json: str | None = flag(None, "where all figures of all turns go", metavar="FILE")
+    store: bool = flag(
+        False, "keep the figures in results/ and renew (or add) their table in RESULTS.md"
+    )
+    gpu_report: bool = flag(
+        False,
+        "in nine minutes: --arch base --vocab-size 32000 --max-tokens 32768 --device cuda "
+        "--compile routing no model --minutes 8 --store, as far as these are not given otherwise",
+    )
 
 
 # ---- What is measured
 
 
-def build(name: str, args, device) -> nn.Module:
-    """The model of a row, with random parameters, on a device."""
+def build(name: str, args, device, mode: str = "no") -> nn.Module:
+    """The model of a row, with random parameters, on a device; mode: what is compiled of it."""
     torch.manual_seed(args.seed)
     size, row = SIZES[args.arch], table_rows(SIZES[args.arch]["layers"])[name]
     with torch.device(device):
         config = TransformerConfig(args.vocab_size, **size, **(row.settings or {}))
         if row.settings is None:
-            return TorchTransformer(config)
-        model = install(Transformer(config), compiled=bool(args.compile))
-        return fast_dropout.install(model)
+            model = {"torch": TorchTransformer, "marian": marian.Marian}[name](config)
+        else:
+            model = fast_dropout.install(install(Transformer(config), compiled=mode != "no"))
+    return compile_layers(model) if mode == "model" else model
 
 
 def make_corpus(args) -> EncodedPairs:
@@ -242,11 +285,12 @@ def decoding_speed(model, work, args, where: Machine) -> float:
     """Sentences per second in decoding. No hypothesis ends before its limit: all models decode as
     many tokens."""
     model.eval().output.weight[EOS] = 0  # its logit, 0, is never among the best of a vocabulary
+    beam_search = getattr(model, "search", functools.partial(search.beam_search, model))
 
     def decode(work):
         with torch.autocast(where.device.type, torch.bfloat16, enabled=args.amp):
             for source, length in work:
-                search.beam_search(model, source.to(where.device), BEAM, LENPEN, max_length=length)
+                beam_search(source.to(where.device), BEAM, LENPEN, max_length=length)
 
     decode([(source, min(length, 3)) for source, length in work])
     return sum(len(source) for source, _ in work) / timed(lambda: decode(work), where)
@@ -266,7 +310,7 @@ def resident_peak() -> int:
         )
 
 
-def peak_on_cpu(name: str, args) -> int:
+def peak_on_cpu(name: str, mode: str, args) -> int:
     """Bytes that training a row takes, beyond the interpreter and its libraries; for a process of
     its own."""
     torch.set_num_threads(args.threads)
@@ -280,7 +324,7 @@ def peak_on_cpu(name: str, args) -> int:
         [as_step(Batch(*(x[:1, :2] for x in work[0].batches[0])), where.device)]
     )
     before = resident_peak()  # with all that the first step of any model loads
-    train = trainer(build(name, args, "cpu"), args, where)
+    train = trainer(build(name, args, "cpu", mode), args, where)
     train([work[0], work[-1]])
     return resident_peak() - before
 
@@ -290,9 +334,13 @@ def matrix_flops(name: str, args, training: list[Step], decoding) -> dict:
     sentence in decoding.
 
     A backward pass takes twice the forward pass; what a routing does cell by cell is not counted.
-    Nothing is computed: the tensors have shapes and no data.
+    Nothing is computed: the tensors have shapes and no data. Decoding is counted on the batch in
+    the middle.
     """
-    model = build(name, dataclasses.replace(args, compile=False), "meta")
+    decoding = decoding[len(decoding) // 2 :][:1]
+    if name == "marian":
+        name = "linear"  # the same products; its own code asks for data
+    model = build(name, args, "meta")
     with FlopCounterMode(display=False) as forward:
         for batch in (step.batches[0] for step in training):
             model(batch.source.to("meta"), batch.target[:, :-1].to("meta"))
@@ -311,14 +359,14 @@ def matrix_flops(name: str, args, training: list[Step], decoding) -> dict:
     }
 
 
-def turn(name: str, args, where: Machine, training, decoding) -> dict:
+def turn(name: str, mode: str, args, where: Machine, training, decoding) -> dict:
     """One turn of a row: speeds, and on a GPU the peak memory of training."""
     if where.device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(where.device)
-    model = build(name, args, where.device)
+    model = build(name, args, where.device, mode)
     found = {
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "training": training_speed(model, training, args, where),
     }
     if where.device.type == "cuda":
@@ -327,61 +375,68 @@ def turn(name: str, args, where: Machine, training, decoding) -> dict:
     return {**found, "decoding": decoding_speed(model, decoding, args, where)}
 
 
-def growth_turn(name: str, args, where: Machine) -> list[float]:
+def growth_turn(name: str, mode: str, args, where: Machine) -> list[float]:
     """One turn of a row of the second table: microseconds of training per target token, for every
     length."""
-    model = build(name, args, where.device)
+    model = build(name, args, where.device, mode)
     steps = [growth_work(length, args, where.device) for length in args.lengths]
     return [1e6 / training_speed(model, [step], args, where) for step in steps]
 
 
 def measure(args, where: Machine) -> dict:
-    """All figures: {"rows": {name: {...}}, "growth": {name: [turns][lengths]}}; lists hold a
-    figure per turn."""
+    """All figures by what is compiled: {mode: {"rows": {name: {...}}, "growth": {name:
+    [turns][lengths]}}}; lists hold a figure per turn."""
+    begun = time.perf_counter()
     corpus = make_corpus(args)
     training, decoding = training_work(corpus, args, where.device), decoding_work(corpus, args)
-    growing = [name for name in GROWTH if name in args.rows] if args.lengths else []
-    rows = {name: matrix_flops(name, args, training, decoding) for name in args.rows}
-    if args.compile:
-        args.compile = can_compile(where.device)
-    jobs = [("memory", name) for name in args.rows if args.memory and where.device.type == "cpu"]
-    jobs += [
-        (kind, name)
-        for _ in range(args.repeats)
-        for kind, names in (("row", args.rows), ("growth", growing))
-        for name in names
-    ]
-    growth = {name: [] for name in growing}
-    for kind, name in tqdm(jobs, unit="turn", disable=not sys.stderr.isatty()):
+    flops = {name: matrix_flops(name, args, training, decoding) for name in args.rows}
+    tables = {}
+    for mode in args.compile:
+        tables[mode] = {"rows": {name: dict(flops[name]) for name in args.rows}, "growth": {}}
+    jobs = []
+    if args.memory and where.device.type == "cpu":
+        jobs += [("memory", mode, name) for mode in args.compile for name in args.rows]
+    growing = [name for name in GROWTH if name in args.rows and args.lengths]
+    for _ in range(args.repeats):
+        jobs += [("row", mode, name) for mode in args.compile for name in args.rows]
+        jobs += [("growth", mode, name) for mode in args.compile for name in growing]
+    for kind, mode, name in tqdm(jobs, unit="turn", disable=not sys.stderr.isatty()):
         started = time.perf_counter()
+        if args.minutes and started - begun > 60 * args.minutes:
+            print(f"{args.minutes:g} minutes are over: the rest is left out", file=sys.stderr)
+            break
+        row = tables[mode]["rows"][name]
         if kind == "memory":
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-                rows[name]["memory"] = [pool.submit(peak_on_cpu, name, args).result()]
+                row["memory"] = [pool.submit(peak_on_cpu, name, mode, args).result()]
         elif kind == "growth":
-            growth[name].append(growth_turn(name, args, where))
+            found = growth_turn(name, mode, args, where)
+            tables[mode]["growth"].setdefault(name, []).append(found)
         else:
-            for key, value in turn(name, args, where, training, decoding).items():
-                rows[name].setdefault(key, []).append(value)
+            for key, value in turn(name, mode, args, where, training, decoding).items():
+                row.setdefault(key, []).append(value)
         if not sys.stderr.isatty():
-            print(
-                f"{kind} {name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True
-            )
-    return {"rows": rows, "growth": growth}
+            seconds = time.perf_counter() - started
+            print(f"{kind} {name}, {MODES[mode]}: {seconds:.0f} s", file=sys.stderr, flush=True)
+    return tables
 
 
 # ---- Tables
 
 
 def summarized(rows: dict, layers: int) -> dict[str, dict]:
-    """Per row: the medians, the median ratios to `linear` in the same turn, and the ratios that
-    the matrix products alone would allow."""
+    """Per row that had a turn: the medians, the median ratios to `linear` in the same turn, the
+    ratios that the matrix products alone would allow, and their FLOP/s in training."""
     base, found = rows["linear"], {}
     for name, row in rows.items():
+        if "training" not in row:
+            continue
         published = table_rows(layers)[name]
         found[name] = {
             "label": published.label,
             "parameters": row["parameters"][0],
             "memory": max(row["memory"]) if "memory" in row else None,
+            "flops": statistics.median(row["training"]) * row["training_flops"],
         }
         for what, paper in (("training", published.training), ("decoding", published.decoding)):
             found[name][what] = statistics.median(row[what])
@@ -401,35 +456,28 @@ def aligned(rows: list[list[str]]) -> str:
     )
 
 
-def speed_table(found: dict[str, dict]) -> str:
+def speed_table(found: dict[str, dict], chip: float | None = None) -> str:
     """The first table. Ratios are to `linear`: ours, the paper's, and the limit set by the matrix
-    products."""
+    products. chip: the processor's TFLOP/s, of which a column then tells the share."""
 
     def ratio(x):
         return "" if x is None else f"{x:.2f}"
 
-    cells = [
-        [
-            "",
-            "parameters",
-            "train tok/s",
-            "ratio",
-            "paper",
-            "limit",
-            "decode sent/s",
-            "ratio",
-            "paper",
-            "limit",
-            "peak MiB",
-        ]
-    ]
+    quarter = ["ratio", "paper", "limit"]
+    share = [] if chip is None else ["of chip"]
+    cells = [["", "parameters", "train tok/s", *quarter, "TFLOP/s", *share, "decode sent/s"]]
+    cells[0] += [*quarter, "peak MiB"]
     for row in found.values():
-        cells.append([row["label"], f"{row['parameters']:,}"])
-        for what, digits in (("training", ",.0f"), ("decoding", ",.2f")):
-            cells[-1] += [format(row[what], digits)] + [
-                ratio(row[f"{what}_{x}"]) for x in ("ratio", "paper", "limit")
-            ]
-        cells[-1].append("" if row["memory"] is None else f"{row['memory'] / 2**20:,.0f}")
+        rate = row["flops"] / 1e12
+        line = [row["label"], f"{row['parameters']:,}", f"{row['training']:,.0f}"]
+        line += [ratio(row[f"training_{x}"]) for x in quarter]
+        line.append(f"{rate:.3g}")
+        if chip is not None:
+            line.append(f"{rate / chip:.1%}")
+        line.append(f"{row['decoding']:,.2f}")
+        line += [ratio(row[f"decoding_{x}"]) for x in quarter]
+        line.append("" if row["memory"] is None else f"{row['memory'] / 2**20:,.0f}")
+        cells.append(line)
     return aligned(cells)
 
 
@@ -449,48 +497,93 @@ def computer(args, where: Machine) -> str:
     )
     return (
         f"{name}; PyTorch {torch.__version__}; size {args.arch}, vocabulary {args.vocab_size:,}, "
-        f"batches of {args.max_tokens:,} tokens; {'bfloat16' if args.amp else 'float32'}, routing "
-        f"{'compiled' if args.compile else 'not compiled'}"
+        f"batches of {args.max_tokens:,} tokens; {'bfloat16' if args.amp else 'float32'}"
     )
+
+
+def chip_rate(args, where: Machine) -> float | None:
+    """TFLOP/s of the processor, where they are known."""
+    name = processor(where.device)
+    known = [rate for chip, rate in CHIPS.items() if chip in name and args.amp]
+    return known[0] if known else None
+
+
+def report(figures: dict) -> str:
+    """All that `command` stores as text: the machine and its tables."""
+    parts = [figures["machine"]]
+    for mode, table in figures["tables"].items():
+        parts.append(f"{MODES[mode]}:\n\n{speed_table(table['summary'], figures['chip'])}")
+        if table["growth"]:
+            parts.append(growth_table(table["growth"], figures["settings"]["lengths"]))
+    return "\n\n".join(parts)
+
+
+def complete(args) -> Machine:
+    """Fills in what the flags leave to --gpu-report and the machine, which it returns."""
+    if args.gpu_report:
+        for name, value in GPU_REPORT.items():
+            if name not in args.given:
+                setattr(args, name, value)
+    where = Machine(pick_device(args.device))
+    gpu = where.device.type == "cuda"
+    args.amp = gpu if args.amp is None else args.amp
+    args.compile = args.compile or ("routing" if gpu else "no",)
+    if args.compile != ("no",) and not can_compile(where.device):
+        args.compile = ("no",)
+    args.sentences = args.sentences or (512 if gpu else 32)
+    if "marian" in args.rows and not marian.installed():
+        raise UserError("--rows marian: pip install transformers first, or leave it out")
+    args.rows = [name for name in table_rows() if name in args.rows or name == "linear"]
+    return where
 
 
 def command(args) -> None:
     """Measures, prints the tables, writes the figures."""
-    device = pick_device(args.device)
-    where, gpu = Machine(device), device.type == "cuda"
-    args.amp, args.compile = (gpu if x is None else x for x in (args.amp, args.compile))
-    args.sentences = args.sentences or (512 if gpu else 32)
-    args.rows = [name for name in table_rows() if name in args.rows or name == "linear"]
+    words = command_line(Settings, {name: getattr(args, name) for name in args.given})
+    where = complete(args)
     if args.json:
         files.check_writable(args.json, "--json")
     torch.set_num_threads(args.threads)
     keep_freed_memory()
-    figures = measure(args, where)
-    found = summarized(figures["rows"], SIZES[args.arch]["layers"])
-    rate = figures["rows"]["linear"]["training_flops"] * found["linear"]["training"]
+    tables = measure(args, where)
+    for table in tables.values():
+        table["summary"] = {}
+        if "training" in table["rows"]["linear"]:
+            table["summary"] = summarized(table["rows"], SIZES[args.arch]["layers"])
+    figures = {
+        "kind": "bench",
+        "machine": computer(args, where),
+        "command": " ".join(["python bench.py", *words]),
+        "settings": dataclasses.asdict(args),
+        "chip": chip_rate(args, where),
+        "tables": {mode: table for mode, table in tables.items() if table["summary"]},
+    }
     print(
-        f"{computer(args, where)}\n\n{speed_table(found)}\n\n"
+        f"{report(figures)}\n\n"
         "ratio: to linear, in the same turn; paper: the published one; limit: if only matrix "
-        "products took time\n"
-        f"linear trains at {rate / 1e9:,.0f} GFLOP/s of matrix products"
+        "products took time;\nTFLOP/s: of matrix products, in training; second table: "
+        "microseconds of training per target token"
     )
-    if figures["growth"]:
-        print("\nMicroseconds of training per target token")
-        print(growth_table(figures["growth"], args.lengths))
     if args.json:
-        files.atomic_write(
-            args.json,
-            json.dumps(
-                {
-                    "machine": computer(args, where),
-                    "settings": dataclasses.asdict(args),
-                    "summary": found,
-                    **figures,
-                },
-                indent=1,
-            )
-            + "\n",
-        )
+        files.atomic_write(args.json, json.dumps(figures, indent=1) + "\n")
+    if args.store:
+        store(figures, f"bench-{args.arch}-{'gpu' if where.device.type == 'cuda' else 'cpu'}.json")
+
+
+def store(figures: dict, name: str) -> None:
+    """Writes results/`name` and its table in RESULTS.md, a new one at the end."""
+    from reproduce import SCRIPTS  # here, for it imports this file
+
+    (ROOT / "results").mkdir(exist_ok=True)
+    text = json.dumps(documents.portable(figures), indent=1) + "\n"
+    files.atomic_write(ROOT / "results" / name, text)
+    path = ROOT / "RESULTS.md"
+    document = path.read_text()
+    if f"<!-- results/{name} -->" not in document:
+        document += f"\n## Speed: {figures['machine']}\n\n    {figures['command']}\n\n"
+        files.atomic_write(path, f"{document}<!-- results/{name} -->\n<!-- end -->\n")
+    documents.write(path, ROOT, SCRIPTS)
+    print(f"stored: results/{name}, RESULTS.md")
 
 
 def main(argv=None) -> int:

@@ -302,15 +302,7 @@ def probe_text(stored: dict) -> str:
     return probe.table(stored["table"], list(stored["table"][0]["cells"]))
 
 
-def bench_text(stored: dict) -> str:
-    """What bench.py prints of its results."""
-    lines = [stored["machine"], bench.speed_table(stored["summary"])]
-    if stored["growth"]:
-        lines.append(bench.growth_table(stored["growth"], stored["settings"].get("lengths")))
-    return "\n\n".join(lines)
-
-
-SCRIPTS = {"logic.py": logic_text, "probe.py": probe_text, "bench.py": bench_text}
+SCRIPTS = {"logic.py": logic_text, "probe.py": probe_text, "bench.py": bench.report}
 
 
 def write_results() -> None:

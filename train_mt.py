@@ -28,7 +28,7 @@ from nmt.batches import Step, batches, padding_share, steps
 from nmt.corpus import NAMES, DataFlags, load_corpora
 from nmt.encoded import encode_train, encode_valid
 from nmt.evaluate import bleu, disagreement_scores, summary, validate
-from nmt.fast_routing import can_compile, install
+from nmt.fast_routing import can_compile, compile_layers, install
 from nmt.files import atomic_write
 from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
 from nmt.loss import Objective
@@ -125,9 +125,10 @@ class Settings(ModelFlags, DataFlags):
     runs: str = flag("runs", "where the runs' folders lie", MACHINE, metavar="DIR")
     device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", MACHINE)
     amp: bool | None = flag(None, "bfloat16 matrix products (yes with CUDA)", MACHINE)
-    compile: bool | None = flag(
-        None, "routing compiled into a few loops: faster after a start of a minute (yes with CUDA)",
-        MACHINE)
+    compile: str | None = flag(
+        None, "routing compiled into a few loops, or every layer of the model: faster after a "
+        "start of minutes (routing with CUDA, else no)", MACHINE,
+        choices=("no", "routing", "model"), metavar="WHAT", bare="routing")
     workers: int | None = flag(
         None, "processes that prepare batches (CUDA 2, else 0)", MACHINE, 0, 256)
 
@@ -143,7 +144,7 @@ def complete(settings: Settings, where: Machine) -> None:
         usual["lr"] *= (warmup / usual["warmup"]) ** 0.5                     # for the same peak
     usual["warmup"] = warmup
     usual.setdefault("eval_every", max(EVAL_EVERY, length // 10))
-    usual.update(amp=gpu, compile=gpu, workers=2 if gpu else 0)
+    usual.update(amp=gpu, compile="routing" if gpu else "no", workers=2 if gpu else 0)
     for name, value in usual.items():
         if getattr(settings, name) is None:
             setattr(settings, name, value)
@@ -211,12 +212,14 @@ class Training:
               "bad")
 
     def __init__(self, settings: Settings, config: TransformerConfig, where: Machine,
-                 compiled: bool = False):
+                 compiled: str = "no"):
         self.settings = settings
         self.where = where
         seed_all(settings.seed)
-        self.model = install(Transformer(config).to(where.device), compiled)
+        self.model = install(Transformer(config).to(where.device), compiled != "no")
         fast_dropout.install(self.model)
+        if compiled == "model":
+            compile_layers(self.model)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98),
                                           eps=1e-9, fused=True)
 
@@ -404,7 +407,11 @@ def train(settings: Settings) -> None:
     with torch.device("meta"):
         check_fits(Transformer(config), where.device)
     routed = config.places("agg") or config.places("capsule_attention")
-    compiled = bool(settings.compile and routed) and can_compile(where.device)
+    compiled = settings.compile
+    if compiled == "routing" and not routed:
+        compiled = "no"
+    if compiled != "no" and not can_compile(where.device):
+        compiled = "no"
 
     # what config.json keeps
     model = dataclasses.asdict(config)

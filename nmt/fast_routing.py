@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from nmt import fast_em
 from routing_dynamic import agreement, combine, dynamic_routing
 from routing_em import e_step, em_routing, inverse_temperature, m_step
 
@@ -45,6 +46,26 @@ def install(model: nn.Module, compiled: bool = False) -> nn.Module:
     return model
 
 
+def compile_layers(model: nn.Module) -> nn.Module:
+    """Compiles the layers of a model for training: one form serves all layers of a kind and all
+    batches. Returns the model. In eval mode they run as they are, for the search's shapes grow."""
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList):
+            for layer in module:
+                layer.forward = compiled_in_training(layer)
+    return model
+
+
+def compiled_in_training(layer: nn.Module):
+    """The `forward` of a layer, compiled for tensors of any size where the layer is in training."""
+    eager = layer.forward
+    compiled = torch.compile(eager, dynamic=True)
+
+    def forward(*arguments, **settings):
+        return compiled(*arguments, **settings) if layer.training else eager(*arguments, **settings)
+    return forward
+
+
 def can_compile(device="cpu") -> bool:
     """Whether torch.compile works on this machine; one line on stderr says so where it does not."""
     # forms of one function: per shape of capsules, training or not
@@ -54,7 +75,7 @@ def can_compile(device="cpu") -> bool:
         return True
     except Exception as error:                      # each compiler and version fails in its own way
         reason = " ".join(str(error).split()) or type(error).__name__
-        print(f"--compile: this machine cannot compile ({reason[:120]}); the routing runs "
+        print(f"--compile: this machine cannot compile ({reason[:120]}); it runs "
               "uncompiled, with the same results", file=sys.stderr)
         return False
 
@@ -78,6 +99,13 @@ def em_capsules(votes: Tensor, beta_a=None, beta_mu=None, iterations: int = 3,
                 start: Tensor | None = None) -> Capsules:
     """`em_routing` without its last E-step."""
     V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
+    default = (gradient == "last" and start is None and beta_a is not None and V.shape[-1] == 1
+               and V.device.type == "cpu" and V.dim() == 4)
+    if default and not torch.compiler.is_compiling():
+        capsules = fast_em.em_capsules(V.squeeze(-1), beta_a, beta_mu, iterations, eps, schedule,
+                                       scale_by_activation)
+        if capsules is not None:
+            return Capsules(capsules.unsqueeze(-1))
     with torch.set_grad_enabled(torch.is_grad_enabled() and gradient == "full"):
         log_C = em_coupling(V, beta_a, beta_mu, iterations, eps, density, schedule, start)
     lambda_T = inverse_temperature(iterations - 1, iterations, schedule)
@@ -126,6 +154,7 @@ def of_votes(routing, compiled: bool = False):
     itself."""
     routing = SHORTER.get(routing, routing)
 
+    @torch.compiler.disable                 # in a compiled layer it is a form of its own
     def fast(votes: Tensor, *parameters, start: Tensor | None = None, **settings):
         run = compiled_form() if compiled else recomputed
         lead = votes.shape[:-3]
@@ -148,6 +177,7 @@ def of_votes(routing, compiled: bool = False):
 def of_logits(routing, compiled: bool = False):
     """The fast form of a routing of logits [B, H, L_q, L_k]."""
 
+    @torch.compiler.disable
     def fast(logits: Tensor, *arguments):
         run = compiled_form() if compiled else recomputed
         if compiled:

@@ -32,19 +32,19 @@ class UserError(ValueError):
 
 def flag(default=MISSING, help: str = "", group: str = "", low=None, high=None, above=None,
          choices=None, metavar: str | None = None, alias: str | None = None, type=None,
-         positional: bool = False, empty: bool = False):
+         positional: bool = False, empty: bool = False, bare: str | None = None):
     """A dataclass field that is a flag of the same name with dashes.
 
     default: the field's; None or () where something else decides, which the help then says. group:
     the heading in --help. low, high, above: the range of a number (above: from there, exclusive).
     choices: the words allowed. alias: another spelling, as in "--capsule". type: text -> value,
-    where the annotation alone does not say. positional: without dashes. empty: may be given without
-    a word. The annotation decides the rest: bool gives --name and --no-name, tuple[...] takes
-    several words.
+    where the annotation alone does not say. positional: without dashes. empty: may be given
+    without a word; bare: it then is this one. The annotation decides the rest: bool gives --name
+    and --no-name, tuple[...] takes several words.
     """
     metadata = dict(help=help, group=group, low=low, high=high, above=above, choices=choices,
                     metavar=metavar, alias=alias, type=type, positional=positional,
-                    empty=empty)
+                    empty=empty, bare=bare)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -131,6 +131,8 @@ def options_of(field, hint) -> dict:
         kind = typing.get_args(kind)[0]
     elif given["positional"] and default is not MISSING:
         options["nargs"] = "?"
+    if given["bare"]:
+        options.update(nargs="?", const=given["bare"])
     if given["choices"]:
         options["choices"] = given["choices"]
         options["metavar"] = given["metavar"]

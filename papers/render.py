@@ -313,7 +313,7 @@ def kind_of(stored: dict) -> str:
         return "logic.py"
     if "table" in stored and "runs" in stored:
         return "probe" if "published" in stored else "probe.py"
-    if "growth" in stored and "summary" in stored:
+    if stored.get("kind") == "bench":
         return "bench.py"
     if "ablation" in stored:
         return "analyze.py"

@@ -9,8 +9,8 @@ import torch
 from aggregation import RoutingAggregation, random_coupling
 from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import CapsuleRouting, horizontal_routing, vertical_routing
-from nmt import fast_routing
-from nmt.fast_routing import can_compile, install, of_logits, of_votes
+from nmt import fast_em, fast_routing
+from nmt.fast_routing import can_compile, compile_layers, install, of_logits, of_votes
 from routing_dynamic import dynamic_routing
 from routing_em import em_routing
 from transformer import Transformer, TransformerConfig
@@ -47,6 +47,12 @@ VOTES = {  # name -> (routing, shapes of its learned arguments, settings)
         [(6, 3, 4, 2), (4,), (4,)],
         dict(gradient="last", scale_by_activation=False),
     ),
+    "em, one dimension": (em_routing, [(2, 6, 3, 8, 1), (8,), (8,)], dict(gradient="last")),
+    "em, one dimension, means": (
+        em_routing,
+        [(6, 3, 8, 1), (8,), (8,)],
+        dict(gradient="last", scale_by_activation=False, schedule="released"),
+    ),
     "em, sum": (em_routing, [(6, 3, 4, 2), (4,), (4,)], dict(density="sum", schedule="released")),
     "em, no activations": (em_routing, [(6, 3, 4, 2)], dict(gradient="last")),
     "dynamic": (dynamic_routing, [(2, 6, 3, 4, 2)], {}),
@@ -62,6 +68,21 @@ def test_fast_votes_equal_the_routing_as_it_stands(name, T):
     ours = of_votes(routing)(*arguments, iterations=T, **settings)
     theirs = routing(*arguments, iterations=T, **settings)
     assert_alike(ours.capsules, theirs.capsules, arguments)
+
+
+def test_capsules_that_hardly_any_vote_chose_are_routed_as_written():
+    """Where a sum of couplings has lost its digits the form of nmt/fast_em.py gives up."""
+    votes, beta_a, beta_mu = normal(6, 3, 8, 1), normal(8), normal(8)
+    settings = dict(iterations=3, eps=1e-9, schedule="released")
+    flat = votes.squeeze(-1)
+    assert fast_em.em_capsules(flat, beta_a, beta_mu, scale=True, **settings) is not None
+    with torch.no_grad():
+        beta_a[3] = -1e5
+    assert fast_em.em_capsules(flat, beta_a, beta_mu, scale=True, **settings) is None
+    settings["gradient"] = "last"
+    arguments = [votes, beta_a, beta_mu]
+    ours = of_votes(em_routing)(*arguments, **settings).capsules
+    assert_alike(ours, em_routing(*arguments, **settings).capsules, arguments)
 
 
 @pytest.mark.parametrize("rows", [1, 4])
@@ -199,6 +220,27 @@ def test_compiled_equals_eager(compiling):
         E = normal(B, 2, L, L)
         ours = of_logits(horizontal_routing, compiled=True)(E, 2, None, L)
         assert_alike(ours, horizontal_routing(E, 2), [E])
+
+
+def test_layers_are_compiled_in_training_alone(monkeypatch):
+    """tests/soak/compile_model.py holds their losses against the eager ones, in a minute or two."""
+    ran = []
+
+    def compiler(forward, dynamic):
+        def compiled(*arguments, **settings):
+            ran.append(dynamic)
+            return forward(*arguments, **settings)
+        return compiled
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    config = TransformerConfig(50, d_model=8, heads=2, layers=2, d_ff=16, dropout=0.0)
+    model = compile_layers(install(Transformer(config)))
+    source, target = torch.randint(3, 50, (3, 7)), torch.randint(3, 50, (3, 5))
+    trained, _ = model(source, target)
+    assert ran == [True] * 4
+    tested, _ = model.eval()(source, target)
+    assert ran == [True] * 4
+    torch.testing.assert_close(tested, trained)
 
 
 def test_without_a_compiler_one_line_and_the_eager_routing(monkeypatch, capsys):

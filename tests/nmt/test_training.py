@@ -414,7 +414,7 @@ def test_the_settings_of_every_size(argv, want):
         lenpen=0.6,
         lowercase=False,
         amp=False,
-        compile=False,
+        compile="no",
         workers=0,
         norm="pre",
         tie="all",
@@ -430,7 +430,7 @@ def test_the_settings_of_every_size(argv, want):
 def test_a_gpu_computes_in_bfloat16_and_compiles():
     args = settings([])
     train_mt.complete(args, train_mt.Machine(torch.device("cuda")))
-    assert (args.amp, args.compile, args.workers) == (True, True, 2)
-    args = settings("--no-amp --no-compile --workers 0".split())
+    assert (args.amp, args.compile, args.workers) == (True, "routing", 2)
+    args = settings("--no-amp --compile no --workers 0".split())
     train_mt.complete(args, train_mt.Machine(torch.device("cuda")))
-    assert (args.amp, args.compile, args.workers) == (False, False, 0)
+    assert (args.amp, args.compile, args.workers) == (False, "no", 0)

@@ -13,6 +13,7 @@ from attention import Cache
 from nmt.flags import parse
 from nmt.machine import Machine
 from nmt.search import beam_search
+from papers import marian
 from transformer import PAD, SIZES, Transformer, TransformerConfig
 
 CPU = Machine(torch.device("cpu"))
@@ -50,7 +51,7 @@ def arguments(*flags):
         "bench.py",
         "",
     )
-    args.amp, args.compile = bool(args.amp), bool(args.compile)
+    bench.complete(args)
     return args
 
 
@@ -92,6 +93,7 @@ def test_every_row_is_the_model_it_says():
     count = {
         name: sum(p.numel() for p in bench.build(name, args, "meta").parameters())
         for name in bench.table_rows(L)
+        if name != "marian"
     }
     extra = {name: n - count["linear"] for name, n in count.items()}
     votes = H * (D * D + D) + D * D + D + 2 * D - (D * D + D)  # votes, hidden, norm, without W^O
@@ -260,15 +262,15 @@ def test_one_run_one_table(tmp_path, capsys):
     for name in ("torch", "linear", "em-all", "capsule"):
         assert bench.table_rows(L)[name].label in out
     for column in (
-        "parameters", "train tok/s", "decode sent/s", "ratio", "paper", "limit", "peak MiB",
+        "parameters", "train tok/s", "TFLOP/s", "decode sent/s", "ratio", "paper", "limit",
+        "peak MiB",
     ):
         assert column in out
     figures = json.loads(path.read_text())
-    summary = figures["summary"]
-    assert list(summary) == list(figures["rows"]) == ["torch", "linear", "em-all", "capsule"]
-    assert all(
-        len(row["training"]) == len(row["decoding"]) == 2 for row in figures["rows"].values()
-    )
+    table = figures["tables"]["no"]
+    summary = table["summary"]
+    assert list(summary) == list(table["rows"]) == ["torch", "linear", "em-all", "capsule"]
+    assert all(len(row["training"]) == len(row["decoding"]) == 2 for row in table["rows"].values())
     assert all(
         row[f"{what}_{kind}"] > 0
         for row in summary.values()
@@ -279,9 +281,9 @@ def test_one_run_one_table(tmp_path, capsys):
     assert summary["linear"]["training_limit"] == 1 and summary["torch"]["training_limit"] == 1
     assert summary["em-all"]["training_limit"] < 1 and summary["em-all"]["training_paper"] == 0.34
     assert summary["torch"]["decoding_limit"] < 1
-    assert list(figures["growth"]) == ["linear", "capsule"]
+    assert list(table["growth"]) == ["linear", "capsule"]
     assert all(
-        len(turn) == 2 and min(turn) > 0 for turns in figures["growth"].values() for turn in turns
+        len(turn) == 2 and min(turn) > 0 for turns in table["growth"].values() for turn in turns
     )
     assert figures["settings"]["vocab_size"] == V and "PyTorch" in figures["machine"]
 
@@ -306,6 +308,7 @@ def summary():
             "training_flops": 40,
             "decoding_flops": 80,
         },
+        "em-all": {"training_flops": 50, "decoding_flops": 90},  # no turn was left for it
     }
     return bench.summarized(rows, 6)
 
@@ -315,6 +318,7 @@ def test_ratios_are_medians_within_a_turn(summary):
         "label": "--agg em at enc",
         "parameters": 7000,
         "memory": 4 * 2**20,
+        "flops": 640,
         "training": 16,
         "training_ratio": 0.6,
         "training_paper": 0.63,
@@ -328,6 +332,7 @@ def test_ratios_are_medians_within_a_turn(summary):
         "label": "linear",
         "parameters": 5000,
         "memory": None,
+        "flops": 200,
         "training": 20,
         "training_ratio": 1,
         "training_paper": 1,
@@ -340,13 +345,16 @@ def test_ratios_are_medians_within_a_turn(summary):
 
 
 def test_the_printed_tables_have_every_number_in_its_place(summary):
-    header, linear, em = bench.speed_table(summary).splitlines()
+    header, linear, em = bench.speed_table(summary, 2e-9).splitlines()
     assert re.split(r"  +", header.strip()) == [
-        "parameters", "train tok/s", "ratio", "paper", "limit", "decode sent/s", "ratio", "paper",
-        "limit", "peak MiB",
+        "parameters", "train tok/s", "ratio", "paper", "limit", "TFLOP/s", "of chip",
+        "decode sent/s", "ratio", "paper", "limit", "peak MiB",
     ]
-    assert em.split() == "--agg em at enc 7,000 16 0.60 0.63 0.25 1.00 0.90 0.99 0.75 4".split()
-    assert linear.split() == "linear 5,000 20 1.00 1.00 1.00 3.00 1.00 1.00 1.00".split()
+    first = "--agg em at enc 7,000 16 0.60 0.63 0.25 6.4e-10 32.0% 1.00 0.90 0.99 0.75 4"
+    assert em.split() == first.split()
+    second = "linear 5,000 20 1.00 1.00 1.00 2e-10 10.0% 3.00 1.00 1.00 1.00"
+    assert linear.split() == second.split()
+    assert "of chip" not in bench.speed_table(summary)
     growth = {
         "linear": [[1.0, 9.0], [2.0, 7.0], [5.0, 8.0]],
         "capsule": [[1.5, 30.0], [4.5, 10.0], [2.5, 20.0]],
@@ -368,13 +376,12 @@ def test_the_command_prints_how_many_operations_a_second_linear_takes(monkeypatc
     monkeypatch.setattr(
         bench,
         "measure",
-        lambda args, where: {"rows": {"linear": row}, "growth": {"linear": [[1.0], [4.0]]}},
+        lambda args, where: {"no": {"rows": {"linear": row}, "growth": {"linear": [[1.0], [4.0]]}}},
     )
     assert bench.main(["--rows", "linear", "--device", "cpu", "--lengths", "16"]) == 0
     out = capsys.readouterr().out
-    assert "linear trains at 60 GFLOP/s of matrix products" in out and re.search(
-        r"^16 +2\.5$", out, re.M
-    )
+    assert re.search(r"^linear +5 +20( +1\.00){3} +0\.06 ", out, re.M)  # 60 GFLOP/s
+    assert re.search(r"^16 +2\.5$", out, re.M)
 
 
 def test_speeds_are_work_over_time(monkeypatch):
@@ -417,7 +424,7 @@ def test_speeds_are_work_over_time(monkeypatch):
     ]
     assert limits[1] == (0, [(len(source), 4, 0.6, length, False) for source, length in decoding])
     steps.clear()
-    found = bench.growth_turn("capsule", args, CPU)
+    found = bench.growth_turn("capsule", "no", args, CPU)
     for length, value, (step, *_) in zip(args.lengths, found, steps[::2]):
         (batch,) = step.batches
         assert batch.source.shape == (32 // length, length) and batch.target.shape == (
@@ -443,10 +450,81 @@ def test_peak_memory_holds_parameters_gradients_and_moments(monkeypatch):
     monkeypatch.undo()
     args = arguments("--vocab-size", "50000", "--max-tokens", "32", "--batches", "1", "--lengths")
     with bench.multiprocessing.get_context("spawn").Pool(1) as pool:
-        peak = pool.apply(bench.peak_on_cpu, ("linear", args))
+        peak = pool.apply(bench.peak_on_cpu, ("linear", "no", args))
     parameters = sum(p.numel() for p in bench.build("linear", args, "meta").parameters())
     logits = 32 * 50_000
     assert 16 * parameters < peak < 16 * parameters + 4 * 12 * logits + 2**26
+
+
+def test_the_gpu_report_on_a_cpu(monkeypatch, tmp_path, capsys):
+    """The figures of two tables land in results/, their text at the end of RESULTS.md; a second
+    run renews both."""
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    monkeypatch.setattr(bench, "can_compile", lambda device: True)
+    monkeypatch.setattr(bench, "compile_layers", lambda model: model)
+    path = tmp_path / "RESULTS.md"
+    path.write_text("# Results\n")
+    small = "--arch tiny --device cpu --vocab-size 300 --max-tokens 64 --batches 1 --sentences 3"
+    flags = f"{small} --repeats 1 --rows linear reg-output --lengths --no-memory".split()
+    for _ in range(2):
+        assert bench.main(["--gpu-report", "--compile", "no", "model", *flags]) == 0
+        text = path.read_text()
+        assert text.count("<!-- results/bench-tiny-cpu.json -->") == text.count("<!-- end -->") == 1
+        assert text.count("layers compiled:") == 1 and text.count("--reg output") == 2
+        assert "\n    python bench.py --arch tiny --rows linear reg-output" in text
+    stored = json.loads((tmp_path / "results/bench-tiny-cpu.json").read_text())
+    assert stored["settings"]["minutes"] == 8 and stored["settings"]["vocab_size"] == 300
+    assert torch.cuda.is_available() or bench.main(["--gpu-report"]) == 2
+    assert torch.cuda.is_available() or "--device cuda" in capsys.readouterr().err
+
+
+def test_what_does_not_fit_the_time_is_left_out(monkeypatch):
+    """With a clock that jumps a minute at every look: rows of one turn where two were asked for."""
+    minutes = iter(range(0, 10_000, 60))
+    clocks = SimpleNamespace(perf_counter=lambda: next(minutes), process_time=lambda: 0.0)
+    monkeypatch.setattr(bench, "time", clocks)
+    monkeypatch.setattr(bench, "turn", lambda *_: {"parameters": 1, "training": 2, "decoding": 3})
+    args = arguments("--minutes", "5", "--rows", "reg-output", "--lengths", "--no-memory")
+    rows = bench.measure(args, CPU)["no"]["rows"]
+    assert [len(row["training"]) for row in rows.values()] == [2, 1]
+
+
+def test_the_rate_of_a_chip(monkeypatch):
+    args = arguments()
+    monkeypatch.setattr(bench, "processor", lambda device: "NVIDIA H100 PCIe")
+    assert bench.chip_rate(args, CPU) is None  # float32
+    args.amp = True
+    assert bench.chip_rate(args, CPU) == 756
+    monkeypatch.setattr(bench, "processor", lambda device: "NVIDIA H200")
+    assert bench.chip_rate(args, CPU) == 989
+    monkeypatch.setattr(bench, "processor", lambda device: "A processor")
+    assert bench.chip_rate(args, CPU) is None
+
+
+@pytest.mark.skipif(not marian.installed(), reason="transformers is not installed")
+def test_marian_is_as_large_as_linear_and_decodes_as_far():
+    """The same products, counted; parameters but for the two last norms; a search to the limit."""
+    args = arguments()
+    ours, theirs = (bench.build(name, args, "cpu").eval() for name in ("linear", "marian"))
+    count = [sum(p.numel() for p in m.parameters() if p.requires_grad) for m in (ours, theirs)]
+    assert count[0] - count[1] == 4 * D
+    source, target = torch.randint(3, V, (3, 6)), torch.randint(3, V, (3, 5))
+    flops = []
+    for model in (ours, theirs):
+        with torch.no_grad(), bench.FlopCounterMode(display=False) as counter:
+            logits, _ = model(source, target)
+        assert logits.shape == (3, 5, V)
+        flops.append(counter.get_total_flops())
+    assert flops[0] == flops[1]
+    bench.decoding_speed(theirs, [(source, 7)], args, CPU)
+    assert theirs.search(source, bench.BEAM, 0.6, 7).shape == (3, 8)  # BOS first
+
+
+@pytest.mark.skipif(marian.installed(), reason="transformers is installed")
+def test_without_transformers_one_line(capsys):
+    assert "marian" not in bench.available_rows()
+    assert bench.main(["--rows", "marian", "--device", "cpu"]) == 2
+    assert "pip install transformers" in capsys.readouterr().err
 
 
 def test_the_whole_model_is_left_as_it_was():
