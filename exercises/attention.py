@@ -153,7 +153,9 @@ class MultiHeadAttention(nn.Module):
                      causal: bool) -> Tensor:
         """O_h = softmax(Q_h K_h^T / sqrt(d_k)) V_h (Li 2019 Eq. 2) by the fused kernel."""
         queries, keys = Q.shape[2], K.shape[2]
-        kernel_is_causal = causal and mask is None and queries == keys
+        kernel_is_causal = causal and mask is None
+        if queries != keys:               # not in the line above: the kernel takes no symbolic bool
+            kernel_is_causal = False
         # a single newest query may look at everything there is
         if causal and not kernel_is_causal and queries > 1:
             mask = both(mask, causal_mask(queries, keys, Q.device))

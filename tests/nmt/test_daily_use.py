@@ -157,7 +157,7 @@ def test_mps_is_a_device_where_torch_finds_it(monkeypatch):
     args = settings([])
     train_mt.complete(args, where)
     assert where.device.type == "mps"
-    assert (args.amp, args.compile, args.workers) == (False, False, 0)
+    assert (args.amp, args.compile, args.workers) == (False, "no", 0)
     torch.autocast(where.device.type, torch.bfloat16, enabled=args.amp)
 
 

@@ -1289,10 +1289,10 @@ def test_logic_and_bench_files_are_rendered(tmp_path):
             for x in ("", "_ratio", "_paper", "_limit")
         },
     }
-    assert "linear" in render.text(
-        {"machine": "a machine", "settings": {}, "summary": {"linear": row}, "growth": {}},
-        reproduce.SCRIPTS,
-    )
+    row["flops"] = 1e12
+    tables = {"no": {"summary": {"linear": row}, "growth": {}}}
+    stored = {"kind": "bench", "machine": "a machine", "settings": {}, "chip": None}
+    assert "linear" in render.text({**stored, "tables": tables}, reproduce.SCRIPTS)
 
 
 @pytest.mark.parametrize(
