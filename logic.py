@@ -36,8 +36,9 @@ from nmt.fast_routing import can_compile, install
 from nmt.files import atomic_write
 from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
 from nmt.machine import keep_freed_memory, pick_device
+from nmt.progress import say
 from nmt.run_folder import RunFolder, defaults_of
-from tasks.classifier import accuracy, fit, log
+from tasks.classifier import accuracy, fit
 from tasks.logic_data import (
     BINS,
     IDS,
@@ -302,12 +303,12 @@ def report(path: Path, data: dict, rows: list[dict], identity: dict) -> None:
     summary = summarize(data, rows)
     results = {**summary, "runs": rows, "settings": identity}
     atomic_write(path / "results.json", json.dumps(results, indent=1) + "\n")
-    log("\naccuracy (%) by number of operators; trained on up to 6\n" + table(summary))
+    say("\naccuracy (%) by number of operators; trained on up to 6\n" + table(summary))
     try:
         draw(summary, path / "accuracy.png")
-        log(f"\n{path / 'results.json'}, {path / 'accuracy.png'}")
+        say(f"\n{path / 'results.json'}, {path / 'accuracy.png'}")
     except ImportError:
-        log(f"\n{path / 'results.json'} (no plot: matplotlib is not installed)")
+        say(f"\n{path / 'results.json'} (no plot: matplotlib is not installed)")
 
 
 # ---- The command
@@ -379,7 +380,7 @@ def infer(settings: Settings) -> None:
     younger = {"models": dict.fromkeys((*MODELS, OWN), defaults_of(TransformerConfig))}
     with RunFolder(path, identity, defaults=younger) as folder:
         tested = sum(len(examples.labels) for examples in data["test"].values())
-        log(f"{path}: {len(data['train'].labels):,} pairs to train on, "
+        say(f"{path}: {len(data['train'].labels):,} pairs to train on, "
             f"{len(data['valid'].labels):,} to validate, {tested:,} to test; {device}")
         finished = {(row["model"], row["seed"]): row for row in folder.read_metrics()}
         wanted = [(model, seed) for seed in settings.seeds for model in settings.models]
@@ -390,7 +391,7 @@ def infer(settings: Settings) -> None:
             try:
                 row = train_and_test(configs[model], data, settings, compiled, model, seed, state)
             except (KeyboardInterrupt, SystemExit):      # SIGINT, SIGTERM
-                log(f"{path}: stopped; the same command goes on after the last whole epoch")
+                say(f"{path}: stopped; the same command goes on after the last whole epoch")
                 raise
             folder.append_metrics(row)
             state.unlink()
@@ -409,7 +410,7 @@ def train_and_test(config: TransformerConfig, data: dict, settings: Settings, co
         return install(LogicModel(config, settings.spread), compiled)
 
     def log_epoch(text: str):
-        log(f"{model}, seed {seed}: {text}")
+        say(f"{model}, seed {seed}: {text}")
 
     decay = settings.decay == "linear"
     trained, history = fit(build, data, settings, seed, state, log_epoch, decay)

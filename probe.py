@@ -30,9 +30,10 @@ from nmt.fast_routing import install
 from nmt.files import atomic_write, reported
 from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
 from nmt.machine import keep_freed_memory, pick_device
+from nmt.progress import say
 from nmt.run_folder import RunFolder, defaults_of, load_run
 from tasks import probe_model
-from tasks.classifier import accuracy, fit, log
+from tasks.classifier import accuracy, fit
 from tasks.models import (
     OWN,
     choose,
@@ -386,7 +387,7 @@ def report(path: Path, rows: list[dict], models: list[str], identity: dict) -> N
     atomic_write(path / "table.txt", text + "\n")
     results = {"table": lines, "runs": rows, "settings": identity}
     atomic_write(path / "results.json", json.dumps(results, indent=1) + "\n")
-    log(f"\naccuracy (%) on the test sentences\n{text}\n\n{path / 'results.json'},"
+    say(f"\naccuracy (%) on the test sentences\n{text}\n\n{path / 'results.json'},"
         f" {path / 'table.txt'}")
 
 
@@ -415,13 +416,13 @@ def probe(settings: Settings) -> None:
             load_task(settings, task)
     younger = {"models": dict.fromkeys((*MODELS, OWN), defaults_of(TransformerConfig))}
     with RunFolder(path, identity, defaults=younger) as folder:
-        log(f"{path}: {len(settings.task)} tasks, {', '.join(columns)}; {device}")
+        say(f"{path}: {len(settings.task)} tasks, {', '.join(columns)}; {device}")
         rows = []
         try:
             for task in settings.task:
                 rows += probe_task(settings, task, columns, folder)
         except (KeyboardInterrupt, SystemExit):          # SIGINT, SIGTERM
-            log(f"{path}: stopped; the same command goes on after the last whole epoch")
+            say(f"{path}: stopped; the same command goes on after the last whole epoch")
             raise
         report(path, rows, list(columns), identity)
 
@@ -449,7 +450,7 @@ def probe_task(settings: Settings, task: str, columns: dict[str, Probed],
         if row["data_checksum"] != number:
             raise UserError(f"{folder.path}: its results for {task} are of other sentences: choose"
                             " another --name")
-    log(f"{task}: {len(parts['train']):,} sentences to train on, {len(parts['valid']):,} to"
+    say(f"{task}: {len(parts['train']):,} sentences to train on, {len(parts['valid']):,} to"
         f" validate, {len(parts['test']):,} to test; {len(probe_model.classes_of(parts))} classes")
     prepared = {}                        # the vectors of a frozen encoder serve all seeds
     for name, seed in wanted:
@@ -459,7 +460,7 @@ def probe_task(settings: Settings, task: str, columns: dict[str, Probed],
                "data_checksum": number}
         if name in BASELINES:
             row["accuracy"] = BASELINES[name](parts)
-            log(f"{task}, {name}: {row['accuracy']:.1%}")
+            say(f"{task}, {name}: {row['accuracy']:.1%}")
             folder.append_metrics(row)
         else:
             if name not in prepared:
@@ -478,7 +479,7 @@ def train_and_test(settings: Settings, build, data: dict, seed: int, state: Path
     """{"accuracy": on the test part, ...} of a model, see `fit`; state: where `fit` keeps what
     resuming takes; label: what log lines begin with."""
     def log_epoch(text: str):
-        log(f"{label}, seed {seed}: {text}")
+        say(f"{label}, seed {seed}: {text}")
 
     model, history = fit(build, data, settings, seed, state, log_epoch)
     right, count = accuracy(model, data["test"])

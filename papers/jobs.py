@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from nmt.files import atomic_write, reported
 from nmt.machine import processor, stopped_by_signals
+from nmt.progress import say
 from nmt.run_folder import read_metrics
 from papers.plan import Job
 from papers.tables import TABLES
@@ -104,12 +105,6 @@ def start(job: Job, settings, slot: int, device: torch.device) -> subprocess.Pop
 def log_path(job: Job, settings) -> Path:
     """Where what a run prints goes."""
     return Path(settings.runs) / f"{job.name}.log"
-
-
-def say(text: str) -> None:
-    """Prints past the progress bar."""
-    tqdm.write(text, file=sys.stdout)
-    sys.stdout.flush()
 
 
 def train(jobs: list[Job], settings, device: torch.device) -> list[str]:

@@ -17,15 +17,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nmt.flags import UserError
+from nmt.progress import say
 from nmt.run_folder import load, load_model_state, save
 
 WARMUP = 0.05       # share of the steps over which a learning rate that falls is scaled up
-
-
-def log(text: str) -> None:
-    """Prints past the progress bar."""
-    tqdm.write(text, file=sys.stdout)
-    sys.stdout.flush()
 
 
 def like_length_batches(lengths: Tensor, size: int, seed: int) -> list[Tensor]:
@@ -106,7 +101,7 @@ def resume(path: Path, model: nn.Module, optimizer, scheduler, fresh: dict) -> d
     return state
 
 
-def fit(build, data: dict, settings, seed: int, path: Path, log=log,
+def fit(build, data: dict, settings, seed: int, path: Path, log=say,
         decay: bool = False) -> tuple[nn.Module, dict]:
     """Trains a model: (the model after the epoch with the best validation accuracy, {"valid": that
     accuracy, "parameters", "seconds", "history": [{"epoch", "loss", "valid"}, ...]}).
