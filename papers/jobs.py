@@ -28,8 +28,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # ---- What a run has left
 
 def tested(path: Path) -> dict | None:
-    """The last row of a run of train_mt.py, its test; None where it is not finished."""
-    for row in read_metrics(path / "metrics.jsonl"):
+    """The last test of a run of train_mt.py, of which one that was lengthened has several; None
+    where it is not finished."""
+    for row in reversed(read_metrics(path / "metrics.jsonl")):
         if "test_bleu" in row:
             return row
     return None

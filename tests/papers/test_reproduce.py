@@ -283,6 +283,13 @@ def test_speeds_of_bench_are_the_published_ones():
         assert decoding is None or abs(row.decoding - decoding) < 0.0051, name
 
 
+def test_a_lengthened_run_counts_with_its_last_test(tmp_path):
+    assert jobs.tested(tmp_path) is None
+    write_metrics(tmp_path, {"step": 2, "test_bleu": 20.0}, {"step": 3, "loss": 1.0},
+                  {"step": 4, "test_bleu": 30.0}, {"step": 5, "loss": 1.0})
+    assert jobs.tested(tmp_path)["test_bleu"] == 30.0
+
+
 def test_numbers_published_twice_are_the_same():
     """What a paper takes from another, or from another table of its own."""
     assert printed("li2018-1", "BLEU") == printed("li2021-1", "BLEU")
