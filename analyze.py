@@ -54,7 +54,7 @@ class Settings:
     out: str | None = flag(None, "where analysis.json and the figures go (the first run's "
                            "folder)", metavar="DIR")
     checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
-    device: str = flag("auto", "auto, cpu, cuda or cuda:N")
+    device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps")
     max_tokens: int = flag(4096, "batch size in tokens", "", 1, 10 ** 8, metavar="N")
 
     component: str = flag("enc", "enc: encoder self-attention, cross: decoder to encoder, dec: "

@@ -123,7 +123,7 @@ class Settings:
         choices=tuple(table_rows()),
         metavar="ROW",
     )
-    device: str = flag("auto", "auto, cpu, cuda or cuda:N")
+    device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps")
     amp: bool | None = flag(None, "bfloat16 matrix products (yes on a GPU)")
     compile: tuple[str, ...] = flag(
         (),

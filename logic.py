@@ -162,7 +162,7 @@ class Settings(ModelFlags):
         None, "name of the run's folder (logic, with --full logic-full, and what a model of one's "
         "own has)", MACHINE, type=folder_name, metavar="NAME")
     runs: str = flag("runs", "where the runs' folders lie", MACHINE, metavar="DIR")
-    device: str = flag("auto", "auto, cpu, cuda or cuda:N", MACHINE)
+    device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", MACHINE)
     compile: bool | None = flag(
         None, "routing compiled into a few loops: faster after a start of a minute (yes on a GPU)",
         MACHINE)

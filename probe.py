@@ -170,7 +170,7 @@ class Settings(ModelFlags):
         None, "name of the run's folder (probe, and what differs from the defaults)", MACHINE,
         type=folder_name, metavar="NAME")
     runs: str = flag("runs", "where the runs' folders lie", MACHINE, metavar="DIR")
-    device: str = flag("auto", "auto, cpu, cuda or cuda:N", MACHINE)
+    device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", MACHINE)
 
 
 # Settings that may differ between two runs in one folder. What the data is says its checksum.

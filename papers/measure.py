@@ -139,10 +139,12 @@ def head_vectors(run: Run, component: str = "enc", max_tokens: int = 4096) -> Te
     words = 0
     for heads, masks in passes(run, max_tokens):
         mask = masks[component]                                      # [B, L]
-        O = torch.stack([h.outputs for h in heads[component]]).double()     # [layers, B, H, L, d_k]
-        total = total + torch.einsum("nbhld,bl->nhd", O, mask.double())     # [layers, H, d_k]
+        # on the CPU, for Apple's GPU has no float64
+        O = torch.stack([h.outputs.cpu() for h in heads[component]]).double()
+        # [layers, B, H, L, d_k] -> [layers, H, d_k]
+        total = total + torch.einsum("nbhld,bl->nhd", O, mask.cpu().double())
         words += int(mask.sum())
-    return (total / words).cpu()
+    return total / words
 
 
 def dispersion(vectors: Tensor) -> dict:
@@ -269,7 +271,7 @@ def trace(cast: Votes) -> tuple[Tensor, Tensor | None]:
         cosine = torch.cosine_similarity(cast.votes, omega.unsqueeze(-3), dim=-1)   # [P, M, N]
         agreement = (C * cosine).sum(-1)                             # [P, M]
         rows.append(torch.stack([entropy[cast.inputs].mean(), agreement[cast.inputs].mean()]))
-    return torch.stack(rows).double().cpu(), A
+    return torch.stack(rows).cpu().double(), A
 
 
 @torch.no_grad()
@@ -287,7 +289,7 @@ def routing_statistics(run: Run, max_tokens: int = 4096) -> dict:
                 totals[place] = total + n * rows, count + n
                 if A is not None:
                     total, count = active.get(place, (0, 0))
-                    active[place] = total + A.double().sum(0).cpu(), count + len(A)
+                    active[place] = total + A.cpu().double().sum(0), count + len(A)
     found = {}
     for place, (total, count) in totals.items():
         entropy, agreement = (total / count).T.tolist()
@@ -317,7 +319,7 @@ def sentence_couplings(run: Run, index: int) -> dict:
         if place.endswith("horizontal"):
             share = C[0].T                                           # [H, L]
         else:
-            C = C.double().sum(0)                                    # [H, N]
+            C = C.cpu().double().sum(0)                              # [H, N]
             share = C / C.sum(0).clamp(min=1e-300)                   # [H, N]
         columns = tokens[component][0] if " " in place else None
         found[place] = {"share": share.tolist(), "columns": columns}

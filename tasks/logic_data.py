@@ -315,7 +315,7 @@ class EncodedFormulas(NamedTuple):
         where the truth tables are known [2B, 2B], of every formula to every one, in the order of
         formulas.flatten(0, 1)."""
         width = int(self.lengths[index].max())
-        index = index.to(self.labels.device, non_blocking=True)
+        index = index.to(self.labels.device)
         formulas = self.formulas[index, :, :width].long()
         if self.tables is None:
             return formulas, self.labels[index]

@@ -98,7 +98,7 @@ class EncodedSentences(NamedTuple):
         """The sentences `index` [B]: inputs [B, L'], cut to the longest of them, or [B, d]; labels
         [B]."""
         width = int(self.lengths[index].max())
-        index = index.to(self.labels.device, non_blocking=True)
+        index = index.to(self.labels.device)
         inputs = self.inputs[index]
         if width:
             inputs = inputs[:, :width].long()
