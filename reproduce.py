@@ -215,7 +215,7 @@ def measure(name: str, rows, settings: Settings, pairs, device: torch.device) ->
     return {"kind": "table", "table": name, "command": command_text(name, settings),
             "seeds": list(settings.seeds), "data": text_name(scale), "arch": scale.arch,
             "steps": scale.steps, "batch": scale.max_tokens * scale.accumulate,
-            "average": scale.average, "signature": test["signature"], "set": test["set"],
+            "average": test["average"], "signature": test["signature"], "set": test["set"],
             "date": latest["date"], "machine": "; ".join(machines), "torch": latest["torch"],
             "rows": stored}
 

@@ -154,21 +154,25 @@ def mechanisms(config: TransformerConfig) -> dict:
     return found
 
 
-def mechanism_flags(config: TransformerConfig, base: TransformerConfig | None = None) -> list[str]:
-    """`mechanisms` as flags, and the sizes in which the model departs from a base.
-
-    Raises UserError for a field that no flag sets: it would be lost on the way to train_mt.py.
-    """
-    values = mechanisms(config)
-    for name in SIZES:
-        if base is not None and getattr(config, name) != getattr(base, name):
-            values[name] = getattr(config, name)
+def flags_of(values: dict) -> list[str]:
+    """{field of TransformerConfig: value} as flags of train_mt.py. Raises UserError for a field
+    that no flag sets: it would be lost on the way there."""
     known = {field.name for field in fields(train_mt.Settings)}
     for name in values:
         if name not in known:
             raise UserError(f"TransformerConfig.{name} has no flag: add it to ModelFlags in "
                             "nmt/flags.py, so that train_mt.py can be told")
     return command_line(train_mt.Settings, values)
+
+
+def mechanism_flags(config: TransformerConfig, base: TransformerConfig | None = None) -> list[str]:
+    """`mechanisms` as flags, and the sizes in which the model departs from a base. Raises
+    UserError; see `flags_of`."""
+    values = mechanisms(config)
+    for name in SIZES:
+        if base is not None and getattr(config, name) != getattr(base, name):
+            values[name] = getattr(config, name)
+    return flags_of(values)
 
 
 def in_words(config: TransformerConfig, base: TransformerConfig | None = None) -> str:
@@ -189,11 +193,14 @@ def in_words(config: TransformerConfig, base: TransformerConfig | None = None) -
     for name in SIZES:
         if base is not None and getattr(config, name) != getattr(base, name):
             values[name] = getattr(config, name)
-    text = " + ".join(parts) or "baseline"
     options = []
     for name, value in values.items():
-        flag = " ".join(command_line(train_mt.Settings, {name: value}))
-        options.append(flag.removeprefix("--"))
+        flag = " ".join(flags_of({name: value})).removeprefix("--")
+        if name in OPTIONS or name in SIZES:
+            options.append(flag)
+        else:
+            parts.append(flag)
+    text = " + ".join(parts) or "baseline"
     return f"{text} ({', '.join(options)})" if options else text
 
 

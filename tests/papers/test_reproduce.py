@@ -664,6 +664,8 @@ def test_a_new_mechanism_has_runs_of_its_own(gated, monkeypatch):
     assert len({job.name for job in found}) == 4
     assert found[0].name == runs("squared")[0][0].name  # the baseline's own
     assert all(word in job.name for job, word in zip(found[1:], ("-gate-", "-gate-", "-em-gate-")))
+    labels = ["baseline", "gate enc", "gate enc dec", "EM enc:1-2 + gate dec"]
+    assert [job.label for job in found] == [f"{label}, seed 1" for label in labels]
     for job in found:
         again = plan.completed(job.flags).model_config(vocab_size=1)
         assert again.gate == job.config.gate and again.agg == job.config.agg
@@ -675,6 +677,8 @@ def test_a_field_without_a_flag_is_an_error(gated):
     """It would be lost on the way to train_mt.py, and the row take the baseline's score."""
     with pytest.raises(UserError, match="TransformerConfig.gate has no flag"):
         plan.mechanism_flags(GatedConfig(100, gate=("enc",)))
+    with pytest.raises(UserError, match="TransformerConfig.gate has no flag"):
+        plan.in_words(GatedConfig(100, gate=("enc",)))
     assert plan.mechanism_flags(GatedConfig(100)) == []
 
 
