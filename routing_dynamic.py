@@ -81,7 +81,7 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
         raise ValueError(f"iterations={iterations}: routing takes at least 1")
     V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
     # B_mn = 0                                                                 Li Alg. 1 line 2
-    B = V.new_zeros(V.shape[:-1]) if start is None else start                # [..., M, N]
+    B = V.new_zeros(V.shape[:-1]) if start is None else start.expand(V.shape[:-1])  # [..., M, N]
     couplings = []
     for _ in range(iterations):
         # C = softmax(B), Omega = squash(sum_m C_m V_m)

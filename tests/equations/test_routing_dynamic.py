@@ -241,6 +241,8 @@ def test_trace_hands_out_the_coupling_of_every_iteration(normalize):
         assert torch.equal(traced.coupling[t], shorter.coupling)
     assert torch.equal(traced.capsules, shorter.capsules)
     assert torch.equal(traced.logits, shorter.logits)
+    one_for_all = dynamic_routing(votes, 4, normalize, start=votes.new_zeros(4, 3), trace=True)
+    assert torch.equal(one_for_all.coupling, traced.coupling)
 
 
 # Order and ties
