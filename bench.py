@@ -4,16 +4,13 @@ speed columns.
     python bench.py                        # size tiny on one CPU core: a quarter of an hour
     python bench.py --gpu-report           # size base on a GPU: nine minutes
 
-The rows take turns, and are built anew for every turn; figures are medians. Batches are synthetic:
-random tokens in sentences whose lengths are spread like those of news text. Training is
-`train_mt.train_step`, decoding `search.beam_search` with beam 4; torch.nn.Transformer runs through
-the same two. It keeps no keys and values from step to step, so that its only way is to decode the
-whole prefix again. MarianMTModel, where the package transformers is installed, decodes by its own
-search. Both train by the cross-entropy of all logits.
+The rows take turns, and are built anew for every turn; figures are medians. Batches are synthetic
+(papers/synthetic.py). Training is `train_mt.train_step`, decoding `search.beam_search` with beam 4;
+torch.nn.Transformer runs through the same two. It keeps no keys and values from step to step, so
+that its only way is to decode the whole prefix again. MarianMTModel, where the package transformers
+is installed, decodes by its own search. Both train by the cross-entropy of all logits.
 """
-
 import dataclasses
-import functools
 import json
 import multiprocessing
 import re
@@ -26,57 +23,44 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn as nn
-from torch.utils.flop_counter import FlopCounterMode
+from tabulate import tabulate
 from tqdm import tqdm
 
-from attention import Cache
 from disagreement import MEASURED
 from nmt import fast_dropout, files, search
-from nmt.batches import Batch, Step, batches, collate
-from nmt.encoded import EncodedPairs
+from nmt.batches import Batch, Step
 from nmt.fast_routing import can_compile, compile_layers, install
 from nmt.flags import UserError, command_line, flag, run
 from nmt.loss import Objective
 from nmt.machine import Machine, keep_freed_memory, pick_device, processor
-from nmt.tokenizer import EOS, SPECIAL_TOKENS
-from papers import documents, marian
+from nmt.tokenizer import EOS
+from papers import documents, flops, marian, synthetic
 from papers.torch_transformer import LogitsObjective, TorchTransformer
 from train_mt import train_step
-from transformer import PAD, SIZES, Transformer, TransformerConfig
+from transformer import SIZES, Transformer, TransformerConfig
 
-DESCRIPTION = (
-    "Measures what every mechanism costs in training speed, decoding speed and memory, "
-    "beside the papers' figures and the limit that the matrix products alone set."
-)
-# standard deviations of log source length, and of log (target / source length)
-SPREAD, NOISE = 0.5, 0.2
-BEAM, LENPEN = 4, 0.6
+ROOT = Path(__file__).resolve().parent
+DESCRIPTION = ("Measures what every mechanism costs in training speed, decoding speed and memory, "
+               "beside the papers' figures and the limit that the matrix products alone set.")
+BEAM = 4
+LENPEN = 0.6
 LABEL_SMOOTHING = 0.1
 # TFLOP/s of bfloat16 matrix products without sparsity, as NVIDIA prints them; the first name that
 # is part of the processor's
 CHIPS = {"H200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "A100": 312}
-ROOT = Path(__file__).resolve().parent
 MODES = {"no": "not compiled", "routing": "routing compiled", "model": "layers compiled"}
-# what --gpu-report sets where no flag does
-GPU_REPORT = dict(
-    arch="base",
-    vocab_size=32_000,
-    device="cuda",
-    max_tokens=32_768,  # the papers' 8 x 4,096
-    compile=("routing", "no", "model"),
-    minutes=8.0,
-    store=True,
-)
+GROWTH = ("linear", "em-enc", "capsule")        # rows of the second table
+# what --gpu-report sets where no flag does; the batch is the papers' 8 x 4,096
+GPU_REPORT = dict(arch="base", vocab_size=32_000, device="cuda", max_tokens=32_768,
+                  compile=("routing", "no", "model"), minutes=8.0, store=True)
 
 
 class Row(NamedTuple):
     """A model to measure, and its published speed relative to the baseline of the same paper."""
-
     label: str
-    settings: dict | None  # of TransformerConfig; None: another package's model
+    settings: dict | None           # of TransformerConfig; None: another package's model
     training: float | None = None
     decoding: float | None = None
 
@@ -84,7 +68,8 @@ class Row(NamedTuple):
 def table_rows(layers: int = 6) -> dict[str, Row]:
     """The rows by name. Published speeds: Li 2018 Tables 1-2, Li 2019 Tables 2-3, all of size base
     or big."""
-    low, everywhere = (f"enc:1-{min(2, layers)}",), ("enc", "cross", "dec")
+    low = (f"enc:1-{min(2, layers)}",)
+    everywhere = ("enc", "cross", "dec")
     return {
         "torch": Row("torch.nn.Transformer", None),
         "marian": Row("transformers.MarianMTModel", None),
@@ -106,194 +91,174 @@ def available_rows() -> tuple[str, ...]:
     return tuple(name for name in table_rows() if name != "marian" or marian.installed())
 
 
-GROWTH = ("linear", "em-enc", "capsule")  # rows of the second table
-
-
 @dataclass
 class Settings:
-    """The flags of bench.py; None: see `command`."""
-
-    arch: str = flag(
-        "tiny", f"size of the models: {', '.join(SIZES)}", choices=tuple(SIZES), metavar="SIZE"
-    )
+    """The flags of bench.py; None: see `complete`."""
+    arch: str = flag("tiny", f"size of the models: {', '.join(SIZES)}", choices=tuple(SIZES),
+                     metavar="SIZE")
     rows: tuple[str, ...] = flag(
-        available_rows(),
-        f"what to measure (all; marian where transformers is installed); linear always is: "
-        f"{', '.join(table_rows())}",
-        choices=tuple(table_rows()),
-        metavar="ROW",
-    )
+        available_rows(), "what to measure (all; marian where transformers is installed); linear "
+        f"always is: {', '.join(table_rows())}", choices=tuple(table_rows()), metavar="ROW")
     device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps")
     amp: bool | None = flag(None, "bfloat16 matrix products (yes on a GPU)")
     compile: tuple[str, ...] = flag(
-        (),
-        "a table for each of: no; routing; model, which compiles the layers too, in training (no; "
-        "on a GPU routing)",
-        choices=tuple(MODES),
-        metavar="WHAT",
-    )
-    threads: int = flag(
-        1,
-        "threads on a CPU; with one, times are CPU seconds, which other programs disturb least",
-        low=1,
-        high=1024,
-    )
-    vocab_size: int = flag(10_000, "joint vocabulary", low=100, high=10**6, metavar="N")
+        (), "a table for each of: no; routing; model, which compiles the layers too, in training "
+        "(no; on a GPU routing)", choices=tuple(MODES), metavar="WHAT")
+    threads: int = flag(1, "threads on a CPU; with one, times are CPU seconds, which other "
+                        "programs disturb least", low=1, high=1024)
+    vocab_size: int = flag(10_000, "joint vocabulary", low=100, high=10 ** 6, metavar="N")
     median_length: float = flag(24.0, "tokens of a source sentence", low=1, high=1000, metavar="L")
-    max_tokens: int = flag(4096, "size of a training batch", low=16, high=10**8)
+    max_tokens: int = flag(4096, "size of a training batch", low=16, high=10 ** 8)
     batches: int = flag(3, "training batches per turn", low=1, high=1000)
-    sentences: int | None = flag(
-        None, "sentences decoded per turn (CPU 32, GPU 512)", low=1, high=10**6
-    )
+    sentences: int | None = flag(None, "sentences decoded per turn (CPU 32, GPU 512)", low=1,
+                                 high=10 ** 6)
     repeats: int = flag(3, "turns of every row", low=1, high=1000)
     lengths: tuple[int, ...] = flag(
-        (16, 32, 64, 128, 256, 512),
-        "sentence lengths of the second table (16 32 64 128 256 512); none leaves it out",
-        low=2,
-        high=10**5,
-        metavar="L",
-        empty=True,
-    )
-    memory: bool = flag(
-        True, "measure peak memory; on a CPU that takes a process of its own for every row"
-    )
-    seed: int = flag(1, "seed of parameters, lengths and tokens", low=0, high=2**31)
-    minutes: float | None = flag(
-        None, "begin no turn after so many; rows without a turn are left out", above=0, high=10**5
-    )
+        (16, 32, 64, 128, 256, 512), "sentence lengths of the second table (16 32 64 128 256 512); "
+        "none leaves it out", low=2, high=10 ** 5, metavar="L", empty=True)
+    memory: bool = flag(True, "measure peak memory; on a CPU that takes a process of its own for "
+                        "every row")
+    seed: int = flag(1, "seed of parameters, lengths and tokens", low=0, high=2 ** 31)
+    minutes: float | None = flag(None, "begin no turn after so many; rows without a turn are left "
+                                 "out", above=0, high=10 ** 5)
     json: str | None = flag(None, "where all figures of all turns go", metavar="FILE")
-    store: bool = flag(
-        False, "keep the figures in results/ and renew (or add) their table in RESULTS.md"
-    )
+    store: bool = flag(False, "keep the figures in results/ and renew (or add) their table in "
+                       "RESULTS.md")
     gpu_report: bool = flag(
-        False,
-        "in nine minutes: --arch base --vocab-size 32000 --max-tokens 32768 --device cuda "
-        "--compile routing no model --minutes 8 --store, as far as these are not given otherwise",
-    )
+        False, "in nine minutes: --arch base --vocab-size 32000 --max-tokens 32768 --device cuda "
+        "--compile routing no model --minutes 8 --store, as far as these are not given otherwise")
 
 
-# ---- What is measured
-
+# ---- One turn of one row
 
 def build(name: str, args, device, mode: str = "no") -> nn.Module:
     """The model of a row, with random parameters, on a device; mode: what is compiled of it."""
     torch.manual_seed(args.seed)
-    size, row = SIZES[args.arch], table_rows(SIZES[args.arch]["layers"])[name]
+    size = SIZES[args.arch]
+    row = table_rows(size["layers"])[name]
     with torch.device(device):
         config = TransformerConfig(args.vocab_size, **size, **(row.settings or {}))
-        if row.settings is None:
-            model = {"torch": TorchTransformer, "marian": marian.Marian}[name](config)
-        else:
-            model = fast_dropout.install(install(Transformer(config), compiled=mode != "no"))
+        if name == "torch":
+            return TorchTransformer(config)
+        if name == "marian":
+            return marian.Marian(config)
+        model = Transformer(config)
+    install(model, compiled=mode != "no")
+    fast_dropout.install(model)
     return compile_layers(model) if mode == "model" else model
-
-
-def make_corpus(args) -> EncodedPairs:
-    """Sentence pairs of random tokens for some 40 batches, source lengths log-normal, the target's
-    close to them."""
-    random = np.random.default_rng(args.seed)
-    count = max(40 * args.max_tokens // int(args.median_length) + 1, args.sentences)
-    source = args.median_length * np.exp(SPREAD * random.standard_normal(count))
-    target = source * np.exp(NOISE * random.standard_normal(count))
-    longest = min(256, args.max_tokens - 2)
-    sides = []
-    for lengths in (source, target):
-        offsets = np.concatenate(
-            [[0], np.cumsum(np.clip(np.rint(lengths), 1, longest).astype(np.int64))]
-        )
-        sides += [random.integers(len(SPECIAL_TOKENS), args.vocab_size, offsets[-1]), offsets]
-    return EncodedPairs(*sides)
-
-
-def as_step(batch: Batch, device) -> Step:
-    """A batch as an update of its own."""
-    if device.type == "cuda":
-        batch = Batch(*(x.pin_memory() for x in batch))
-    return Step([batch], int((batch.target[:, 1:] != PAD).sum()), (0, 0))
-
-
-def training_work(corpus: EncodedPairs, args, device) -> list[Step]:
-    """--batches updates, evenly spread from the shortest sentences to the longest."""
-    found = batches(corpus.source_lengths, corpus.target_lengths, args.max_tokens, shuffle=False)
-    chosen = [found[int((i + 0.5) * len(found) / args.batches)] for i in range(args.batches)]
-    return [as_step(collate(corpus, indices), device) for indices in chosen]
-
-
-def decoding_work(corpus: EncodedPairs, args) -> list[tuple[torch.Tensor, int]]:
-    """--sentences sources in padded batches [B, L_s], evenly spread over the lengths; and how far
-    to decode each
-    batch: the mean length of its targets, with EOS."""
-    order = np.argsort(corpus.source_lengths)
-    order = [
-        int(order[int((i + 0.5) * len(order) / args.sentences)]) for i in range(args.sentences)
-    ]
-    lengths = [int(corpus.source_lengths[i] + 1) * BEAM for i in order]
-    found = [[order[i] for i in batch] for batch in search.batches(lengths, 8192)]
-    return [
-        (collate(corpus, indices).source, 1 + round(corpus.target_lengths[indices].mean()))
-        for indices in found
-    ]
-
-
-def growth_work(length: int, args, device) -> Step:
-    """An update of sentences that are all `length` tokens long on both sides, EOS included."""
-    tokens = max(max(args.lengths), args.max_tokens // 4)
-    ids = torch.randint(
-        len(SPECIAL_TOKENS), args.vocab_size, (max(1, tokens // length), length + 1)
-    )
-    return as_step(Batch(ids[:, 1:].contiguous(), ids), device)
-
-
-# ---- Measuring
 
 
 def timed(f, where: Machine) -> float:
     """Seconds that f takes: CPU seconds of this process on a CPU with one thread, else of the
     clock on the wall."""
-    clock = (
-        time.process_time
-        if where.device.type == "cpu" and torch.get_num_threads() == 1
-        else time.perf_counter
-    )
-    wait = torch.cuda.synchronize if where.device.type == "cuda" else lambda: None
-    wait()
+    alone = where.device.type == "cpu" and torch.get_num_threads() == 1
+    clock = time.process_time if alone else time.perf_counter
+    finish(where)
     started = clock()
     f()
-    wait()
+    finish(where)
     return clock() - started
+
+
+def finish(where: Machine) -> None:
+    """Waits until the device has done all that it was given."""
+    if where.device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def trainer(model, args, where: Machine):
     """A function that trains the model on a list of updates."""
     settings = SimpleNamespace(label_smoothing=LABEL_SMOOTHING, clip=0.0, amp=args.amp)
-    optimizer = torch.optim.Adam(
-        model.parameters(), lr=1e-6, betas=(0.9, 0.98), eps=1e-9, fused=True
-    )
-    objective = (Objective if hasattr(model, "hidden") else LogitsObjective)(model).train()
-    return lambda work: [train_step(objective, optimizer, step, settings, where) for step in work]
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-6, betas=(0.9, 0.98), eps=1e-9,
+                                 fused=True)
+    loss = Objective if hasattr(model, "hidden") else LogitsObjective
+    objective = loss(model).train()
+
+    def train(work: list[Step]) -> None:
+        for step in work:
+            train_step(objective, optimizer, step, settings, where)
+    return train
 
 
 def training_speed(model, work: list[Step], args, where: Machine) -> float:
     """Target tokens per second in training, after a first round to warm up."""
     train = trainer(model, args, where)
     train(work)
-    return sum(step.tokens for step in work) / timed(lambda: train(work), where)
+    seconds = timed(lambda: train(work), where)
+    return sum(step.tokens for step in work) / seconds
 
 
 @torch.no_grad()
 def decoding_speed(model, work, args, where: Machine) -> float:
     """Sentences per second in decoding. No hypothesis ends before its limit: all models decode as
     many tokens."""
-    model.eval().output.weight[EOS] = 0  # its logit, 0, is never among the best of a vocabulary
-    beam_search = getattr(model, "search", functools.partial(search.beam_search, model))
+    model.eval().output.weight[EOS] = 0     # its logit, 0, is never among the best of a vocabulary
 
-    def decode(work):
+    def decode(longest: int) -> None:
         with torch.autocast(where.device.type, torch.bfloat16, enabled=args.amp):
             for source, length in work:
-                beam_search(source.to(where.device), BEAM, LENPEN, max_length=length)
+                source = source.to(where.device)
+                length = min(length, longest)
+                if hasattr(model, "search"):
+                    model.search(source, BEAM, LENPEN, max_length=length)
+                else:
+                    search.beam_search(model, source, BEAM, LENPEN, max_length=length)
 
-    decode([(source, min(length, 3)) for source, length in work])
-    return sum(len(source) for source, _ in work) / timed(lambda: decode(work), where)
+    decode(longest=3)
+    seconds = timed(lambda: decode(synthetic.LONGEST), where)
+    return sum(len(source) for source, _ in work) / seconds
+
+
+def turn(name: str, mode: str, args, where: Machine, training, decoding) -> dict:
+    """One turn of a row: speeds, and on a GPU the peak memory of training."""
+    gpu = where.device.type == "cuda"
+    if gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(where.device)
+    model = build(name, args, where.device, mode)
+    found = {"parameters": sum(p.numel() for p in model.parameters() if p.requires_grad)}
+    found["training"] = training_speed(model, training, args, where)
+    if gpu:
+        found["memory"] = torch.cuda.max_memory_allocated(where.device)
+    model.zero_grad(set_to_none=True)
+    found["decoding"] = decoding_speed(model, decoding, args, where)
+    return found
+
+
+def growth_turn(name: str, mode: str, args, where: Machine) -> list[float]:
+    """One turn of a row of the second table: microseconds of training per target token, for every
+    length."""
+    model = build(name, args, where.device, mode)
+    tokens = max(*args.lengths, args.max_tokens // 4)
+    found = []
+    for length in args.lengths:
+        step = synthetic.of_length(length, tokens, args.vocab_size, where.device)
+        found.append(1e6 / training_speed(model, [step], args, where))
+    return found
+
+
+# ---- Memory on a CPU: of a process, so that every row has one of its own
+
+def memory_on_cpu(name: str, mode: str, args) -> int:
+    """`peak_on_cpu` in a process of its own."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(peak_on_cpu, name, mode, args).result()
+
+
+def peak_on_cpu(name: str, mode: str, args) -> int:
+    """Bytes that training a row takes, beyond the interpreter and its libraries."""
+    torch.set_num_threads(args.threads)
+    keep_freed_memory()
+    where = Machine(torch.device("cpu"))
+    work, _ = work_of(args, where)
+    # all that the first step of any model loads is not the row's
+    minute = Transformer(TransformerConfig(args.vocab_size, d_model=2, heads=1, layers=1, d_ff=2))
+    word = Batch(*(x[:1, :2] for x in work[0].batches[0]))
+    trainer(minute, args, where)([synthetic.as_step(word, where.device)])
+    before = resident_peak()
+    train = trainer(build(name, args, "cpu", mode), args, where)
+    train([work[0], work[-1]])
+    return resident_peak() - before
 
 
 def resident_peak() -> int:
@@ -304,131 +269,49 @@ def resident_peak() -> int:
         return int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) * 1024
     except (OSError, TypeError):
         import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-            1 if sys.platform == "darwin" else 1024
-        )
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def peak_on_cpu(name: str, mode: str, args) -> int:
-    """Bytes that training a row takes, beyond the interpreter and its libraries; for a process of
-    its own."""
-    torch.set_num_threads(args.threads)
-    keep_freed_memory()
-    work, where = (
-        training_work(make_corpus(args), args, torch.device("cpu")),
-        Machine(torch.device("cpu")),
-    )
-    minute = Transformer(TransformerConfig(args.vocab_size, d_model=2, heads=1, layers=1, d_ff=2))
-    trainer(minute, args, where)(
-        [as_step(Batch(*(x[:1, :2] for x in work[0].batches[0])), where.device)]
-    )
-    before = resident_peak()  # with all that the first step of any model loads
-    train = trainer(build(name, args, "cpu", mode), args, where)
-    train([work[0], work[-1]])
-    return resident_peak() - before
+# ---- All turns
+
+def work_of(args, where: Machine) -> tuple[list[Step], list]:
+    """What every row trains on, and what it decodes."""
+    corpus = synthetic.pairs(args.vocab_size, args.median_length, args.max_tokens, args.sentences,
+                             args.seed)
+    training = synthetic.training(corpus, args.max_tokens, args.batches, where.device)
+    return training, synthetic.decoding(corpus, args.sentences, BEAM)
 
 
-def matrix_flops(name: str, args, training: list[Step], decoding) -> dict:
-    """Floating-point operations of the matrix products, per target token in training and per
-    sentence in decoding.
-
-    A backward pass takes twice the forward pass; what a routing does cell by cell is not counted.
-    Nothing is computed: the tensors have shapes and no data. Decoding is counted on the batch in
-    the middle.
-    """
-    decoding = decoding[len(decoding) // 2 :][:1]
+def operations(name: str, args, training: list[Step], decoding) -> dict:
+    """Floating-point operations of the matrix products of a row: per target token in training, per
+    sentence in decoding, the latter of the batch in the middle."""
     if name == "marian":
-        name = "linear"  # the same products; its own code asks for data
+        name = "linear"                     # the same products; its own code asks for data
     model = build(name, args, "meta")
-    with FlopCounterMode(display=False) as forward:
-        for batch in (step.batches[0] for step in training):
-            model(batch.source.to("meta"), batch.target[:, :-1].to("meta"))
-    decoded = sum(decoding_flops(model, source, length) for source, length in decoding)
-    return {
-        "training_flops": 3 * forward.get_total_flops() / sum(step.tokens for step in training),
-        "decoding_flops": decoded / sum(len(source) for source, _ in decoding),
-    }
-
-
-@torch.no_grad()
-def decoding_flops(model, source, length: int) -> int:
-    """Floating-point operations of the matrix products of a beam search with `length` steps."""
-    with FlopCounterMode(display=False) as encoding:
-        memory = model.encode(source.to("meta"))
-    cache = Cache()
-    rows = len(source)
-    steps = []
-    for t in range(min(length, 4)):
-        ids = torch.empty(rows, 1, dtype=torch.long, device="meta")
-        with FlopCounterMode(display=False) as step:
-            model.decode(ids, memory, cache)
-        steps.append(step.get_total_flops())
-        if t == 0:
-            index = torch.empty(rows * BEAM, dtype=torch.long, device="meta")
-            memory = memory.select(index)
-            cache.reorder(index)
-            rows *= BEAM
-    if length > 4:
-        # from the second step on it is a quadratic function of the step: three tell the sum
-        second, third, fourth = steps[1:]
-        slope = third - second
-        bend = fourth - third - slope
-        n = length - 1
-        steps[1:] = [n * second + n * (n - 1) // 2 * slope + n * (n - 1) * (n - 2) // 6 * bend]
-    return encoding.get_total_flops() + sum(steps)
-
-
-def turn(name: str, mode: str, args, where: Machine, training, decoding) -> dict:
-    """One turn of a row: speeds, and on a GPU the peak memory of training."""
-    if where.device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(where.device)
-    model = build(name, args, where.device, mode)
-    found = {
-        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "training": training_speed(model, training, args, where),
-    }
-    if where.device.type == "cuda":
-        found["memory"] = torch.cuda.max_memory_allocated(where.device)
-    model.zero_grad(set_to_none=True)
-    return {**found, "decoding": decoding_speed(model, decoding, args, where)}
-
-
-def growth_turn(name: str, mode: str, args, where: Machine) -> list[float]:
-    """One turn of a row of the second table: microseconds of training per target token, for every
-    length."""
-    model = build(name, args, where.device, mode)
-    steps = [growth_work(length, args, where.device) for length in args.lengths]
-    return [1e6 / training_speed(model, [step], args, where) for step in steps]
+    source, length = decoding[len(decoding) // 2]
+    return {"training_flops": flops.training_flops(model, training),
+            "decoding_flops": flops.decoding_flops(model, source, length, BEAM)}
 
 
 def measure(args, where: Machine) -> dict:
     """All figures by what is compiled: {mode: {"rows": {name: {...}}, "growth": {name:
     [turns][lengths]}}}; lists hold a figure per turn."""
     begun = time.perf_counter()
-    corpus = make_corpus(args)
-    training, decoding = training_work(corpus, args, where.device), decoding_work(corpus, args)
-    flops = {name: matrix_flops(name, args, training, decoding) for name in args.rows}
+    training, decoding = work_of(args, where)
+    counted = {name: operations(name, args, training, decoding) for name in args.rows}
     tables = {}
     for mode in args.compile:
-        tables[mode] = {"rows": {name: dict(flops[name]) for name in args.rows}, "growth": {}}
-    jobs = []
-    if args.memory and where.device.type == "cpu":
-        jobs += [("memory", mode, name) for mode in args.compile for name in args.rows]
-    growing = [name for name in GROWTH if name in args.rows and args.lengths]
-    for _ in range(args.repeats):
-        jobs += [("row", mode, name) for mode in args.compile for name in args.rows]
-        jobs += [("growth", mode, name) for mode in args.compile for name in growing]
-    for kind, mode, name in tqdm(jobs, unit="turn", disable=not sys.stderr.isatty()):
+        rows = {name: dict(counted[name]) for name in args.rows}
+        tables[mode] = {"rows": rows, "growth": {}}
+    for kind, mode, name in tqdm(turns(args, where), unit="turn", disable=not sys.stderr.isatty()):
         started = time.perf_counter()
         if args.minutes and started - begun > 60 * args.minutes:
             print(f"{args.minutes:g} minutes are over: the rest is left out", file=sys.stderr)
             break
         row = tables[mode]["rows"][name]
         if kind == "memory":
-            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-                row["memory"] = [pool.submit(peak_on_cpu, name, mode, args).result()]
+            row["memory"] = [memory_on_cpu(name, mode, args)]
         elif kind == "growth":
             found = growth_turn(name, mode, args, where)
             tables[mode]["growth"].setdefault(name, []).append(found)
@@ -441,13 +324,25 @@ def measure(args, where: Machine) -> dict:
     return tables
 
 
-# ---- Tables
+def turns(args, where: Machine) -> list[tuple[str, str, str]]:
+    """What is measured, in order: (memory, row or growth; what is compiled; name)."""
+    found = []
+    if args.memory and where.device.type == "cpu":
+        found += [("memory", mode, name) for mode in args.compile for name in args.rows]
+    growing = [name for name in GROWTH if name in args.rows and args.lengths]
+    for _ in range(args.repeats):
+        found += [("row", mode, name) for mode in args.compile for name in args.rows]
+        found += [("growth", mode, name) for mode in args.compile for name in growing]
+    return found
 
+
+# ---- Tables
 
 def summarized(rows: dict, layers: int) -> dict[str, dict]:
     """Per row that had a turn: the medians, the median ratios to `linear` in the same turn, the
     ratios that the matrix products alone would allow, and their FLOP/s in training."""
-    base, found = rows["linear"], {}
+    base = rows["linear"]
+    found = {}
     for name, row in rows.items():
         if "training" not in row:
             continue
@@ -459,73 +354,53 @@ def summarized(rows: dict, layers: int) -> dict[str, dict]:
             "flops": statistics.median(row["training"]) * row["training_flops"],
         }
         for what, paper in (("training", published.training), ("decoding", published.decoding)):
+            ratios = [x / y for x, y in zip(row[what], base[what])]
             found[name][what] = statistics.median(row[what])
-            found[name][f"{what}_ratio"] = statistics.median(
-                x / y for x, y in zip(row[what], base[what])
-            )
+            found[name][f"{what}_ratio"] = statistics.median(ratios)
             found[name][f"{what}_paper"] = paper
             found[name][f"{what}_limit"] = base[f"{what}_flops"] / row[f"{what}_flops"]
     return found
 
 
-def aligned(rows: list[list[str]]) -> str:
-    """Rows of cells as text: the first column to the left, the others to the right."""
-    first, *wide = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join(
-        "  ".join([row[0].ljust(first), *map(str.rjust, row[1:], wide)]) for row in rows
-    )
+def aligned(header: list[str], rows: list[list[str]]) -> str:
+    """Cells as text: the first column to the left, the others to the right."""
+    sides = ["left"] + ["right"] * (len(header) - 1)
+    return tabulate([header, *rows], tablefmt="plain", disable_numparse=True, colalign=sides)
 
 
 def speed_table(found: dict[str, dict], chip: float | None = None) -> str:
     """The first table. Ratios are to `linear`: ours, the paper's, and the limit set by the matrix
     products. chip: the processor's TFLOP/s, of which a column then tells the share."""
-
-    def ratio(x):
-        return "" if x is None else f"{x:.2f}"
-
-    quarter = ["ratio", "paper", "limit"]
     share = [] if chip is None else ["of chip"]
-    cells = [["", "parameters", "train tok/s", *quarter, "TFLOP/s", *share, "decode sent/s"]]
-    cells[0] += [*quarter, "peak MiB"]
+    header = ["", "parameters", "train tok/s", "ratio", "paper", "limit", "TFLOP/s", *share,
+              "decode sent/s", "ratio", "paper", "limit", "peak MiB"]
+    lines = []
     for row in found.values():
         rate = row["flops"] / 1e12
-        line = [row["label"], f"{row['parameters']:,}", f"{row['training']:,.0f}"]
-        line += [ratio(row[f"training_{x}"]) for x in quarter]
-        line.append(f"{rate:.3g}")
-        if chip is not None:
-            line.append(f"{rate / chip:.1%}")
-        line.append(f"{row['decoding']:,.2f}")
-        line += [ratio(row[f"decoding_{x}"]) for x in quarter]
-        line.append("" if row["memory"] is None else f"{row['memory'] / 2**20:,.0f}")
-        cells.append(line)
-    return aligned(cells)
+        share = [] if chip is None else [f"{rate / chip:.1%}"]
+        memory = "" if row["memory"] is None else f"{row['memory'] / 2 ** 20:,.0f}"
+        lines.append([row["label"], f"{row['parameters']:,}",
+                      f"{row['training']:,.0f}", *ratios(row, "training"),
+                      f"{rate:.3g}", *share,
+                      f"{row['decoding']:,.2f}", *ratios(row, "decoding"),
+                      memory])
+    return aligned(header, lines)
+
+
+def ratios(row: dict, what: str) -> list[str]:
+    """The cells of a row's ratios: ours, the paper's, the limit."""
+    found = [row[f"{what}_{kind}"] for kind in ("ratio", "paper", "limit")]
+    return ["" if x is None else f"{x:.2f}" for x in found]
 
 
 def growth_table(growth: dict, lengths: list[int]) -> str:
     """The second table: medians of microseconds per target token."""
-    cells = [["sentence length"] + [table_rows()[name].label for name in growth]]
+    header = ["sentence length", *(table_rows()[name].label for name in growth)]
+    lines = []
     for i, length in enumerate(lengths):
         medians = [statistics.median(turn[i] for turn in turns) for turns in growth.values()]
-        cells.append([str(length)] + [f"{x:,.1f}" for x in medians])
-    return aligned(cells)
-
-
-def computer(args, where: Machine) -> str:
-    """The machine and the settings that the figures depend on, as a line."""
-    name = processor(where.device) + (
-        f", threads: {args.threads}" if where.device.type == "cpu" else ""
-    )
-    return (
-        f"{name}; PyTorch {torch.__version__}; size {args.arch}, vocabulary {args.vocab_size:,}, "
-        f"batches of {args.max_tokens:,} tokens; {'bfloat16' if args.amp else 'float32'}"
-    )
-
-
-def chip_rate(args, where: Machine) -> float | None:
-    """TFLOP/s of the processor, where they are known."""
-    name = processor(where.device)
-    known = [rate for chip, rate in CHIPS.items() if chip in name and args.amp]
-    return known[0] if known else None
+        lines.append([str(length), *(f"{x:,.1f}" for x in medians)])
+    return aligned(header, lines)
 
 
 def report(figures: dict) -> str:
@@ -538,6 +413,25 @@ def report(figures: dict) -> str:
     return "\n\n".join(parts)
 
 
+def computer(args, where: Machine) -> str:
+    """The machine and the settings that the figures depend on, as a line."""
+    name = processor(where.device)
+    if where.device.type == "cpu":
+        name += f", threads: {args.threads}"
+    numbers = "bfloat16" if args.amp else "float32"
+    return (f"{name}; PyTorch {torch.__version__}; size {args.arch}, vocabulary "
+            f"{args.vocab_size:,}, batches of {args.max_tokens:,} tokens; {numbers}")
+
+
+def chip_rate(args, where: Machine) -> float | None:
+    """TFLOP/s of the processor, where they are known."""
+    name = processor(where.device)
+    known = [rate for chip, rate in CHIPS.items() if chip in name and args.amp]
+    return known[0] if known else None
+
+
+# ---- The command
+
 def complete(args) -> Machine:
     """Fills in what the flags leave to --gpu-report and the machine, which it returns."""
     if args.gpu_report:
@@ -546,7 +440,8 @@ def complete(args) -> Machine:
                 setattr(args, name, value)
     where = Machine(pick_device(args.device))
     gpu = where.device.type == "cuda"
-    args.amp = gpu if args.amp is None else args.amp
+    if args.amp is None:
+        args.amp = gpu
     args.compile = args.compile or ("routing" if gpu else "no",)
     if args.compile != ("no",) and not can_compile(where.device):
         args.compile = ("no",)
@@ -578,22 +473,27 @@ def command(args) -> None:
         "chip": chip_rate(args, where),
         "tables": {mode: table for mode, table in tables.items() if table["summary"]},
     }
-    print(
-        f"{report(figures)}\n\n"
-        "ratio: to linear, in the same turn; paper: the published one; limit: if only matrix "
-        "products took time;\nTFLOP/s: of matrix products, in training; second table: "
-        "microseconds of training per target token"
-    )
+    print(f"{report(figures)}\n\n"
+          "ratio: to linear, in the same turn; paper: the published one; limit: if only matrix "
+          "products took time;\nTFLOP/s: of matrix products, in training; second table: "
+          "microseconds of training per target token")
     if args.json:
         files.atomic_write(args.json, json.dumps(figures, indent=1) + "\n")
     if args.store:
-        store(figures, f"bench-{args.arch}-{'gpu' if where.device.type == 'cuda' else 'cpu'}.json")
+        store(figures, result_name(args, where))
+
+
+def result_name(args, where: Machine) -> str:
+    """The file of results/: one for every size, kind of processor and, on a CPU, precision."""
+    words = ["bench", args.arch, "gpu" if where.device.type == "cuda" else "cpu"]
+    if args.amp and where.device.type == "cpu":
+        words.append("bfloat16")
+    return "-".join(words) + ".json"
 
 
 def store(figures: dict, name: str) -> None:
     """Writes results/`name` and its table in RESULTS.md, a new one at the end."""
     from reproduce import SCRIPTS  # here, for it imports this file
-
     (ROOT / "results").mkdir(exist_ok=True)
     text = json.dumps(documents.portable(figures), indent=1) + "\n"
     files.atomic_write(ROOT / "results" / name, text)

@@ -1,6 +1,5 @@
 """`transformers.MarianMTModel` of the same size, to be measured beside this project's `Transformer`
 in bench.py; optional: only that row asks for the package."""
-
 import importlib.util
 
 import torch
@@ -26,29 +25,15 @@ class Marian(nn.Module):
         from transformers import MarianConfig, MarianMTModel
 
         self.config = config
-        self.body = MarianMTModel(
-            MarianConfig(
-                vocab_size=config.vocab_size,
-                d_model=config.d_model,
-                encoder_layers=config.layers,
-                decoder_layers=config.layers,
-                encoder_attention_heads=config.heads,
-                decoder_attention_heads=config.heads,
-                encoder_ffn_dim=config.d_ff,
-                decoder_ffn_dim=config.d_ff,
-                dropout=config.dropout,
-                attention_dropout=config.dropout,
-                activation_dropout=config.dropout,
-                activation_function="relu",
-                scale_embedding=True,
-                max_position_embeddings=LONGEST,
-                pad_token_id=PAD,
-                bos_token_id=BOS,
-                eos_token_id=EOS,
-                decoder_start_token_id=BOS,
-                forced_eos_token_id=None,
-            )
-        )
+        self.body = MarianMTModel(MarianConfig(
+            vocab_size=config.vocab_size, d_model=config.d_model,
+            encoder_layers=config.layers, decoder_layers=config.layers,
+            encoder_attention_heads=config.heads, decoder_attention_heads=config.heads,
+            encoder_ffn_dim=config.d_ff, decoder_ffn_dim=config.d_ff,
+            dropout=config.dropout, attention_dropout=config.dropout,
+            activation_dropout=config.dropout, activation_function="relu", scale_embedding=True,
+            max_position_embeddings=LONGEST, pad_token_id=PAD, bos_token_id=BOS,
+            eos_token_id=EOS, decoder_start_token_id=BOS, forced_eos_token_id=None))
         self.output = self.body.lm_head
 
     def forward(self, source, target_in):
@@ -61,11 +46,6 @@ class Marian(nn.Module):
     def search(self, source, beam: int, lenpen: float, max_length: int):
         """The best translation of every sentence [B, L_s] by the package's own beam search: ids
         [B, L_t], BOS first."""
-        return self.body.generate(
-            source,
-            attention_mask=(source != PAD).long(),
-            num_beams=beam,
-            length_penalty=lenpen,
-            do_sample=False,
-            max_new_tokens=max_length,
-        )
+        return self.body.generate(source, attention_mask=(source != PAD).long(), num_beams=beam,
+                                  length_penalty=lenpen, do_sample=False,
+                                  max_new_tokens=max_length)

@@ -1,6 +1,5 @@
 """`torch.nn.Transformer` dressed as this project's `Transformer`, to be measured beside it in
 bench.py."""
-
 import warnings
 
 import torch
@@ -22,40 +21,27 @@ class TorchTransformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config.vocab_size, config.d_model, config.dropout)
-        self.body = nn.Transformer(
-            config.d_model,
-            config.heads,
-            config.layers,
-            config.layers,
-            config.d_ff,
-            config.dropout,
-            batch_first=True,
-            norm_first=True,
-        )
+        self.body = nn.Transformer(config.d_model, config.heads, config.layers, config.layers,
+                                   config.d_ff, config.dropout, batch_first=True, norm_first=True)
         self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.output.weight = self.embedding.weight
 
     def encode(self, source) -> Memory:
         """source [B, L_s] ids -> Memory."""
-        mask = source != PAD  # [B, L_s]
-        return Memory(
-            self.body.encoder(self.embedding(source), src_key_padding_mask=~mask), mask, []
-        )
+        mask = source != PAD                                                 # [B, L_s]
+        states = self.body.encoder(self.embedding(source), src_key_padding_mask=~mask)
+        return Memory(states, mask, [])
 
     def decode(self, target, memory: Memory, cache: Cache | None = None):
         """target [B, L_t] ids -> logits [B, L_t, V]; with a cache, which holds the tokens so far,
         of the last one."""
         if cache is not None:
-            target = torch.cat([*cache.growing.get(self, ()), target], dim=1)  # [B, L_t]
+            target = torch.cat([*cache.growing.get(self, ()), target], dim=1)    # [B, L_t]
             cache.growing[self] = (target,)
         ahead = nn.Transformer.generate_square_subsequent_mask(target.shape[1], target.device)
-        x = self.body.decoder(
-            self.embedding(target),
-            memory.states,
-            tgt_mask=ahead,
-            tgt_is_causal=True,
-            memory_key_padding_mask=~memory.mask,
-        )  # [B, L_t, d]
+        x = self.body.decoder(self.embedding(target), memory.states, tgt_mask=ahead,
+                              tgt_is_causal=True,
+                              memory_key_padding_mask=~memory.mask)          # [B, L_t, d]
         return self.output(x if cache is None else x[:, -1:])
 
     def forward(self, source, target_in):
@@ -74,11 +60,7 @@ class LogitsObjective(nn.Module):
     def forward(self, source, target, tokens: int, label_smoothing: float):
         """As `Objective.forward`; no disagreement: 0."""
         logits, _ = self.model(source, target[:, :-1])  # [B, L_t, V]
-        cross_entropy = F.cross_entropy(
-            logits.flatten(0, 1),
-            target[:, 1:].flatten(),
-            ignore_index=PAD,
-            reduction="sum",
-            label_smoothing=label_smoothing,
-        )
+        cross_entropy = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(),
+                                        ignore_index=PAD, reduction="sum",
+                                        label_smoothing=label_smoothing)
         return cross_entropy, torch.zeros((), device=source.device)

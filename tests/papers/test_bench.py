@@ -7,13 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import bench
 from attention import Cache
 from nmt.flags import parse
 from nmt.machine import Machine
 from nmt.search import beam_search
-from papers import marian
+from papers import marian, synthetic
 from transformer import PAD, SIZES, Transformer, TransformerConfig
 
 CPU = Machine(torch.device("cpu"))
@@ -26,39 +27,20 @@ def minute(monkeypatch):
     monkeypatch.setitem(SIZES, "tiny", dict(layers=L, d_model=D, heads=H, d_ff=F))
 
 
+FEW = f"--vocab-size {V} --max-tokens 128 --batches 2 --sentences 5 --median-length 6 --repeats 2"
+
+
 def arguments(*flags):
     """Parsed flags as `command` completes them, of a run of a few tokens."""
-    args = parse(
-        bench.Settings,
-        [
-            "--vocab-size",
-            str(V),
-            "--max-tokens",
-            "128",
-            "--batches",
-            "2",
-            "--sentences",
-            "5",
-            "--median-length",
-            "6",
-            "--lengths",
-            "4",
-            "8",
-            "--repeats",
-            "2",
-            *flags,
-        ],
-        "bench.py",
-        "",
-    )
+    words = [*FEW.split(), "--lengths", "4", "8", *flags]
+    args = parse(bench.Settings, words, "bench.py", "")
     bench.complete(args)
     return args
 
 
 def work(args):
     """The training and decoding work of args."""
-    corpus = bench.make_corpus(args)
-    return bench.training_work(corpus, args, CPU.device), bench.decoding_work(corpus, args)
+    return bench.work_of(args, CPU)
 
 
 def test_batches_are_full_alike_and_of_mixed_lengths():
@@ -78,13 +60,12 @@ def test_batches_are_full_alike_and_of_mixed_lengths():
 
 
 def test_the_lengths_are_spread_as_documented():
-    corpus = bench.make_corpus(arguments("--max-tokens", "20000", "--median-length", "24"))
-    source, target = (
-        torch.tensor(x).double() for x in (corpus.source_lengths, corpus.target_lengths)
-    )
+    corpus = synthetic.pairs(V, 24, 20_000, at_least=5, seed=1)
+    source = torch.tensor(corpus.source_lengths).double()
+    target = torch.tensor(corpus.target_lengths).double()
     assert source.median() == pytest.approx(24, abs=1)
-    assert source.log().std() == pytest.approx(bench.SPREAD, abs=0.03)
-    assert (target / source).log().std() == pytest.approx(bench.NOISE, abs=0.03)
+    assert source.log().std() == pytest.approx(synthetic.SPREAD, abs=0.03)
+    assert (target / source).log().std() == pytest.approx(synthetic.NOISE, abs=0.03)
 
 
 def test_every_row_is_the_model_it_says():
@@ -153,7 +134,7 @@ def forward_by_hand(source, target, votes_at=()):
 def test_the_matrix_products_are_counted_right(name, votes_at):
     args = arguments()
     training, decoding = work(args)
-    counted = bench.matrix_flops(name, args, training, decoding)
+    counted = bench.operations(name, args, training, decoding)
     shapes = [
         (step.batches[0].source.shape, step.batches[0].target.shape[1] - 1) for step in training
     ]
@@ -235,28 +216,8 @@ def test_every_model_decodes_as_many_tokens(name):
 def test_one_run_one_table(tmp_path, capsys):
     """Rows that take turns, ratios to `linear`, growth, JSON."""
     path = tmp_path / "figures.json"
-    flags = [
-        "--vocab-size",
-        str(V),
-        "--max-tokens",
-        "64",
-        "--batches",
-        "1",
-        "--sentences",
-        "3",
-        "--median-length",
-        "5",
-        "--lengths",
-        "4",
-        "8",
-        "--repeats",
-        "2",
-        "--device",
-        "cpu",
-        "--no-memory",
-        "--json",
-        str(path),
-    ]
+    small = f"--vocab-size {V} --max-tokens 64 --batches 1 --sentences 3 --median-length 5"
+    flags = f"{small} --lengths 4 8 --repeats 2 --device cpu --no-memory --json {path}".split()
     assert bench.main(["--rows", "torch", "em-all", "capsule", *flags]) == 0
     out = capsys.readouterr().out
     for name in ("torch", "linear", "em-all", "capsule"):
@@ -511,7 +472,7 @@ def test_marian_is_as_large_as_linear_and_decodes_as_far():
     source, target = torch.randint(3, V, (3, 6)), torch.randint(3, V, (3, 5))
     flops = []
     for model in (ours, theirs):
-        with torch.no_grad(), bench.FlopCounterMode(display=False) as counter:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
             logits, _ = model(source, target)
         assert logits.shape == (3, 5, V)
         flops.append(counter.get_total_flops())
