@@ -99,7 +99,7 @@ class Settings:
     rows: tuple[str, ...] = flag(
         available_rows(), "what to measure (all; marian where transformers is installed); linear "
         f"always is: {', '.join(table_rows())}", choices=tuple(table_rows()), metavar="ROW")
-    device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps")
+    device: str = flag("auto", "auto, cpu, cuda or cuda:N")
     amp: bool | None = flag(None, "bfloat16 matrix products (yes on a GPU)")
     compile: tuple[str, ...] = flag(
         (), "a table for each of: no; routing; model, which compiles the layers too, in training "
@@ -439,6 +439,9 @@ def complete(args) -> Machine:
             if name not in args.given:
                 setattr(args, name, value)
     where = Machine(pick_device(args.device))
+    if where.device.type == "mps":
+        raise UserError("--device mps: times and memory are measured on a CPU or with CUDA alone; "
+                        "choose cpu")
     gpu = where.device.type == "cuda"
     if args.amp is None:
         args.amp = gpu

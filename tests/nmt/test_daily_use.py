@@ -9,6 +9,7 @@ from test_train_mt import SMALL, corpus, flags, metrics, settings
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import bench
 import train_mt
 from nmt import progress, run_folder
 from nmt.evaluate import validate
@@ -148,7 +149,7 @@ def test_losses_that_are_no_numbers_are_not_drawn(tmp_path):
 
 # ---- Apple's GPU, as far as another machine can tell
 
-def test_mps_is_a_device_where_torch_finds_it(monkeypatch):
+def test_mps_is_a_device_where_torch_finds_it(monkeypatch, capsys):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(UserError, match="--device mps: torch finds no Apple GPU"):
         pick_device("mps")
@@ -159,6 +160,9 @@ def test_mps_is_a_device_where_torch_finds_it(monkeypatch):
     assert where.device.type == "mps"
     assert (args.amp, args.compile, args.workers) == (False, "no", 0)
     torch.autocast(where.device.type, torch.bfloat16, enabled=args.amp)
+    # bench.py would measure how fast work is handed over
+    assert bench.main(["--device", "mps"]) == 2
+    assert "--device mps: times and memory" in capsys.readouterr().err
 
 
 class NoFloat64(TorchDispatchMode):
