@@ -86,7 +86,7 @@ with open(os.path.join(path, "metrics.jsonl"), "w") as file:
                 {"step": 4, "valid_bleu": 30.0,
                  "valid_disagreement": {"enc": {"position": [-1.0, -2.0]}}},
                 {"step": 4, "test_bleu": number + 0.25, "signature": "nrefs:1", "set": "test",
-                 "disagreement": {"enc": D}, "parameters": 1000 + number, "tokens": 5000,
+                 "average": 2, "disagreement": {"enc": D}, "parameters": 1000 + number, "tokens": 5000,
                  "tokens_per_second": 500.0, "sentences_per_second": 50.0}):
         file.write(json.dumps(row) + "\\n")
 open(os.path.join(path, "test.hyp"), "w").write(("a b c d e %s\\n" % flags["--name"]) * 2)
@@ -904,6 +904,7 @@ def measured_runs(tmp_path):
                     "test_bleu": 20.0 + number**2 / 10,
                     "signature": f"s{number}",
                     "set": "test",
+                    "average": 0,
                     "disagreement": scores,
                     "parameters": 1000 * number,
                     "tokens": 99,
@@ -1233,6 +1234,8 @@ def test_store_and_write_results(bench, capsys):
     assert bench.main("duan-3", "--seeds", "1", "2", "--jobs", "4", "--store") == 0
     stored = next((bench.root / "results").glob("duan-3.*-tiny-4.json"))
     assert str(bench.root) not in stored.read_text() and "DIR/train" in stored.read_text()
+    # what was tested, not what was asked for: a short run has fewer checkpoints than --average
+    assert json.loads(stored.read_text())["average"] == 2
     marked = f"<!-- results/{stored.name} -->\nold numbers\n<!-- end -->\n"
     document = f"# Results\n\nbefore\n\n{marked}\nafter\n"
     (bench.root / "RESULTS.md").write_text(document)
