@@ -177,6 +177,9 @@ def main(words: list[str] | None = None) -> None:
         write(folder)
     except OSError as error:
         parser.exit(2, f"{error.filename}: {error.strerror}: name a new folder\n")
+    print(f"{folder or HERE}: {len(TABLE)} files with {len(TASKS)} tasks")
+    if folder:
+        print(f"grade them: pytest --mine={folder} --report")
 
 
 if __name__ == "__main__":
