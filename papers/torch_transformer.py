@@ -9,8 +9,6 @@ import torch.nn.functional as F
 from attention import Cache
 from transformer import PAD, Embedding, Memory, TransformerConfig
 
-warnings.filterwarnings("ignore", "enable_nested_tensor")  # of nn.Transformer, about itself
-
 
 class TorchTransformer(nn.Module):
     """`torch.nn.Transformer` (pre norm) with what it lacks for translation, embeddings, positions,
@@ -21,8 +19,11 @@ class TorchTransformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config.vocab_size, config.d_model, config.dropout)
-        self.body = nn.Transformer(config.d_model, config.heads, config.layers, config.layers,
-                                   config.d_ff, config.dropout, batch_first=True, norm_first=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "enable_nested_tensor")        # about its pre norm
+            self.body = nn.Transformer(
+                config.d_model, config.heads, config.layers, config.layers, config.d_ff,
+                config.dropout, batch_first=True, norm_first=True)
         self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.output.weight = self.embedding.weight
 

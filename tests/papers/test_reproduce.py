@@ -86,8 +86,8 @@ with open(os.path.join(path, "metrics.jsonl"), "w") as file:
                 {"step": 4, "valid_bleu": 30.0,
                  "valid_disagreement": {"enc": {"position": [-1.0, -2.0]}}},
                 {"step": 4, "test_bleu": number + 0.25, "signature": "nrefs:1", "set": "test",
-                 "average": 2, "disagreement": {"enc": D}, "parameters": 1000 + number, "tokens": 5000,
-                 "tokens_per_second": 500.0, "sentences_per_second": 50.0}):
+                 "average": 2, "disagreement": {"enc": D}, "parameters": 1000 + number,
+                 "tokens": 5000, "tokens_per_second": 500.0, "sentences_per_second": 50.0}):
         file.write(json.dumps(row) + "\\n")
 open(os.path.join(path, "test.hyp"), "w").write(("a b c d e %s\\n" % flags["--name"]) * 2)
 """
