@@ -126,7 +126,9 @@ class Settings(ModelFlags, DataFlags):
         None, "name of the run's folder (made from the other flags)", MACHINE, type=folder_name)
     runs: str = flag("runs", "where the runs' folders lie", MACHINE, metavar="DIR")
     device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", MACHINE)
-    amp: bool | None = flag(None, "bfloat16 matrix products (yes with CUDA)", MACHINE)
+    amp: bool | None = flag(
+        None, "bfloat16 matrix products (yes with CUDA; on a CPU with AMX they pay from size base "
+        "on)", MACHINE)
     compile: str | None = flag(
         None, "routing compiled into a few loops, or every layer of the model: faster after a "
         "start of minutes (routing with CUDA, else no)", MACHINE,
