@@ -24,7 +24,7 @@ from nmt.corpus import Pairs
 from nmt.encoded import encode_pairs, encode_valid
 from nmt.files import atomic_write, check_writable, reported
 from nmt.flags import UserError, flag, run
-from nmt.machine import pick_device
+from nmt.machine import DEVICES, pick_device
 from nmt.run_folder import load_run, without_nan
 from nmt.search import translate_lines
 from papers import measure, plan
@@ -54,7 +54,7 @@ class Settings:
     out: str | None = flag(None, "where analysis.json and the figures go (the first run's "
                            "folder)", metavar="DIR")
     checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
-    device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps")
+    device: str = flag("auto", DEVICES)
     max_tokens: int = flag(4096, "batch size in tokens", "", 1, 10 ** 8, metavar="N")
 
     component: str = flag("enc", "enc: encoder self-attention, cross: decoder to encoder, dec: "

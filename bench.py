@@ -194,18 +194,18 @@ def decoding_speed(model, work, args, where: Machine) -> float:
     many tokens."""
     model.eval().output.weight[EOS] = 0     # its logit, 0, is never among the best of a vocabulary
 
-    def decode(longest: int) -> None:
+    def decode(work) -> None:
+        """Decodes batches, each as far as it says."""
         with torch.autocast(where.device.type, torch.bfloat16, enabled=args.amp):
             for source, length in work:
                 source = source.to(where.device)
-                length = min(length, longest)
                 if hasattr(model, "search"):
                     model.search(source, BEAM, LENPEN, max_length=length)
                 else:
                     search.beam_search(model, source, BEAM, LENPEN, max_length=length)
 
-    decode(longest=3)
-    seconds = timed(lambda: decode(synthetic.LONGEST), where)
+    decode([(source, min(length, 3)) for source, length in work])
+    seconds = timed(lambda: decode(work), where)
     return sum(len(source) for source, _ in work) / seconds
 
 
@@ -304,7 +304,7 @@ def measure(args, where: Machine) -> dict:
     for mode in args.compile:
         rows = {name: dict(counted[name]) for name in args.rows}
         tables[mode] = {"rows": rows, "growth": {}}
-    for kind, mode, name in tqdm(turns(args, where), unit="turn", disable=not sys.stderr.isatty()):
+    for kind, mode, name in tqdm(jobs(args, where), unit="turn", disable=not sys.stderr.isatty()):
         started = time.perf_counter()
         if args.minutes and started - begun > 60 * args.minutes:
             print(f"{args.minutes:g} minutes are over: the rest is left out", file=sys.stderr)
@@ -324,7 +324,7 @@ def measure(args, where: Machine) -> dict:
     return tables
 
 
-def turns(args, where: Machine) -> list[tuple[str, str, str]]:
+def jobs(args, where: Machine) -> list[tuple[str, str, str]]:
     """What is measured, in order: (memory, row or growth; what is compiled; name)."""
     found = []
     if args.memory and where.device.type == "cpu":
@@ -354,9 +354,9 @@ def summarized(rows: dict, layers: int) -> dict[str, dict]:
             "flops": statistics.median(row["training"]) * row["training_flops"],
         }
         for what, paper in (("training", published.training), ("decoding", published.decoding)):
-            ratios = [x / y for x, y in zip(row[what], base[what])]
+            to_linear = [x / y for x, y in zip(row[what], base[what])]
             found[name][what] = statistics.median(row[what])
-            found[name][f"{what}_ratio"] = statistics.median(ratios)
+            found[name][f"{what}_ratio"] = statistics.median(to_linear)
             found[name][f"{what}_paper"] = paper
             found[name][f"{what}_limit"] = base[f"{what}_flops"] / row[f"{what}_flops"]
     return found
@@ -398,8 +398,10 @@ def growth_table(growth: dict, lengths: list[int]) -> str:
     header = ["sentence length", *(table_rows()[name].label for name in growth)]
     lines = []
     for i, length in enumerate(lengths):
-        medians = [statistics.median(turn[i] for turn in turns) for turns in growth.values()]
-        lines.append([str(length), *(f"{x:,.1f}" for x in medians)])
+        line = [str(length)]
+        for turns in growth.values():
+            line.append(f"{statistics.median(times[i] for times in turns):,.1f}")
+        lines.append(line)
     return aligned(header, lines)
 
 

@@ -35,7 +35,7 @@ from tabulate import tabulate
 from nmt.fast_routing import can_compile, install
 from nmt.files import atomic_write
 from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
-from nmt.machine import keep_freed_memory, pick_device
+from nmt.machine import DEVICES, keep_freed_memory, pick_device
 from nmt.progress import say
 from nmt.run_folder import RunFolder, defaults_of
 from tasks.classifier import accuracy, fit
@@ -162,7 +162,7 @@ class Settings(ModelFlags):
         None, "name of the run's folder (logic, with --full logic-full, and what a model of one's "
         "own has)", MACHINE, type=folder_name, metavar="NAME")
     runs: str = flag("runs", "where the runs' folders lie", MACHINE, metavar="DIR")
-    device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", MACHINE)
+    device: str = flag("auto", DEVICES, MACHINE)
     compile: bool | None = flag(
         None, "routing compiled into a few loops: faster after a start of a minute (yes on a GPU)",
         MACHINE)

@@ -29,7 +29,7 @@ from tabulate import tabulate
 from nmt.fast_routing import install
 from nmt.files import atomic_write, reported
 from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
-from nmt.machine import keep_freed_memory, pick_device
+from nmt.machine import DEVICES, keep_freed_memory, pick_device
 from nmt.progress import say
 from nmt.run_folder import RunFolder, defaults_of, load_run
 from tasks import probe_model
@@ -170,7 +170,7 @@ class Settings(ModelFlags):
         None, "name of the run's folder (probe, and what differs from the defaults)", MACHINE,
         type=folder_name, metavar="NAME")
     runs: str = flag("runs", "where the runs' folders lie", MACHINE, metavar="DIR")
-    device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", MACHINE)
+    device: str = flag("auto", DEVICES, MACHINE)
 
 
 # Settings that may differ between two runs in one folder. What the data is says its checksum.

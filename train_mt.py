@@ -32,7 +32,7 @@ from nmt.fast_routing import can_compile, compile_layers, install
 from nmt.files import atomic_write
 from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
 from nmt.loss import Objective
-from nmt.machine import Machine, agreed, check_fits, machine, stopped_by_signals
+from nmt.machine import DEVICES, Machine, agreed, check_fits, machine, stopped_by_signals
 from nmt.progress import check_finite, draw, rate_in_words, say, summary_writer
 from nmt.run_folder import (
     RunFolder,
@@ -125,7 +125,7 @@ class Settings(ModelFlags, DataFlags):
     name: str | None = flag(
         None, "name of the run's folder (made from the other flags)", MACHINE, type=folder_name)
     runs: str = flag("runs", "where the runs' folders lie", MACHINE, metavar="DIR")
-    device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", MACHINE)
+    device: str = flag("auto", DEVICES, MACHINE)
     amp: bool | None = flag(
         None, "bfloat16 matrix products (yes with CUDA; on a CPU with AMX they pay from size base "
         "on)", MACHINE)

@@ -17,7 +17,7 @@ import torch
 from nmt.evaluate import corpus_bleu, paired_bootstrap, sign_test
 from nmt.files import atomic_write, check_writable, read_lines
 from nmt.flags import UserError, flag, run
-from nmt.machine import memory, pick_device
+from nmt.machine import DEVICES, memory, pick_device
 from nmt.run_folder import load_run, runs_beside
 from nmt.search import Translation, translate_nbest
 
@@ -35,7 +35,7 @@ class Settings:
     output: str | None = flag(
         None, "where the translations go, at the end (standard output)", metavar="FILE")
     checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
-    device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps")
+    device: str = flag("auto", DEVICES)
 
     beam: int = flag(4, "hypotheses kept; 1 is greedy search", SEARCH, 1, 1000)
     lenpen: float = flag(0.6, "length penalty; 0 prefers short translations", SEARCH, 0, 10)

@@ -12,7 +12,9 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.patches import FancyBboxPatch
 
-INK, GREY, PLAIN = "#222222", "#707070", "#eeeeee"
+INK = "#222222"
+GREY = "#707070"
+PLAIN = "#eeeeee"
 LI_2018 = ("#cfe3f7", "#1f5f9f")  # of a paper: its box, its lines
 LI_2019 = ("#d5efd3", "#2f7d2c")
 GU = ("#fbe3c4", "#b06a00")

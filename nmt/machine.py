@@ -15,6 +15,8 @@ import torch.distributed as dist
 
 from nmt.flags import UserError
 
+DEVICES = "auto, cpu, cuda, cuda:N or mps"        # of --device
+
 
 def pick_device(name: str) -> torch.device:
     """The device of that name; "auto" is the first GPU of CUDA, else the CPU. Raises UserError for
@@ -22,7 +24,7 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|mps|cuda(:\d\d?)?", name):
-        raise UserError(f"--device {name}: choose auto, cpu, cuda, cuda:N or mps")
+        raise UserError(f"--device {name}: choose {DEVICES}")
     device = torch.device(name)
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("--device mps: torch finds no Apple GPU here; choose cpu or auto")

@@ -1,11 +1,12 @@
 """Floating-point operations of a model's matrix products, counted on tensors that have shapes and
 no data: what bench.py divides by seconds, and the ratio that these products alone would allow."""
+from math import comb
+
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from attention import Cache
 from nmt.batches import Step
-from transformer import Memory
 
 
 def training_flops(model, steps: list[Step]) -> float:
@@ -25,19 +26,30 @@ def decoding_flops(model, source, length: int, beam: int) -> float:
     """Of a beam search of `length` steps over source [B, L_s], per sentence; model: on "meta"."""
     B = len(source)
     cache = Cache()
+    encoding, memory = counted(model.encode, source.to("meta"))
+    first, _ = counted(model.decode, newest(B), memory, cache)
+    hypotheses = torch.empty(B * beam, dtype=torch.long, device="meta")
+    memory = memory.select(hypotheses)
+    cache.reorder(hypotheses)
+    second, _ = counted(model.decode, newest(B * beam), memory, cache)
+    third, _ = counted(model.decode, newest(B * beam), memory, cache)
+    fourth, _ = counted(model.decode, newest(B * beam), memory, cache)
+    # from the second on a step costs a quadratic function of its number, whose forward differences
+    # give the sum over n of them (Newton)
+    slope = third - second
+    bend = (fourth - third) - slope
+    n = length - 1
+    others = comb(n, 1) * second + comb(n, 2) * slope + comb(n, 3) * bend
+    return (encoding + first + others) / B
+
+
+def counted(f, *arguments) -> tuple:
+    """The operations that f takes, and what it returns."""
     with FlopCounterMode(display=False) as counter:
-        memory = model.encode(source.to("meta"))
-        first = torch.empty(B, 1, dtype=torch.long, device="meta")
-        model.decode(first, memory, cache)
-        memory = widen(memory, cache, B * beam)
-        for _ in range(length - 1):
-            ids = torch.empty(B * beam, 1, dtype=torch.long, device="meta")
-            model.decode(ids, memory, cache)
-    return counter.get_total_flops() / B
+        result = f(*arguments)
+    return counter.get_total_flops(), result
 
 
-def widen(memory: Memory, cache: Cache, rows: int) -> Memory:
-    """Memory and cache for `rows` hypotheses."""
-    index = torch.empty(rows, dtype=torch.long, device="meta")
-    cache.reorder(index)
-    return memory.select(index)
+def newest(rows: int):
+    """The newest token of every hypothesis: ids [rows, 1]."""
+    return torch.empty(rows, 1, dtype=torch.long, device="meta")

@@ -132,6 +132,11 @@ def scores(run: Run, max_tokens: int = 4096) -> dict:
 
 # ---- The heads as vectors, and their attention: Li 2021 Fig. 3, Duan 2020 Fig. 5
 
+def exact(x: Tensor) -> Tensor:
+    """x in float64, on the CPU: Apple's GPU has none."""
+    return x.cpu().double()
+
+
 def head_vectors(run: Run, component: str = "enc", max_tokens: int = 4096) -> Tensor:
     """The heads' outputs O^h averaged over the words of the validation set, [layers, H, d_k] (Li
     2021 section 4.1.2.3; its Fig. 3 averages over the layers as well)."""
@@ -139,10 +144,8 @@ def head_vectors(run: Run, component: str = "enc", max_tokens: int = 4096) -> Te
     words = 0
     for heads, masks in passes(run, max_tokens):
         mask = masks[component]                                      # [B, L]
-        # on the CPU, for Apple's GPU has no float64
-        O = torch.stack([h.outputs.cpu() for h in heads[component]]).double()
-        # [layers, B, H, L, d_k] -> [layers, H, d_k]
-        total = total + torch.einsum("nbhld,bl->nhd", O, mask.cpu().double())
+        O = exact(torch.stack([h.outputs for h in heads[component]]))      # [layers, B, H, L, d_k]
+        total = total + torch.einsum("nbhld,bl->nhd", O, exact(mask))       # [layers, H, d_k]
         words += int(mask.sum())
     return total / words
 
@@ -271,7 +274,7 @@ def trace(cast: Votes) -> tuple[Tensor, Tensor | None]:
         cosine = torch.cosine_similarity(cast.votes, omega.unsqueeze(-3), dim=-1)   # [P, M, N]
         agreement = (C * cosine).sum(-1)                             # [P, M]
         rows.append(torch.stack([entropy[cast.inputs].mean(), agreement[cast.inputs].mean()]))
-    return torch.stack(rows).cpu().double(), A
+    return exact(torch.stack(rows)), A
 
 
 @torch.no_grad()
@@ -289,7 +292,7 @@ def routing_statistics(run: Run, max_tokens: int = 4096) -> dict:
                 totals[place] = total + n * rows, count + n
                 if A is not None:
                     total, count = active.get(place, (0, 0))
-                    active[place] = total + A.cpu().double().sum(0), count + len(A)
+                    active[place] = total + exact(A).sum(0), count + len(A)
     found = {}
     for place, (total, count) in totals.items():
         entropy, agreement = (total / count).T.tolist()
@@ -319,7 +322,7 @@ def sentence_couplings(run: Run, index: int) -> dict:
         if place.endswith("horizontal"):
             share = C[0].T                                           # [H, L]
         else:
-            C = C.cpu().double().sum(0)                              # [H, N]
+            C = exact(C).sum(0)                                      # [H, N]
             share = C / C.sum(0).clamp(min=1e-300)                   # [H, N]
         columns = tokens[component][0] if " " in place else None
         found[place] = {"share": share.tolist(), "columns": columns}

@@ -165,20 +165,24 @@ def flags_of(values: dict) -> list[str]:
     return command_line(train_mt.Settings, values)
 
 
-def mechanism_flags(config: TransformerConfig, base: TransformerConfig | None = None) -> list[str]:
-    """`mechanisms` as flags, and the sizes in which the model departs from a base. Raises
-    UserError; see `flags_of`."""
+def departures(config: TransformerConfig, base: TransformerConfig | None) -> dict:
+    """`mechanisms`, and the sizes in which the model departs from a base."""
     values = mechanisms(config)
     for name in SIZES:
         if base is not None and getattr(config, name) != getattr(base, name):
             values[name] = getattr(config, name)
-    return flags_of(values)
+    return values
+
+
+def mechanism_flags(config: TransformerConfig, base: TransformerConfig | None = None) -> list[str]:
+    """`departures` as flags. Raises UserError; see `flags_of`."""
+    return flags_of(departures(config, base))
 
 
 def in_words(config: TransformerConfig, base: TransformerConfig | None = None) -> str:
     """A model for people, by what it has over the baseline: "EM enc:1-2 + output disagreement enc
     (reg-weight 0.5)"."""
-    values = mechanisms(config)
+    values = departures(config, base)
     parts = []
     if "agg" in values:
         agg = values.pop("agg")
@@ -190,9 +194,6 @@ def in_words(config: TransformerConfig, base: TransformerConfig | None = None) -
         parts.append(" ".join([kinds, "disagreement", *(() if everywhere else places)]))
     if "capsule_attention" in values:
         parts.append(" ".join(["capsule attention", *values.pop("capsule_attention")]))
-    for name in SIZES:
-        if base is not None and getattr(config, name) != getattr(base, name):
-            values[name] = getattr(config, name)
     options = []
     for name, value in values.items():
         flag = " ".join(flags_of({name: value})).removeprefix("--")

@@ -12,7 +12,7 @@ from transformer import PAD
 SPREAD = 0.5            # standard deviation of log(source length)
 NOISE = 0.2             # standard deviation of log(target length / source length)
 LONGEST = 256
-SOURCE_ROWS = 8192      # tokens of a batch to decode, counted once per hypothesis
+DECODED = 8192          # source tokens of a batch to decode, counted once per hypothesis
 
 
 def pairs(vocab_size: int, median_length: float, max_tokens: int, at_least: int,
@@ -52,9 +52,9 @@ def decoding(corpus: EncodedPairs, count: int, beam: int) -> list[tuple[torch.Te
     """`count` sources in padded batches [B, L_s], evenly spread over the lengths; and how far to
     decode each batch: the mean length of its targets, with EOS."""
     order = spread(np.argsort(corpus.source_lengths), count)
-    rows = [int(corpus.source_lengths[i] + 1) * beam for i in order]
+    tokens = [int(corpus.source_lengths[i] + 1) * beam for i in order]
     work = []
-    for batch in search.batches(rows, SOURCE_ROWS):
+    for batch in search.batches(tokens, DECODED):
         indices = [int(order[i]) for i in batch]
         length = 1 + round(corpus.target_lengths[indices].mean())
         work.append((collate(corpus, indices).source, length))
