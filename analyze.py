@@ -187,7 +187,7 @@ def shown(value) -> str:
 
 def table(head: list[str], rows: list[list]) -> str:
     """Rows as text: the first column to the left, the others to the right."""
-    cells = [[shown(value) for value in row] for row in rows]
+    cells = [list(map(shown, row)) for row in rows]
     sides = ["left", *["right"] * (len(head) - 1)]
     return tabulate(cells, head, "plain", colalign=sides, disable_numparse=True)
 
@@ -243,8 +243,8 @@ def heads(runs, pairs, settings, folder):
     files = []
     together = None
     if sum(map(len, means)) >= FEW_POINTS:
-        points = measure.project(torch.cat(means))
-        together = [x.tolist() for x in points.split([len(x) for x in means])]
+        points = measure.project(torch.cat(means)).split([len(x) for x in means])
+        together = [x.tolist() for x in points]
     else:
         drawn = {name: measure.head_cosines(x).tolist() for name, x in zip(names, means)}
         figures.cosines(drawn, folder / "cosines.png")

@@ -240,7 +240,9 @@ def summarize(data: dict, rows: list[dict]) -> dict:
                 if len(shares) > 1:
                     cell["spread"] = statistics.stdev(shares)
             models[model][group] = cell
-    sizes = {group: sum(pairs[name] for name in names) for group, names in groups.items()}
+    sizes = {}
+    for group, names in groups.items():
+        sizes[group] = sum(pairs[name] for name in names)
     return {"pairs": sizes, "majority": majority, "models": models}
 
 

@@ -127,7 +127,9 @@ def translation_of(folder: str, settings: Settings, device: torch.device):
 def print_scores(found: dict, references: list[str], settings: Settings) -> None:
     """BLEU of the run, and with --compare the tests against the other, on standard error; found:
     run -> translations."""
-    texts = {folder: [line[0].text for line in lines] for folder, lines in found.items()}
+    texts = {}
+    for folder, lines in found.items():
+        texts[folder] = [line[0].text for line in lines]
     score, signature = corpus_bleu(texts[settings.run], references, settings.lowercase)
     print(f"BLEU {score:.2f}  {signature}", file=sys.stderr)
     if settings.compare:

@@ -126,7 +126,9 @@ def scores(run: Run, max_tokens: int = 4096) -> dict:
     _, D = validate(run.model, run.encoded, max_tokens)
     layers = {}
     for component, kinds in D.items():
-        layers[component] = {kind: [math.exp(x) for x in values] for kind, values in kinds.items()}
+        layers[component] = {}
+        for kind, values in kinds.items():
+            layers[component][kind] = [math.exp(x) for x in values]
     return {"mean": disagreement_scores(D), "layers": layers}
 
 

@@ -175,16 +175,38 @@ def row_numbers(kind: str, runs: list[dict], others: list[dict], layers: int) ->
     """The measured cells of a row of a table of that kind."""
     if kind == "mt":
         return measured(runs, others)
+    numbers = []
     if kind == "scores":
-        return [spread([run["scores"][name] for run in runs], 3) for name in MEASURED]
-    return [spread([run["layers"][i] for run in runs], 3) for i in range(layers)]
+        for name in MEASURED:
+            numbers.append(spread([run["scores"][name] for run in runs], 3))
+    else:
+        for i in range(layers):
+            numbers.append(spread([run["layers"][i] for run in runs], 3))
+    return numbers
 
 
 def filled(cells: list[list[str]]) -> list[int]:
     """The columns with any content but dashes, and those of the labels."""
     header, *rows = cells
-    return [j for j, name in enumerate(header)
-            if name == "" or any(row[j] not in ("", NONE) for row in rows)]
+    found = []
+    for j, name in enumerate(header):
+        content = {row[j] for row in rows}
+        if name == "" or content - {"", NONE}:
+            found.append(j)
+    return found
+
+
+def columns(cells: list[list[str]], kept: list[int]) -> list[list[str]]:
+    """The cells with the columns `kept` alone."""
+    found = []
+    for row in cells:
+        found.append([row[j] for j in kept])
+    return found
+
+
+def width_of(cells: list[list[str]], j: int) -> int:
+    """Of column j on the screen, with the space before it."""
+    return 2 + max(len(row[j]) for row in cells)
 
 
 def sides(header: list[str]) -> list[str]:
@@ -195,8 +217,10 @@ def sides(header: list[str]) -> list[str]:
 def markdown(cells: list[list[str]]) -> str:
     """Cells as a Markdown table, aligned to be read as it stands; columns without any content are
     left out."""
-    keep = filled(cells)
-    header, *rows = [[row[j].replace("|", "\\|") for j in keep] for row in cells]
+    escaped = []
+    for row in columns(cells, filled(cells)):
+        escaped.append([cell.replace("|", "\\|") for cell in row])
+    header, *rows = escaped
     return tabulate(rows, header, "pipe", colalign=sides(header), disable_numparse=True)
 
 
@@ -205,11 +229,11 @@ def on_screen(cells: list[list[str]], width: int) -> str:
     others below, with the labels again."""
     header = cells[0]
     labels = [j for j, name in enumerate(header) if name == ""]
-    used = sum(2 + max(len(row[j]) for row in cells) for j in labels)
+    used = sum(width_of(cells, j) for j in labels)
     blocks = [[]]
     room = width - used
     for j in filled(cells):
-        wide = 2 + max(len(row[j]) for row in cells)
+        wide = width_of(cells, j)
         if header[j] in ("", "flags"):
             continue
         if blocks[-1] and wide > room:
@@ -219,7 +243,7 @@ def on_screen(cells: list[list[str]], width: int) -> str:
         room -= wide
     texts = []
     for block in blocks:
-        head, *rows = [[row[j] for j in (*labels, *block)] for row in cells]
+        head, *rows = columns(cells, [*labels, *block])
         texts.append(tabulate(rows, head, "plain", colalign=sides(head), disable_numparse=True))
     return "\n\n".join(texts)
 
