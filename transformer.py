@@ -255,7 +255,7 @@ class Memory(NamedTuple):
     heads: list                 # Heads of every encoder layer
 
     def select(self, index: Tensor) -> "Memory":
-        """The rows `index` [B'] of the batch, as Cache.reorder; the heads stay behind."""
+        """The sentences `index` [B'] of the batch; the heads stay behind."""
         return Memory(self.states.index_select(0, index), self.mask.index_select(0, index), [])
 
 
@@ -361,8 +361,10 @@ class Layer(nn.Module):
             h = self.before(x, self.norm2)
             source_mask = memory.mask[:, None, None, :]                      # [B, 1, 1, L_s]
             need = need_weights or "cross" in regularized
-            y, cross = self.cross(h, memory.states, source_mask, cache, need)
-            x = self.after(x, y, self.norm2)
+            # hypotheses of the same sentence put their queries to one source: [B_s, k L, d]
+            queries = h.reshape(len(memory.states), -1, h.shape[-1])
+            y, cross = self.cross(queries, memory.states, source_mask, cache, need)
+            x = self.after(x, y.reshape(h.shape), self.norm2)
 
         norm = self.norm3 if decoder else self.norm2
         h = self.before(x, norm)
@@ -435,7 +437,8 @@ class Transformer(nn.Module):
 
     def decode(self, target: Tensor, memory: Memory, cache: Cache | None = None) -> Tensor:
         """target [B, L_t] ids, with a cache only the new ones -> logits [B, L_t, V] of the tokens
-        that follow."""
+        that follow. memory: of B sentences, or of fewer, B_s, each of which then has B / B_s
+        hypotheses in the target, one below the other."""
         start = 0
         if cache is not None:
             start, cache.length = cache.length, cache.length + target.shape[1]

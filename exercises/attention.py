@@ -54,17 +54,23 @@ class Cache:
         self.logits[attention] = new
         return new
 
-    def reorder(self, index: Tensor, same_sources: bool = False) -> None:
+    def reorder(self, index: Tensor, shared_sources: bool = False) -> None:
         """Keeps the rows `index` [B'] of the batch: the beams that live on, repeated or dropped.
 
-        same_sources=True promises that row i still belongs to the source sentence it had: then the
-        keys and values of the source, alike for all beams of a sentence, stay where they are.
+        shared_sources=True where the beams of a sentence have one source together: the sources
+        then stay, see `select_sources`.
         """
         for attention, E in self.logits.items():
             self.logits[attention] = E.index_select(0, index)
-        for pairs in (self.growing,) if same_sources else (self.growing, self.fixed):
-            for attention, tensors in pairs.items():
-                pairs[attention] = tuple(x.index_select(0, index) for x in tensors)
+        for attention, tensors in self.growing.items():
+            self.growing[attention] = tuple(x.index_select(0, index) for x in tensors)
+        if not shared_sources:
+            self.select_sources(index)
+
+    def select_sources(self, index: Tensor) -> None:
+        """Keeps the source sentences `index` [B']."""
+        for attention, tensors in self.fixed.items():
+            self.fixed[attention] = tuple(x.index_select(0, index) for x in tensors)
 
 
 def causal_mask(queries: int, keys: int, device=None) -> Tensor:

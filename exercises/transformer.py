@@ -255,7 +255,7 @@ class Memory(NamedTuple):
     heads: list                 # Heads of every encoder layer
 
     def select(self, index: Tensor) -> "Memory":
-        """The rows `index` [B'] of the batch, as Cache.reorder; the heads stay behind."""
+        """The sentences `index` [B'] of the batch; the heads stay behind."""
         return Memory(self.states.index_select(0, index), self.mask.index_select(0, index), [])
 
 
@@ -413,7 +413,8 @@ class Transformer(nn.Module):
 
     def decode(self, target: Tensor, memory: Memory, cache: Cache | None = None) -> Tensor:
         """target [B, L_t] ids, with a cache only the new ones -> logits [B, L_t, V] of the tokens
-        that follow."""
+        that follow. memory: of B sentences, or of fewer, B_s, each of which then has B / B_s
+        hypotheses in the target, one below the other."""
         start = 0
         if cache is not None:
             start, cache.length = cache.length, cache.length + target.shape[1]

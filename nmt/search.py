@@ -196,7 +196,6 @@ def beam_search(model, source: Tensor, beam: int = 4, lenpen: float = 0.6,
     alive = list(range(len(source)))                     # the sentences in the batch
     found = [[] for _ in alive]
     for t in range(1, len(lp)):
-        k = beams.newest.shape[1]
         newest = beams.newest.reshape(-1, 1)                                 # [B * k, 1]
         logits = model.decode(newest, memory, cache)[:, -1]                  # [B * k, V]
         done = step(beams, logits, t, lp, beam).tolist()     # the step's only wait for the device
@@ -208,16 +207,15 @@ def beam_search(model, source: Tensor, beam: int = 4, lenpen: float = 0.6,
                 left.append(i)
         if not left:
             break
-        moved = beams.newest.shape[1] != k               # rows change their sentences
-        if len(left) < len(alive):
-            moved = True
+        fewer = len(left) < len(alive)
+        if fewer:
             alive = [alive[i] for i in left]
-            beams = beams.select(torch.tensor(left, device=device))
-        rows = beams.row.flatten()
-        if moved:
-            memory = memory.select(rows)
-        if moved or beam > 1:
-            cache.reorder(rows, same_sources=not moved)
+            index = torch.tensor(left, device=device)
+            beams = beams.select(index)
+            memory = memory.select(index)
+            cache.select_sources(index)
+        if fewer or beam > 1:
+            cache.reorder(beams.row.flatten(), shared_sources=True)
     return found
 
 

@@ -237,6 +237,27 @@ def test_decoding_with_reordered_beams(capsule):
         )
 
 
+@pytest.mark.parametrize("agg", ["linear", "em", "gu-dynamic"])
+@torch.no_grad()
+def test_hypotheses_that_share_their_source(agg):
+    """Three of each of two sentences: as with three copies of the source, in a full pass and step
+    by step, and when the first sentence has left."""
+    model = everywhere(agg, ("enc", "dec"))
+    source, _ = batch((5, 3), (4, 4))
+    _, target = batch((5,) * 6, (4,) * 6)
+    copies = source.repeat_interleave(3, dim=0)
+    expected = model(copies, target)[0]
+    memory = model.encode(source)
+    assert close(model.decode(target, memory), expected)
+    cache = Cache()
+    for t in range(3):
+        assert close(model.decode(target[:, t : t + 1], memory, cache), expected[:, t : t + 1])
+    cache.reorder(torch.tensor([3, 4, 5]), shared_sources=True)
+    cache.select_sources(torch.tensor([1]))
+    memory = memory.select(torch.tensor([1]))
+    assert close(model.decode(target[3:, 3:], memory, cache), expected[3:, 3:])
+
+
 @torch.no_grad()
 def test_heads_of_every_layer_come_back():
     model, (source, target) = build(layers=3), batch()

@@ -27,6 +27,7 @@ class Planned(Transformer):
         logits = super().decode(target, memory, cache)
         if self.plan:
             ends = self.plan(words, memory.mask.sum(1, keepdim=True) - 1)
+            ends = ends.repeat_interleave(len(target) // len(ends), dim=0)   # of every hypothesis
             logits[..., EOS] += torch.where(ends, 50.0, -50.0)
         return logits
 
