@@ -5,11 +5,9 @@ A routing is a loop of cheap operations on large tensors: the votes of one atten
 for every number of its output. Here
 - the last step that changes no capsule is left out;
 - where the gradient runs through all iterations, the backward pass computes them again instead of
-keeping every result
-  (Chen et al. 2016), so that memory does not grow with the iterations;
+  keeping every result (Chen et al. 2016), so that memory does not grow with the iterations;
 - on a CPU a piece of the votes that fits the cache goes through the whole loop before the next,
-because every token is
-  routed by itself;
+  because every token is routed by itself;
 - torch.compile fuses the operations into a few loops, on request.
 """
 import functools

@@ -313,8 +313,8 @@ def sentence_couplings(run: Run, index: int) -> dict:
 
     A column is a capsule, and its numbers are the heads' shares of what it gets, C_mn / sum_m C_mn,
     with C summed over the words (an aggregation) or of the one routing (vertical, where the
-    capsules are tokens). In a horizontal routing a column is a
-    token and its coupling to the heads.
+    capsules are tokens). In a horizontal routing a column is a token
+    and its coupling to the heads.
     """
     heads, logits, masks, tokens = sentence_heads(run, index)
     found = {}

@@ -1,6 +1,6 @@
 """attention.py against Li 2019 Eq. 1-2 (= Gu 2019 Eq. 1-2) term by term, against
-torch.nn.MultiheadAttention,
-and against itself: the fused kernel and the explicit path, the cache and the full pass."""
+torch.nn.MultiheadAttention, and against itself: the fused kernel and the explicit path, the cache
+and the full pass."""
 
 import math
 

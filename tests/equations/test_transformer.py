@@ -1,7 +1,6 @@
 """transformer.py: the baseline against torch.nn.Transformer, every mechanism in its place, and
-what must hold for
-all of them together: padding, causality, decoding with the cache, the published parameter counts,
-training."""
+what must hold for all of them together: padding, causality, decoding with the cache, the published
+parameter counts, training."""
 
 import json
 import math
