@@ -23,13 +23,16 @@ CLAIMS = (
     Row("simple routing", "--agg dynamic"),
     Row("control: EM, random coupling", "--agg em --coupling random"),
     Row("control: one head", "--heads 1"),
-    Row("control: FFN wider by EM's parameters", "--d-ff {ffn}"))
+    Row("control: FFN wider by EM's parameters", "--d-ff {ffn}"),
+    Row("EM routing in the whole encoder", "--agg em --agg-at enc"),
+    Row("Gu's capsules, dynamic", "--agg gu-dynamic"),
+    Row("subspace disagreement in the encoder", "--reg subspace --reg-at enc"),
+    Row("position disagreement in the encoder", "--reg position --reg-at enc"))
 
 ALL = (
     *CLAIMS,
     Row("subspace disagreement", "--reg subspace"),
     Row("position disagreement", "--reg position"),
-    Row("Gu's capsules, dynamic", "--agg gu-dynamic"),
     Row("EM + capsule attention", "--agg em --capsule enc dec"),
     Row("output disagreement + capsule attention", "--reg output --capsule enc dec"),
     Row("Gu's EM + output disagreement", "--agg gu-em --reg output"),
@@ -42,15 +45,6 @@ ALL = (
     Row("control: Gu's EM, random coupling", "--agg gu-em --coupling random"),
     Row("control: Gu's dynamic, uniform coupling", "--agg gu-dynamic --iterations 1"),
     Row("control: Gu's dynamic, random coupling", "--agg gu-dynamic --coupling random"))
-
-MAIN = (
-    BASELINE,
-    Row("simple routing", "--agg dynamic"),
-    Row("EM routing", "--agg em"),
-    Row("EM + output disagreement (Li 2021)", "--agg em --reg output"),
-    Row("Gu's capsules, dynamic", "--agg gu-dynamic"),
-    Row("Gu's capsules, EM", "--agg gu-em"),
-    Row("Capsule-Transformer", "--capsule enc dec"))
 
 EM_OPTIONS = (
     Row("baseline", ""),
@@ -83,9 +77,6 @@ OWN_TABLES = {
     "claims": Table(
         OWN, "what the five papers claim, and the controls, the most important first", "", (),
         CLAIMS),
-    "main": Table(
-        OWN, "every way of aggregating the heads, its paper's best places, under one recipe", "",
-        (), MAIN),
     "em-options": Table(
         OWN, "EM routing: density, schedule of λ, gradient, activations", "", (), EM_OPTIONS),
     "all": Table(
