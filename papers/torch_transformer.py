@@ -39,12 +39,13 @@ class TorchTransformer(nn.Module):
         if cache is not None:
             target = torch.cat([*cache.growing.get(self, ()), target], dim=1)    # [B, L_t]
             cache.growing[self] = (target,)
-        hypotheses = len(target) // len(memory.states)                       # of every sentence
-        states = memory.states.repeat_interleave(hypotheses, dim=0)          # [B, L_s, d]
-        mask = memory.mask.repeat_interleave(hypotheses, dim=0)              # [B, L_s]
+            hypotheses = len(target) // len(memory.states)                   # of every sentence
+            rows = torch.arange(len(target), device=target.device) // hypotheses
+            memory = memory.select(rows)
         ahead = nn.Transformer.generate_square_subsequent_mask(target.shape[1], target.device)
-        x = self.body.decoder(self.embedding(target), states, tgt_mask=ahead, tgt_is_causal=True,
-                              memory_key_padding_mask=~mask)                 # [B, L_t, d]
+        x = self.body.decoder(self.embedding(target), memory.states, tgt_mask=ahead,
+                              tgt_is_causal=True,
+                              memory_key_padding_mask=~memory.mask)          # [B, L_t, d]
         return self.output(x if cache is None else x[:, -1:])
 
     def forward(self, source, target_in):

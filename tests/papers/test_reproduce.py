@@ -701,6 +701,9 @@ def test_options_for_all_reach_the_rows_that_have_a_use_for_them():
     found = {row.label: jobs[0] for row, jobs in rows if jobs}
     assert found["base"].mechanisms == []
     assert found["base + Aggregation"].config.iterations == 2
+    rows = plan.plan(TABLES["duan-1"], options, (1,))
+    capsule = {row.label: jobs[0] for row, jobs in rows if jobs}["capsule-Transformer base"]
+    assert capsule.config.iterations == 2
     both = found["base + Both"].config
     assert (both.iterations, both.reg_weight) == (2, 0.5)
     weights = given("--reg-weight", "enc=0.5")
