@@ -187,7 +187,7 @@ def snapshots() -> dict[str, dict[str, np.ndarray]]:
 
 def record() -> None:
     """Writes the snapshots anew."""
-    found = snapshots()                          # first: an error leaves the old ones where they are
+    found = snapshots()                     # first: an error leaves the old ones where they are
     SNAPSHOTS.mkdir(exist_ok=True)
     for path in SNAPSHOTS.glob("*.npz"):
         path.unlink()
