@@ -159,12 +159,9 @@ def dispersion(vectors: Tensor) -> dict:
     if H == 1:
         return {"cosine": 0.0, "distance": 0.0}
     different = ~torch.eye(H, dtype=torch.bool)
-    one = vectors[:, None]                                           # [H, 1, d_k]
-    other = vectors[None]                                            # [1, H, d_k]
-    cosines = head_cosines(vectors)                                  # [H, H]
-    distances = (one - other).norm(dim=-1) / vectors.norm(dim=-1).mean()    # [H, H]
-    return {"cosine": float(cosines[different].mean()),
-            "distance": float(distances[different].mean())}
+    cosine = head_cosines(vectors)[different].mean()
+    distance = torch.pdist(vectors).mean() / vectors.norm(dim=-1).mean()
+    return {"cosine": float(cosine), "distance": float(distance)}
 
 
 def head_cosines(vectors: Tensor) -> Tensor:

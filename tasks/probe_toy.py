@@ -96,7 +96,8 @@ def usual(items: Iterator[Item]) -> Iterator[Item]:
 
 def sentence_length(rng: random.Random) -> Iterator[Item]:
     """SeLen: the number of words, punctuation not counted, in six ranges."""
-    for unlabelled in usual(item("", sentence) for sentence in sampled(rng)):
+    for sentence in sampled(rng):
+        unlabelled = item("", sentence)
         for label, lengths in LENGTH_RANGES.items():
             if word_count(unlabelled.tokens) in lengths:
                 yield unlabelled._replace(label=label)
@@ -104,11 +105,6 @@ def sentence_length(rng: random.Random) -> Iterator[Item]:
 
 def word_content(rng: random.Random) -> Iterator[Item]:
     """WC: which of the target words the sentence has; it has exactly one of them, once."""
-    return usual(word_contents(rng))
-
-
-def word_contents(rng: random.Random) -> Iterator[Item]:
-    """`word_content` in sentences of any length."""
     for sentence in sampled(rng):
         targets = []
         for phrase in parts_of(sentence, NounPhrase):
@@ -129,11 +125,6 @@ def bigram_shift(rng: random.Random) -> Iterator[Item]:
 def tense(rng: random.Random) -> Iterator[Item]:
     """Tense: PRES or PAST, of the main clause (the first of two); control: a finite verb of the
     other tense."""
-    return usual(tenses(rng))
-
-
-def tenses(rng: random.Random) -> Iterator[Item]:
-    """`tense` in sentences of any length."""
     for sentence in sampled(rng):
         main = sentence.clause.group.tense
         other = any(clause.group.tense != main for clause in parts_of(sentence, Clause))
@@ -142,16 +133,16 @@ def tenses(rng: random.Random) -> Iterator[Item]:
 
 def subject_number(rng: random.Random) -> Iterator[Item]:
     """SubNm: NN or NNS, of the main clause's subject; control: a noun of the other number."""
-    return usual(numbers(rng, "subject"))
+    return numbers(rng, "subject")
 
 
 def object_number(rng: random.Random) -> Iterator[Item]:
     """ObjNm: NN or NNS, of the main clause's direct object; control: a noun of the other number."""
-    return usual(numbers(rng, "object"))
+    return numbers(rng, "object")
 
 
 def numbers(rng: random.Random, role: str) -> Iterator[Item]:
-    """`subject_number` or `object_number` in sentences of any length."""
+    """`subject_number` or `object_number`."""
     for sentence in sampled(rng):
         phrase = getattr(sentence.clause, role)
         oblique = role == "object" and sentence.clause.verb.particle
@@ -163,11 +154,6 @@ def numbers(rng: random.Random, role: str) -> Iterator[Item]:
 def coordination_inversion(rng: random.Random) -> Iterator[Item]:
     """CoIn: I where the two clauses changed places, else O; control: which of the two, as they
     stand, is longer."""
-    return usual(coordinations(rng))
-
-
-def coordinations(rng: random.Random) -> Iterator[Item]:
-    """`coordination_inversion` in sentences of any length."""
     while True:
         sentence = grammar.coordination(pick(rng, grammar.TENSES)).sample(rng.random)
         first, second = sentence.clause, sentence.second
@@ -275,13 +261,8 @@ def by_depth(phrases, relative, groups, verbs, conjunction) -> dict[int, list[Se
 # ---- Words exchanged between two sentences
 
 def odd_man_out(rng: random.Random) -> Iterator[Item]:
-    """SOMO: C where a noun or verb was exchanged with another sentence's, else O; the tree is the
-    unchanged one's."""
-    return usual(exchanges(rng))
-
-
-def exchanges(rng: random.Random) -> Iterator[Item]:
-    """`odd_man_out` in sentences of any length; each is exchanged with one that came before it."""
+    """SOMO: C where a noun or verb was exchanged with that of a sentence before, else O; the tree
+    is the unchanged one's."""
     waiting: dict[tuple, list] = {}
     for sentence in sampled(rng):
         clause = sentence.clause
@@ -395,4 +376,7 @@ def toy_task(task: str, counts: dict[str, int], seed: int) -> Parts:
     controls = CONTROLS.get(task, (None,))
     cells = [(label, control) for label in LABELS[task] for control in controls]
     rng = random.Random(seed * 1_000_003 + zlib.crc32(task.encode()))
-    return fill(MAKERS[task](rng), cells, counts, seed)
+    items = MAKERS[task](rng)
+    if task not in ("TrDep", "ToCo"):
+        items = usual(items)
+    return fill(items, cells, counts, seed)
