@@ -324,18 +324,17 @@ def length(runs, pairs, settings, folder):
     lengths = [measure.source_length(line, first.src) for line in lines]
     ends = settings.bins or measure.fitting_bins(lengths)
     found = {}
-    bins = {}                           # their ends -> run -> BLEU and number of sentences
+    bins = {}                           # their start and label -> run -> BLEU and sentences
     for one in runs:
         part = "test" if one.corpora.test else "validation"
         found[one.name] = {**measure.bleu_by_length(one, ends, settings.beam), "set": part}
         for x in found[one.name]["bins"]:
             cell = f"{x['bleu']:.2f} ({x['count']})"
-            bins.setdefault((x["low"], x["high"]), {})[one.name] = cell
+            bins.setdefault((x["low"], figures.bin_label(x)), {})[one.name] = cell
     figures.lengths(found, folder / "length.png")
     rows = []
-    for low, high in sorted(bins, key=lambda ends: ends[0]):
-        label = f"{low}-{high}" if high else f"{low}+"
-        rows.append([label, *(bins[low, high].get(name) for name in found)])
+    for low, label in sorted(bins):
+        rows.append([label, *(bins[low, label].get(name) for name in found)])
     everything = ["all"]
     how = ["set, beam"]
     for one in found.values():

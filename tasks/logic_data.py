@@ -362,9 +362,8 @@ def encode(pairs, device="cpu", notation: str = "brackets",
         pairs = [renamed(pair) for pair in pairs]
     formulas = [formula for pair in pairs for formula in (pair.left, pair.right)]
     ids = {}                                             # formula -> its token ids, a byte each
-    for formula in formulas:
-        if formula not in ids:
-            ids[formula] = bytes(IDS[token] for token in tokens_of(formula))
+    for formula in set(formulas):
+        ids[formula] = bytes(IDS[token] for token in tokens_of(formula))
     width = max(map(len, ids.values()), default=1)
     padded = b"".join(ids[formula].ljust(width, bytes([PAD])) for formula in formulas)
     matrix = np.frombuffer(padded, np.uint8).reshape(len(pairs), 2, width).copy()
@@ -377,10 +376,7 @@ def encode(pairs, device="cpu", notation: str = "brackets",
 
 def formula_tables(formulas: list[str]) -> Tensor:
     """The truth tables [n, 2] of 2n formulas, as signed 64-bit numbers."""
-    tables = {}
-    for formula in formulas:
-        if formula not in tables:
-            tables[formula] = truth_table(formula)
+    tables = {formula: truth_table(formula) for formula in set(formulas)}
     unsigned = np.array([tables[formula] for formula in formulas], np.uint64)
     return torch.from_numpy(unsigned.view(np.int64).reshape(-1, 2))
 

@@ -1280,7 +1280,7 @@ def test_store_and_write_results(bench, capsys):
 @pytest.mark.parametrize("name", ["RESULTS.md", "docs/experiments.md"])
 def test_results_of_this_project_are_what_the_stored_json_gives(name):
     document = (ROOT / name).read_text()
-    assert documents.renewed(document, ROOT, reproduce.SCRIPTS) == document
+    assert documents.renewed(document, ROOT) == document
 
 
 def test_logic_and_bench_files_are_rendered(tmp_path):
@@ -1292,7 +1292,7 @@ def test_logic_and_bench_files_are_rendered(tmp_path):
         "majority": {k: 0.25 for k in ("1", "12", "<=6", ">=7")},
         "models": {"baseline": {k: cell for k in ("1", "12", "<=6", ">=7")}},
     }
-    assert render.text(summary, reproduce.SCRIPTS) == f"```\n{logic.table(summary)}\n```"
+    assert render.text(summary) == f"```\n{logic.table(summary)}\n```"
     row = {
         "label": "linear",
         "parameters": 5,
@@ -1306,7 +1306,7 @@ def test_logic_and_bench_files_are_rendered(tmp_path):
     row["flops"] = 1e12
     tables = {"no": {"summary": {"linear": row}, "growth": {}}}
     stored = {"kind": "bench", "machine": "a machine", "settings": {}, "chip": None}
-    assert "linear" in render.text({**stored, "tables": tables}, reproduce.SCRIPTS)
+    assert "linear" in render.text({**stored, "tables": tables})
 
 
 @pytest.mark.parametrize(
