@@ -166,11 +166,6 @@ def relation(left: str, right: str) -> str:
     return table_relation(truth_table(left), truth_table(right))
 
 
-def operators(formula: str) -> int:
-    """The number of operators of a formula: and, or and not all count."""
-    return sum(token in ("and", "or", "not") for token in tokenize(formula))
-
-
 # ---- The generator
 # Only `random.random()` is drawn from: its sequence for a seed is promised to stay, those of
 # `choice` and `sample` are not. So a seed gives the same data on every Python.

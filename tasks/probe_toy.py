@@ -25,7 +25,7 @@ away:
 """
 import random
 import zlib
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator, NamedTuple
 
 from tasks.probe_data import Item, Parts, fill, is_word, shifted, word_count
 from toy import LONGEST, SHORTEST, grammar, words
@@ -334,36 +334,24 @@ def exchanged(one: tuple, other: tuple, what: str) -> Sentence:
 
 # ---- All of them
 
-TWO_NUMBERS = tuple(NUMBERS.values())
-LABELS = {
-    "SeLen": tuple(LENGTH_RANGES),
-    "WC": tuple(sorted(TARGETS)),
-    "TrDep": tuple(map(str, DEPTHS)),
-    "ToCo": TOPS,
-    "BShif": ("I", "O"),
-    "Tense": ("PAST", "PRES"),
-    "SubNm": TWO_NUMBERS,
-    "ObjNm": TWO_NUMBERS,
-    "SOMO": ("C", "O"),
-    "CoIn": ("I", "O"),
-}
-CONTROLS = {
-    "Tense": (False, True),
-    "SubNm": (False, True),
-    "ObjNm": (False, True),
-    "CoIn": (-1, 0, 1),
-}
-MAKERS = {
-    "SeLen": sentence_length,
-    "WC": word_content,
-    "TrDep": tree_depth,
-    "ToCo": top_constituents,
-    "BShif": bigram_shift,
-    "Tense": tense,
-    "SubNm": subject_number,
-    "ObjNm": object_number,
-    "SOMO": odd_man_out,
-    "CoIn": coordination_inversion,
+class ToyTask(NamedTuple):
+    """What makes the items of a task, and the values that are equally frequent among them."""
+    make: Callable[[random.Random], Iterator[Item]]
+    labels: tuple
+    controls: tuple = (None,)
+
+
+TOY_TASKS = {
+    "SeLen": ToyTask(sentence_length, tuple(LENGTH_RANGES)),
+    "WC": ToyTask(word_content, tuple(sorted(TARGETS))),
+    "TrDep": ToyTask(tree_depth, tuple(map(str, DEPTHS))),
+    "ToCo": ToyTask(top_constituents, TOPS),
+    "BShif": ToyTask(bigram_shift, ("I", "O")),
+    "Tense": ToyTask(tense, ("PAST", "PRES"), (False, True)),
+    "SubNm": ToyTask(subject_number, ("NN", "NNS"), (False, True)),
+    "ObjNm": ToyTask(object_number, ("NN", "NNS"), (False, True)),
+    "SOMO": ToyTask(odd_man_out, ("C", "O")),
+    "CoIn": ToyTask(coordination_inversion, ("I", "O"), (-1, 0, 1)),
 }
 
 
@@ -373,10 +361,10 @@ def toy_task(task: str, counts: dict[str, int], seed: int) -> Parts:
 
     The same seed gives the same items on every machine and Python.
     """
-    controls = CONTROLS.get(task, (None,))
-    cells = [(label, control) for label in LABELS[task] for control in controls]
+    make, labels, controls = TOY_TASKS[task]
+    cells = [(label, control) for label in labels for control in controls]
     rng = random.Random(seed * 1_000_003 + zlib.crc32(task.encode()))
-    items = MAKERS[task](rng)
+    items = make(rng)
     if task not in ("TrDep", "ToCo"):
         items = usual(items)
     return fill(items, cells, counts, seed)
