@@ -24,7 +24,7 @@ class LinearAggregation(nn.Module):
 
     def __init__(self, d_model: int):
         super().__init__()
-        self.output = nn.Linear(d_model, d_model)
+        self.output = nn.Linear(d_model, d_model)                            # W^O, and a bias
         nn.init.xavier_uniform_(self.output.weight)
         nn.init.zeros_(self.output.bias)
 
@@ -43,7 +43,7 @@ def capsule_width(d_model: int, capsules: int) -> int:
 
 def random_coupling(votes: Tensor) -> Tensor:
     """log C [..., M, N] of a random coupling of votes [..., M, N, D]: each row uniform among all
-    that sum to 1.
+    rows of shares that sum to 1.
 
     A control: what an aggregation gains with it is not owed to the routing. Drawn anew at every
     call.
@@ -94,7 +94,7 @@ class RoutingAggregation(nn.Module):
         self.settings = settings
         self.norm = nn.LayerNorm(d_model)
         self.hidden = nn.Linear(d_model, d_model)
-        self.votes = nn.Linear(d_model, heads * d_model)
+        self.votes = nn.Linear(d_model, heads * d_model)         # W_{h->n} for all h, n, and biases
         nn.init.xavier_uniform_(self.hidden.weight)
         nn.init.zeros_(self.hidden.bias)
         for W_h in self.votes.weight.chunk(heads):               # each W_h drawn as a [d, d] matrix

@@ -27,12 +27,13 @@ class CapsuleAggregation(nn.Module):
     """Gu 2019, section 4: a vote per pair of heads and output capsules, routing, `O = u + FFN(v)`.
     No W^O.
 
-    routing "dynamic" (Eq. 8-11): `u^_{j|i} = W_ij u_i` with `weight` [H, N, d_k, d/N]. routing
-    "em" (Eq. 12-15): head i is a pose matrix M_i [p, q], its vote is `W_ij M_i` [p', q] with
-    `weight` [H, N, p', p], and the capsules come out without their activations. capsules: N,
-    default the number of heads. activations, coupling, settings: as in `RoutingAggregation`.
-    Raises ValueError for a routing of another name, or an N or a number of heads that does not
-    divide d_model.
+    routing "dynamic" (Eq. 8-11): `u^_{j|i} = W_ij u_i` with `weight` [H, N, d_k, d/N], which
+    holds W_ij transposed. routing "em" (Eq. 12-15): head i is a pose matrix M_i [p, q], its vote is
+    `W_ij M_i` [p', q] with `weight` [H, N, p', p], W_ij as it is, and the capsules come out without
+    their activations. capsules: N, default the number of heads. activations, coupling, settings: as
+    in `RoutingAggregation`.
+    Raises ValueError for a routing or coupling of another name, or an N or a number of heads that
+    does not divide d_model.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None,

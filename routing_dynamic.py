@@ -13,8 +13,8 @@ from torch import Tensor
 class DynamicRouting(NamedTuple):
     """What `dynamic_routing` returns."""
     capsules: Tensor             # Omega [..., N, D]
-    coupling: Tensor | None      # C [..., M, N], of the last iteration; a row sums to 1
-    logits: Tensor | None        # B [..., M, N], after the last update
+    coupling: Tensor             # C [..., M, N], of the last iteration; a row sums to 1
+    logits: Tensor               # B [..., M, N], after the last update
 
 
 def squash(s: Tensor, dim: int = -1) -> Tensor:
@@ -84,7 +84,7 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
     B = V.new_zeros(V.shape[:-1]) if start is None else start.expand(V.shape[:-1])  # [..., M, N]
     couplings = []
     for _ in range(iterations):
-        # C = softmax(B), Omega = squash(sum_m C_m V_m)
+        # C = softmax(B), Omega_n = squash(s_n), s_n the sum or, normalized, the mean of C_mn V_mn
         capsules, C = combine(V, B, normalize, mask)                      # [..., N, D], [..., M, N]
         # B_mn += Omega_n . V_mn
         B = B + agreement(V, capsules)                                       # [..., M, N]

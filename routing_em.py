@@ -20,7 +20,7 @@ class EMRouting(NamedTuple):
     """What `em_routing` returns."""
     capsules: Tensor               # Omega [..., N, D]
     activations: Tensor            # A [..., N], in [0, 1]
-    coupling: Tensor | None        # C [..., M, N], after the last E-step; a row sums to 1
+    coupling: Tensor               # C [..., M, N], after the last E-step; a row sums to 1
 
 
 def inverse_temperature(t: int, T: int, schedule: str = "hinton") -> float:
@@ -79,13 +79,13 @@ def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
     precision = (-2 * log_sigma).exp().unsqueeze(-3)                         # [..., 1, N, D]
     distance = (V - mu.unsqueeze(-3)).square() * (precision / 2)             # [..., M, N, D]
     # log Normal(V_mn^i | mu_n^i, sigma_n^i), Gu Eq. 14 = -distance - log sigma_n^i - log(2 pi) / 2
-    constant = (log_sigma + math.log(2 * math.pi) / 2).unsqueeze(-3)         # [..., 1, N, D]
+    log_divisor = (log_sigma + math.log(2 * math.pi) / 2).unsqueeze(-3)      # [..., 1, N, D]
     if density == "product":
         # P_mn = prod_i Normal(V_mn^i | mu_n^i, sigma_n^i)        Hinton et al. 2018, Procedure 1
-        log_P = -distance.sum(-1) - constant.sum(-1)                         # [..., M, N]
+        log_P = -distance.sum(-1) - log_divisor.sum(-1)                      # [..., M, N]
     elif density == "sum":
         # P_mn = sum_i Normal(V_mn^i | mu_n^i, sigma_n^i)                      Li section 4.2.2
-        log_P = (-distance - constant).logsumexp(-1)                         # [..., M, N]
+        log_P = (-distance - log_divisor).logsumexp(-1)                      # [..., M, N]
     else:
         raise ValueError(f"density={density!r}: choose from {', '.join(DENSITIES)}")
     # C_mn = A_n P_mn / sum_k A_k P_mk                                         Li Eq. 12, Gu Eq. 15
@@ -104,9 +104,9 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
 
     votes: V [..., M, N, D]; beta_a, beta_mu: [N], learned; both None leaves the activations out (A
     = 1). eps: the floor under the variance.
-    density: "product" over the D dimensions, as Hinton et al. 2018, or their "sum", to the letter
-    of Li 2019 (Gu Eq. 14 prints one dimension); the same for D = 1. With "product" and without
-    activations the mixture's likelihood cannot fall between iterations.
+    density: "product" of the densities of the D dimensions, as in Hinton et al. 2018, or their
+    "sum", to the letter of Li 2019 (Gu Eq. 14 prints one dimension); the same for D = 1. With
+    "product" and without activations the mixture's likelihood cannot fall between iterations.
     schedule: of lambda, see `inverse_temperature`.
     gradient: "full" runs through every iteration; "last" takes the coupling that enters the last
     M-step as a constant, so that its backward pass is that of one M-step. The papers do not say.

@@ -1,7 +1,7 @@
 """Scaled dot-product attention with several heads, and the cache that decoding step by step keeps.
 
-Li et al. 2019, section 2, Eq. 1-2 (Li 2021 Eq. 1-2, Gu 2019 Eq. 1-2, Duan 2020 Eq. 1-5); Vaswani
-et al. 2017. How the heads become one vector (Li 2019 Eq. 3-4) is a module handed in: see
+Li et al. 2019, section 2, Eq. 1-2 (Li 2021 Eq. 1-2, Gu 2019 Eq. 1-2, Duan 2020 Eq. 1-2 and 4-5);
+Vaswani et al. 2017. How the heads become one vector (Li 2019 Eq. 3-4) is a module handed in: see
 aggregation.py. So is the routing of the attention logits: see capsule_transformer.py.
 """
 import math
@@ -26,8 +26,8 @@ class Cache:
     """What decoding step by step keeps of the steps before: keys, values and, for capsule
     attention, logits.
 
-    `Cache()` is empty. One cache serves a whole model: every attention keeps its tensors under its
-    own name, and fills them in place of the caller.
+    `Cache()` is empty. One cache serves a whole model: every attention finds its own tensors in it,
+    and adds to them in place.
     """
 
     def __init__(self):
@@ -47,7 +47,7 @@ class Cache:
 
     def extend_logits(self, attention: nn.Module, new: Tensor) -> Tensor:
         """Adds the newest rows [B, H, new, L] to the logits of a self-attention; returns all of
-        them, [B, H, L, L]. What is new in the columns of the earlier rows, they do not see: 0."""
+        them, [B, H, L, L]. The earlier rows are 0 in the new columns, which they do not see."""
         if attention in self.logits:
             past = F.pad(self.logits[attention], (0, new.shape[2]))          # [B, H, past, L]
             new = torch.cat([past, new], dim=2)                              # [B, H, L, L]
@@ -102,7 +102,7 @@ class MultiHeadAttention(nn.Module):
         self.heads = heads
         self.d_k = d_model // heads
         self.dropout = nn.Dropout(dropout)
-        self.in_proj = nn.Linear(d_model, 3 * d_model)       # W^Q, W^K, W^V of all heads
+        self.in_proj = nn.Linear(d_model, 3 * d_model)       # W^Q, W^K, W^V of all heads, biases
         self.aggregation = LinearAggregation(d_model) if aggregation is None else aggregation
         self.capsule = capsule
         for weight in self.in_proj.weight.chunk(3):
@@ -160,7 +160,9 @@ class MultiHeadAttention(nn.Module):
         """O_h = softmax(Q_h K_h^T / sqrt(d_k)) V_h (Li 2019 Eq. 2) by the fused kernel."""
         queries, keys = Q.shape[2], K.shape[2]
         kernel_is_causal = causal and mask is None
-        if queries != keys:               # not in the line above: the kernel takes no symbolic bool
+        # an if of its own: under torch.compile the sizes are symbols, and `queries == keys` in the
+        # line above would be one, where the kernel takes a plain bool alone
+        if queries != keys:
             kernel_is_causal = False
         # a single newest query may look at everything there is
         if causal and not kernel_is_causal and queries > 1:

@@ -41,7 +41,7 @@ def vertical_routing(logits: Tensor, weight: Tensor, bias: Tensor, iterations: i
 
     logits: E [..., H, L_q, L_k]; weight: W [H, H]; bias: b [H]; mask: broadcastable to the logits,
     True where a cell counts. A query without any True is no output capsule. Returns Omega
-    [..., H, L_q, L_k].
+    [..., H, L_q, L_k]. Raises ValueError unless iterations >= 1.
     """
     # Duan 2020 Alg. 2, Eq. 8-11: vertical routing, 3 of 3
     raise NotImplementedError("Duan 2020 Alg. 2, Eq. 8-11: vertical routing")
@@ -93,7 +93,8 @@ class CapsuleRouting(nn.Module):
         default all).
 
         mask: the softmax's, broadcastable to [B, 1, L, L]. Padding is what may not look at itself:
-        such a query takes no part in the routing.
+        such a query takes no part in the routing. Raises ValueError for the last rows alone where
+        there is a vertical part: it routes to all tokens at once.
         """
         # Duan 2020 §3.2, §3.4.3: masks of the routing, 2 of 3
         raise NotImplementedError("Duan 2020 §3.2, §3.4.3: masks of the routing")

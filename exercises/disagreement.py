@@ -3,9 +3,10 @@
 Li et al. 2018, "Multi-Head Attention with Disagreement Regularization", section 3.2, Eq. 1-3
 (Li et al. 2021, Eq. 5-7, prints the same). Training maximizes `likelihood + lambda * D`.
 
-Every D averages over the H x H pairs of heads, i = j included, as printed. So D = -1 for identical
-heads, -1/H for orthogonal ones, and 0 only for heads whose unit vectors cancel. (Footnote 2's
-variant runs from 0 upwards.)
+Every D averages over the H x H pairs of heads, i = j included, as printed. So D_subspace and
+D_output are -1 for identical heads, -1/H for orthogonal ones, and 0 only where the heads' unit
+vectors cancel. D_position stays below 0: per query it is -1 where all heads look at the same key
+alone, -1/H where each looks at one of its own. (Footnote 2's variant runs from 0 upwards.)
 """
 from collections.abc import Callable
 from typing import NamedTuple

@@ -187,10 +187,11 @@ def snapshots() -> dict[str, dict[str, np.ndarray]]:
 
 def record() -> None:
     """Writes the snapshots anew."""
+    found = snapshots()                     # first: an error leaves the old ones where they are
     SNAPSHOTS.mkdir(exist_ok=True)
     for path in SNAPSHOTS.glob("*.npz"):
         path.unlink()
-    for name, arrays in snapshots().items():
+    for name, arrays in found.items():
         np.savez_compressed(SNAPSHOTS / name, **arrays)
 
 

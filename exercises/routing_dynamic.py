@@ -13,8 +13,8 @@ from torch import Tensor
 class DynamicRouting(NamedTuple):
     """What `dynamic_routing` returns."""
     capsules: Tensor             # Omega [..., N, D]
-    coupling: Tensor | None      # C [..., M, N], of the last iteration; a row sums to 1
-    logits: Tensor | None        # B [..., M, N], after the last update
+    coupling: Tensor             # C [..., M, N], of the last iteration; a row sums to 1
+    logits: Tensor               # B [..., M, N], after the last update
 
 
 def squash(s: Tensor, dim: int = -1) -> Tensor:

@@ -20,7 +20,7 @@ class EMRouting(NamedTuple):
     """What `em_routing` returns."""
     capsules: Tensor               # Omega [..., N, D]
     activations: Tensor            # A [..., N], in [0, 1]
-    coupling: Tensor | None        # C [..., M, N], after the last E-step; a row sums to 1
+    coupling: Tensor               # C [..., M, N], after the last E-step; a row sums to 1
 
 
 def inverse_temperature(t: int, T: int, schedule: str = "hinton") -> float:
@@ -80,9 +80,9 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
 
     votes: V [..., M, N, D]; beta_a, beta_mu: [N], learned; both None leaves the activations out (A
     = 1). eps: the floor under the variance.
-    density: "product" over the D dimensions, as Hinton et al. 2018, or their "sum", to the letter
-    of Li 2019 (Gu Eq. 14 prints one dimension); the same for D = 1. With "product" and without
-    activations the mixture's likelihood cannot fall between iterations.
+    density: "product" of the densities of the D dimensions, as in Hinton et al. 2018, or their
+    "sum", to the letter of Li 2019 (Gu Eq. 14 prints one dimension); the same for D = 1. With
+    "product" and without activations the mixture's likelihood cannot fall between iterations.
     schedule: of lambda, see `inverse_temperature`.
     gradient: "full" runs through every iteration; "last" takes the coupling that enters the last
     M-step as a constant, so that its backward pass is that of one M-step. The papers do not say.

@@ -564,7 +564,7 @@ def test_szegedy_7_label_smoothing(module, hidden, weight):
 
 @task("smoothing without logits")
 def test_szegedy_7_without_all_the_logits(module):
-    n, V = 1024, 40
+    n, V = 4096, 40
     hidden = torch.ones(n, 4, requires_grad=True)
     weight = torch.ones(V, 4, requires_grad=True)
     kept = {}

@@ -97,13 +97,6 @@ def em_capsules(votes: Tensor, beta_a=None, beta_mu=None, iterations: int = 3,
                 start: Tensor | None = None) -> Capsules:
     """`em_routing` without its last E-step."""
     V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
-    default = (gradient == "last" and start is None and beta_a is not None and V.shape[-1] == 1
-               and V.device.type == "cpu" and V.dim() == 4)
-    if default and not torch.compiler.is_compiling():
-        capsules = fast_em.em_capsules(V.squeeze(-1), beta_a, beta_mu, iterations, eps, schedule,
-                                       scale_by_activation)
-        if capsules is not None:
-            return Capsules(capsules.unsqueeze(-1))
     with torch.set_grad_enabled(torch.is_grad_enabled() and gradient == "full"):
         log_C = em_coupling(V, beta_a, beta_mu, iterations, eps, density, schedule, start)
     lambda_T = inverse_temperature(iterations - 1, iterations, schedule)
@@ -150,13 +143,18 @@ def compiled_form():
 def of_votes(routing, compiled: bool = False):
     """The fast form of a routing of votes [..., M, N, D], of which every leading item is routed by
     itself."""
-    routing = SHORTER.get(routing, routing)
+    shorter = SHORTER.get(routing, routing)
 
     @torch.compiler.disable                 # in a compiled layer it is a form of its own
     def fast(votes: Tensor, *parameters, start: Tensor | None = None, **settings):
         run = compiled_form() if compiled else recomputed
         lead = votes.shape[:-3]
         V = votes.flatten(0, -4)                                             # [items, M, N, D]
+        if routing is em_routing and not compiled and fast_em.covers(V, parameters, start,
+                                                                     **settings):
+            omega = fast_em.em_capsules(V, *parameters, **settings)          # [items, N, D]
+            if omega is not None:
+                return Capsules(omega.unflatten(0, lead))
         starts = None if start is None else start.flatten(0, -3)             # [items, M, N]
         pieces = 1
         if V.device.type == "cpu":
@@ -166,7 +164,7 @@ def of_votes(routing, compiled: bool = False):
             begin = None if starts is None else starts.chunk(pieces)[i]
             if compiled:
                 torch._dynamo.maybe_mark_dynamic(piece, 0)
-            capsules.append(run(routing, piece, *parameters, start=begin, **settings).capsules)
+            capsules.append(run(shorter, piece, *parameters, start=begin, **settings).capsules)
         joined = torch.cat(capsules) if len(capsules) > 1 else capsules[0]   # [items, N, D]
         return Capsules(joined.unflatten(0, lead))
     return fast

@@ -406,7 +406,7 @@ def test_more_iterations_recover_the_planted_parts(name, active):
 
 def found(each: int, T: int, draws: int = 40, **options) -> float:
     """The share of draws in which every one of `each` parts of three wholes couples most to its
-    own whole, at beta = 0; the README's table."""
+    own whole, at beta = 0: the table of course/session4.py."""
     whole, zeros, right = torch.arange(3).repeat(each), torch.zeros(3), 0
     for seed in range(draws):
         torch.manual_seed(seed)

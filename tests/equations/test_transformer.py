@@ -357,7 +357,7 @@ def added(size, **changes):
         ("big", dict(agg="em", agg_at=("enc:1-2",)), 2, 33),
     ],
 )
-def test_li2019_table2_table3_parameters(size, changes, places, published):
+def test_li2019_table2_to_table4_parameters(size, changes, places, published):
     """Each place trades W^O (d² + d) for a hidden layer (d² + d), the votes (H d² + H d), a
     LayerNorm, and β_A, β_μ."""
     (d, H, _, _), em, new = SIZES[size], changes["agg"] == "em", added(size, **changes)

@@ -73,13 +73,12 @@ def test_fast_votes_equal_the_routing_as_it_stands(name, T):
 def test_capsules_that_hardly_any_vote_chose_are_routed_as_written():
     """Where a sum of couplings has lost its digits the form of nmt/fast_em.py gives up."""
     votes, beta_a, beta_mu = normal(6, 3, 8, 1), normal(8), normal(8)
-    settings = dict(iterations=3, eps=1e-9, schedule="released")
-    flat = votes.squeeze(-1)
-    assert fast_em.em_capsules(flat, beta_a, beta_mu, scale=True, **settings) is not None
+    settings = dict(iterations=3, eps=1e-9, schedule="released", gradient="last")
+    assert fast_em.covers(votes, (beta_a, beta_mu), None, **settings)
+    assert fast_em.em_capsules(votes, beta_a, beta_mu, **settings) is not None
     with torch.no_grad():
         beta_a[3] = -1e5
-    assert fast_em.em_capsules(flat, beta_a, beta_mu, scale=True, **settings) is None
-    settings["gradient"] = "last"
+    assert fast_em.em_capsules(votes, beta_a, beta_mu, **settings) is None
     arguments = [votes, beta_a, beta_mu]
     ours = of_votes(em_routing)(*arguments, **settings).capsules
     assert_alike(ours, em_routing(*arguments, **settings).capsules, arguments)
@@ -104,6 +103,20 @@ def test_in_pieces_equals_whole(name, rows, monkeypatch):
     ours = of_votes(routing)(*arguments, start=start, **settings).capsules
     assert sum(seen) == arguments[0].shape[:-3].numel() and max(seen) <= rows
     assert_alike(ours, routing(*arguments, start=start, **settings).capsules, arguments)
+
+
+@pytest.mark.parametrize("T", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, 4, 5])
+@pytest.mark.parametrize("scale", [True, False])
+def test_em_of_one_dimension_in_pieces(scale, rows, T, monkeypatch):
+    """12 items, of which `rows` go through at a time."""
+    monkeypatch.setattr(fast_em, "PIECE", rows * 24 / torch.get_num_threads())
+    arguments = [normal(2, 6, 3, 8, 1), normal(8), normal(8)]
+    cuts = fast_em.pieces(arguments[0].flatten(0, 1))
+    assert len(cuts) == -(-12 // rows)
+    settings = dict(iterations=T, gradient="last", scale_by_activation=scale)
+    ours = of_votes(em_routing)(*arguments, **settings).capsules
+    assert_alike(ours, em_routing(*arguments, **settings).capsules, arguments)
 
 
 @pytest.mark.parametrize("T", [1, 3])
