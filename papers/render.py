@@ -370,7 +370,7 @@ def printed(stored: dict) -> str:
     if kind == "logic.py":
         return logic.table(stored)
     if kind == "probe.py":
-        return probe.table(stored["table"], list(stored["table"][0]["cells"]))
+        return probe.table(stored["table"])
     if kind == "bench.py":
         return bench.report(stored)
     return cost_table(stored["ablation"])

@@ -537,7 +537,7 @@ def test_averages_are_means_over_tasks_seed_by_seed():
             "seeds": 1,
             "spread": None,
         }
-    text = [line.split() for line in probe.table(lines, ["majority", "em"]).splitlines()]
+    text = [line.split() for line in probe.table(lines).splitlines()]
     assert (
         text[0] == ["majority", "em"]
         and text[1][:2] == ["Surface", "SeLen"]
