@@ -1021,6 +1021,21 @@ def test_translations_are_made_once_by_the_best_checkpoint(measured_runs, monkey
     assert path.read_text() == "u\nv\n"
 
 
+def test_a_figure_is_drawn_of_the_runs_that_are_finished(measured_runs, monkeypatch, capsys):
+    import analyze
+
+    args, rows = measured_runs
+    asked = []
+    monkeypatch.setattr(analyze, "analyze", asked.append)
+    one, unfinished = rows[5][1]
+    reproduce.draw("gu-fig3", [one, unfinished], args)
+    assert capsys.readouterr().out.startswith("**Gu 2019 Fig. 3** (gu-fig3)")
+    runs = Path(args.runs)
+    wanted = {"only": ("length",), "out": str(runs / "gu-fig3"), "device": args.device}
+    assert asked == [analyze.Settings((str(runs / one.name),), **wanted)]
+    assert (runs / "gu-fig3").is_dir()
+
+
 def cells_of(markdown: str) -> list[list[str]]:
     """The rows of a Markdown table as cells, its rule left out."""
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
