@@ -116,7 +116,7 @@ def word_content(rng: random.Random) -> Iterator[Item]:
 
 def bigram_shift(rng: random.Random) -> Iterator[Item]:
     """BShif: I where two neighbouring words changed places, else O."""
-    for intact in usual(item("O", sentence) for sentence in sampled(rng)):
+    for intact in usual(item("O", sentence) for sentence in sampled(rng)):   # others draw nothing
         labelled = shifted(intact, rng, fixed="sometimes")
         if labelled:
             yield labelled
@@ -365,6 +365,6 @@ def toy_task(task: str, counts: dict[str, int], seed: int) -> Parts:
     cells = [(label, control) for label in labels for control in controls]
     rng = random.Random(seed * 1_000_003 + zlib.crc32(task.encode()))
     items = make(rng)
-    if task not in ("TrDep", "ToCo"):
+    if task not in ("TrDep", "ToCo"):                    # they have the lengths of their making
         items = usual(items)
     return fill(items, cells, counts, seed)
