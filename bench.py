@@ -11,6 +11,7 @@ that its only way is to decode the whole prefix again. MarianMTModel, where the 
 is installed, decodes by its own search. Both train by the cross-entropy of all logits.
 """
 import dataclasses
+import gc
 import json
 import multiprocessing
 import re
@@ -100,7 +101,7 @@ class Settings:
         available_rows(), "what to measure (all; marian where transformers is installed); linear "
         f"always is: {', '.join(table_rows())}", choices=tuple(table_rows()), metavar="ROW")
     device: str = flag("auto", "auto, cpu, cuda or cuda:N")
-    amp: bool | None = flag(None, "bfloat16 matrix products (yes on a GPU)")
+    amp: bool | None = flag(None, "bfloat16 matrix products (yes on a GPU that has them)")
     compile: tuple[str, ...] = flag(
         (), "a table for each of: no; routing; model, which compiles the layers too, in training "
         "(no; on a GPU routing)", choices=tuple(MODES), metavar="WHAT")
@@ -163,7 +164,7 @@ def timed(f, where: Machine) -> float:
 def finish(where: Machine) -> None:
     """Waits until the device has done all that it was given."""
     if where.device.type == "cuda":
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(where.device)
 
 
 def trainer(model, args, where: Machine):
@@ -213,6 +214,7 @@ def turn(name: str, mode: str, args, where: Machine, training, decoding) -> dict
     """One turn of a row: speeds, and on a GPU the peak memory of training."""
     gpu = where.device.type == "cuda"
     if gpu:
+        gc.collect()    # the row before, whose modules refer to each other in circles
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(where.device)
     model = build(name, args, where.device, mode)
@@ -446,7 +448,7 @@ def complete(args) -> Machine:
                         "choose cpu")
     gpu = where.device.type == "cuda"
     if args.amp is None:
-        args.amp = gpu
+        args.amp = gpu and torch.cuda.is_bf16_supported(including_emulation=False)
     args.compile = args.compile or ("routing" if gpu else "no",)
     if args.compile != ("no",) and not can_compile(where.device):
         args.compile = ("no",)

@@ -37,15 +37,20 @@ def combine(V: Tensor, B: Tensor, normalize: bool = True,
     V: votes [..., M, N, D]; B: [..., M, N] or [M, N]; normalize, mask: see `dynamic_routing`.
     Returns Omega [..., N, D] and the coupling C [..., M, N] (or [M, N]).
     """
+    logits = B
+    if mask is not None:
+        exists = mask.unsqueeze(-2)                                          # [..., 1, N]
+        logits = B.masked_fill(~exists, torch.finfo(B.dtype).min)
     # C_mn = exp(B_mn) / sum_k exp(B_mk)   Li Alg. 1 line 4, Gu Eq. 9
-    exists = True if mask is None else mask.unsqueeze(-2)                    # [..., 1, N]
-    logits = B if mask is None else B.masked_fill(~exists, torch.finfo(B.dtype).min)
     log_C = logits.log_softmax(-1)                                           # [..., M, N]
-    C = log_C.exp() * exists                                                 # [..., M, N]
+    C = log_C.exp()
     # s_n = sum_m C_mn V_mn                                                    Gu Eq. 8, Duan Eq. 7
     # s_n = sum_m C_mn V_mn / sum_m C_mn                                       Li Eq. 7: normalize
     # C_mn / sum_m C_mn = softmax_m(log C_mn): exact where the sum underflows
-    share = log_C.softmax(-2) * exists if normalize else C                   # [..., M, N]
+    share = log_C.softmax(-2) if normalize else C                            # [..., M, N]
+    if mask is not None:
+        C = C * exists
+        share = share * exists
     s = (share.unsqueeze(-1) * V).sum(-3)                                    # [..., N, D]
     # Omega_n = ||s_n||^2 / (1 + ||s_n||^2) * s_n / ||s_n||   Li Eq. 8, Gu Eq. 10, Duan Eq. 6
     return squash(s), C

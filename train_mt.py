@@ -127,8 +127,8 @@ class Settings(ModelFlags, DataFlags):
     runs: str = flag("runs", "where the runs' folders lie", MACHINE, metavar="DIR")
     device: str = flag("auto", DEVICES, MACHINE)
     amp: bool | None = flag(
-        None, "bfloat16 matrix products (yes with CUDA; on a CPU with AMX they pay from size base "
-        "on)", MACHINE)
+        None, "bfloat16 matrix products (yes on a GPU that has them; on a CPU with AMX they pay "
+        "from size base on)", MACHINE)
     compile: str | None = flag(
         None, "routing compiled into a few loops, or every layer of the model: faster after a "
         "start of minutes (routing with CUDA, else no)", MACHINE,
@@ -148,7 +148,8 @@ def complete(settings: Settings, where: Machine) -> None:
         usual["lr"] *= (warmup / usual["warmup"]) ** 0.5                     # for the same peak
     usual["warmup"] = warmup
     usual.setdefault("eval_every", max(EVAL_EVERY, length // 10))
-    usual.update(amp=gpu, compile="routing" if gpu else "no", workers=2 if gpu else 0)
+    bfloat16 = gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+    usual.update(amp=bfloat16, compile="routing" if gpu else "no", workers=2 if gpu else 0)
     for name, value in usual.items():
         if getattr(settings, name) is None:
             setattr(settings, name, value)
@@ -272,7 +273,10 @@ def fit(job: Training, folder, encoded, corpora, tokenizer, stop: list) -> None:
     settings, where = job.settings, job.where
     objective = Objective(job.model)
     if where.world > 1:
-        objective = DistributedDataParallel(objective, gradient_as_bucket_view=True)
+        # Gu's EM leaves A out of its result: its betas may have no gradient
+        objective = DistributedDataParallel(
+            objective, gradient_as_bucket_view=True,
+            find_unused_parameters=job.model.config.agg == "gu-em")
     bar = tqdm(total=settings.steps, initial=job.step, unit="step", dynamic_ncols=True,
                disable=not (where.first and sys.stderr.isatty()))
     objective.train()

@@ -105,11 +105,12 @@ def machine(name: str) -> Machine:
     device = pick_device(name)
     world = int(os.environ.get("WORLD_SIZE", 1))
     keep_freed_memory()
+    if device.type == "cuda" and world > 1:
+        device = pick_device(f"cuda:{os.environ['LOCAL_RANK']}")
+    if device.index is not None:        # pinned memory would take some of the first GPU otherwise
+        torch.cuda.set_device(device)
     if world == 1:
         return Machine(device)
-    if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(hours=2))
     return Machine(device, dist.get_rank(), world)

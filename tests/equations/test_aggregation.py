@@ -2,6 +2,7 @@
 time."""
 
 import math
+from types import SimpleNamespace
 
 import by_hand
 import em_by_hand
@@ -218,16 +219,19 @@ def test_gu_eq3_eq4_votes(d, H, N):
 
 @pytest.mark.parametrize("d,H,N", GU_SIZES)
 def test_gu_eq5_eq6_eq7_output(d, H, N):
-    """All votes 0: v = 0 and O = u + FFN(0), whatever u is."""
+    """O = u + FFN(v) for a v that does not depend on u: a routing that gives the same capsules
+    whatever the votes are, first 0, then others."""
     for routing in ("dynamic", "em"):
         module = randomize(CapsuleAggregation(d, H, capsules=N, routing=routing))
-        with torch.no_grad():
-            module.weight.zero_()
-        compare(
-            module,
-            torch.randn(2, H, 2, d // H).double(),
-            lambda u: literal_gu_output(module, u, [[0.0] * d]),
-        )
+        for v in (torch.zeros(N, d // N).double(), torch.randn(N, d // N).double()):
+            def route(votes, *_, **__):
+                return SimpleNamespace(capsules=v.expand(*votes.shape[:2], -1, -1))
+            module.route = route
+            compare(
+                module,
+                torch.randn(2, H, 2, d // H).double(),
+                lambda u: literal_gu_output(module, u, v.tolist()),
+            )
 
 
 @pytest.mark.parametrize("d,H,N,T", GU_ROUTINGS)

@@ -382,7 +382,7 @@ def test_two_processes_are_one_with_twice_the_accumulation(text, tmp_path):
         + SMALL
         + [
             "--steps", "6", "--eval-every", "6", "--dropout", "0", "--reg", "output", "subspace",
-            "position", "--agg", "dynamic", "--capsule", "enc", "dec", "--seed", "3",
+            "position", "--agg", "gu-em", "--capsule", "enc", "dec", "--seed", "3",
         ]
     )
     env = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -427,10 +427,13 @@ def test_the_settings_of_every_size(argv, want):
     assert common.items() <= vars(args).items()
 
 
-def test_a_gpu_computes_in_bfloat16_and_compiles():
-    args = settings([])
-    train_mt.complete(args, train_mt.Machine(torch.device("cuda")))
-    assert (args.amp, args.compile, args.workers) == (True, "routing", 2)
+def test_a_gpu_computes_in_bfloat16_and_compiles(monkeypatch):
+    for has_bfloat16 in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported",
+                            lambda including_emulation: has_bfloat16 or including_emulation)
+        args = settings([])
+        train_mt.complete(args, train_mt.Machine(torch.device("cuda")))
+        assert (args.amp, args.compile, args.workers) == (has_bfloat16, "routing", 2)
     args = settings("--no-amp --compile no --workers 0".split())
     train_mt.complete(args, train_mt.Machine(torch.device("cuda")))
     assert (args.amp, args.compile, args.workers) == (False, "no", 0)
