@@ -1164,7 +1164,7 @@ def test_probing_averages_beside_the_published_ones():
             }
         )
     stored = {"published": "li2021-7", "table": lines, "settings": {"data": "toy"}, "runs": []}
-    assert cells_of(render.text(stored, {})) == [
+    assert cells_of(render.text(stored)) == [
         ["", "", "combined", "paper", "majority", "baseline", "paper"],
         ["surface", "WC", "10.00", "98.87", "11.00", "12.00", "98.03"],
         ["surface", "Ave.", "20.00", "97.71", "21.00", "22.00", "96.69"],
@@ -1201,7 +1201,7 @@ def test_probing_beside_the_published_numbers(bench, capsys):
         r"WC +50.00 +97.92 +50.00 ± 1.00 +98.85 +50.00 +98.75 +10.00$", out, flags=re.MULTILINE
     )
     stored = json.loads((bench.root / "results" / "li2019-1.json").read_text())
-    assert "/a/b" not in json.dumps(stored) and "Li 2019 Table 1" in render.text(stored, {})
+    assert "/a/b" not in json.dumps(stored) and "Li 2019 Table 1" in render.text(stored)
 
 
 def test_scores_and_layers(bench, capsys):
