@@ -500,7 +500,6 @@ def result_name(args, where: Machine) -> str:
 
 def store(figures: dict, name: str) -> None:
     """Writes results/`name` and its table in RESULTS.md, a new one at the end."""
-    from reproduce import SCRIPTS  # here, for it imports this file
     (ROOT / "results").mkdir(exist_ok=True)
     text = json.dumps(documents.portable(figures), indent=1) + "\n"
     files.atomic_write(ROOT / "results" / name, text)
@@ -509,7 +508,7 @@ def store(figures: dict, name: str) -> None:
     if f"<!-- results/{name} -->" not in document:
         document += f"\n## Speed: {figures['machine']}\n\n    {figures['command']}\n\n"
         files.atomic_write(path, f"{document}<!-- results/{name} -->\n<!-- end -->\n")
-    documents.write(path, ROOT, SCRIPTS)
+    documents.write(path, ROOT)
     print(f"stored: results/{name}, RESULTS.md")
 
 

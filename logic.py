@@ -215,18 +215,19 @@ def summarize(data: dict, rows: list[dict]) -> dict:
     relation, which is what a model must beat; spread is the sample standard deviation over the
     seeds, None for one seed. Empty bins have None.
     """
-    pairs = {str(size): len(examples.labels) for size, examples in data["test"].items()}
-    groups = {name: [name] for name in pairs}
-    groups["<=6"] = [str(size) for size in BINS if size in TRAINED]
-    groups[">=7"] = [str(size) for size in BINS if size not in TRAINED]
-
     counts = {}                                          # bin -> pairs of each relation [7]
     for size, examples in data["test"].items():
         counts[str(size)] = torch.bincount(examples.labels, minlength=len(RELATIONS)).cpu()
+    groups = {name: [name] for name in counts}
+    groups["<=6"] = [str(size) for size in BINS if size in TRAINED]
+    groups[">=7"] = [str(size) for size in BINS if size not in TRAINED]
+
+    pairs = {}
     majority = {}
     for group, names in groups.items():
         total = sum(counts[name] for name in names)
-        majority[group] = (total.max() / total.sum()).item() if total.sum() else None
+        pairs[group] = int(total.sum())
+        majority[group] = (total.max() / total.sum()).item() if pairs[group] else None
 
     models = {}
     for model in dict.fromkeys(row["model"] for row in rows):
@@ -240,10 +241,7 @@ def summarize(data: dict, rows: list[dict]) -> dict:
                 if len(shares) > 1:
                     cell["spread"] = statistics.stdev(shares)
             models[model][group] = cell
-    sizes = {}
-    for group, names in groups.items():
-        sizes[group] = sum(pairs[name] for name in names)
-    return {"pairs": sizes, "majority": majority, "models": models}
+    return {"pairs": pairs, "majority": majority, "models": models}
 
 
 def percent(mean: float | None, spread: float | None = None) -> str:
@@ -306,11 +304,8 @@ def report(path: Path, data: dict, rows: list[dict], identity: dict) -> None:
     results = {**summary, "runs": rows, "settings": identity}
     atomic_write(path / "results.json", json.dumps(results, indent=1) + "\n")
     say("\naccuracy (%) by number of operators; trained on up to 6\n" + table(summary))
-    try:
-        draw(summary, path / "accuracy.png")
-        say(f"\n{path / 'results.json'}, {path / 'accuracy.png'}")
-    except ImportError:
-        say(f"\n{path / 'results.json'} (no plot: matplotlib is not installed)")
+    draw(summary, path / "accuracy.png")
+    say(f"\n{path / 'results.json'}, {path / 'accuracy.png'}")
 
 
 # ---- The command

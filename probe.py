@@ -281,33 +281,25 @@ class Probed(NamedTuple):
     checkpoint: int | None      # the checksum of a frozen encoder's checkpoint
 
 
-def trained(config: TransformerConfig, device) -> Probed:
-    """A model of which all is trained on the task."""
-    def prepare(parts: Parts):
-        words = probe_model.vocabulary(parts)
-        classes = len(probe_model.classes_of(parts))
-        of_task = dataclasses.replace(config, vocab_size=len(words) + 2)
+def trained(config: TransformerConfig, device, parts: Parts):
+    """A model of which all is trained on the task: a function that builds it, and the data."""
+    words = probe_model.vocabulary(parts)
+    classes = len(probe_model.classes_of(parts))
+    of_task = dataclasses.replace(config, vocab_size=len(words) + 2)
 
-        def build():
-            return install(probe_model.ProbeModel(of_task, classes))
-        return build, probe_model.encode(parts, words, device)
-    return Probed(prepare, None)
+    def build():
+        return install(probe_model.ProbeModel(of_task, classes))
+    return build, probe_model.encode(parts, words, device)
 
 
-def frozen(folder: str, checkpoint: str, device) -> Probed:
-    """The encoder of a run of train_mt.py: only the classifier on its vectors is trained."""
-    model, tokenizer, _ = load_run(folder, checkpoint, device)
-    path = Path(folder) / f"{checkpoint}.pt"
-    with reported("read", path):
-        number = zlib.crc32(path.read_bytes())
+def frozen(model, tokenizer, device, parts: Parts):
+    """The classifier on the vectors of a trained model's encoder: a function that builds it, and
+    the data."""
+    classes = len(probe_model.classes_of(parts))
 
-    def prepare(parts: Parts):
-        classes = len(probe_model.classes_of(parts))
-
-        def build():
-            return probe_model.FrozenProbe(model.config.d_model, classes)
-        return build, probe_model.freeze(parts, model, tokenizer, device)
-    return Probed(prepare, number)
+    def build():
+        return probe_model.FrozenProbe(model.config.d_model, classes)
+    return build, probe_model.freeze(parts, model, tokenizer, device)
 
 
 def frozen_columns(settings: Settings, device) -> dict[str, Probed]:
@@ -318,7 +310,11 @@ def frozen_columns(settings: Settings, device) -> dict[str, Probed]:
         if name in columns or name in BASELINES:
             raise UserError("--encoder: a run folder's name heads its column, so no two may be"
                             f" alike, and {name} is there twice: rename one")
-        columns[name] = frozen(folder, settings.checkpoint, device)
+        model, tokenizer, _ = load_run(folder, settings.checkpoint, device)
+        path = Path(folder) / f"{settings.checkpoint}.pt"
+        with reported("read", path):
+            number = zlib.crc32(path.read_bytes())
+        columns[name] = Probed(functools.partial(frozen, model, tokenizer, device), number)
     return columns
 
 
@@ -358,8 +354,9 @@ def summarize(rows: list[dict], columns: list[str]) -> list[dict]:
     return lines
 
 
-def table(lines: list[dict], columns: list[str]) -> str:
+def table(lines: list[dict]) -> str:
     """The lines as text in the layout of Li 2021 Table 7: accuracies in per cent."""
+    columns = list(lines[0]["cells"])
     rows = []
     group = None
     for line in lines:
@@ -381,9 +378,8 @@ def table(lines: list[dict], columns: list[str]) -> str:
 def report(path: Path, rows: list[dict], models: list[str], identity: dict) -> None:
     """Prints the table; writes it as table.txt, and with every seed's row and the settings as
     results.json."""
-    columns = [*BASELINES, *models]
-    lines = summarize(rows, columns)
-    text = table(lines, columns)
+    lines = summarize(rows, [*BASELINES, *models])
+    text = table(lines)
     atomic_write(path / "table.txt", text + "\n")
     results = {"table": lines, "runs": rows, "settings": identity}
     atomic_write(path / "results.json", json.dumps(results, indent=1) + "\n")
@@ -407,7 +403,9 @@ def probe(settings: Settings) -> None:
     else:
         names = dict.fromkeys((*MODELS, *settings.models))
         configs = {name: configuration(settings, name) for name in names}
-        columns = {name: trained(configs[name], device) for name in settings.models}
+        columns = {}
+        for name in settings.models:
+            columns[name] = Probed(functools.partial(trained, configs[name], device), None)
         identity["models"] = {name: dataclasses.asdict(configs[name]) for name in names}
 
     path = Path(settings.runs) / settings.name

@@ -14,16 +14,12 @@ import datetime
 import json
 import math
 import shlex
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-import bench
-import logic
-import probe
 import train_mt
 from nmt.corpus import load_corpora, text_name
 from nmt.evaluate import bleu, bootstrap, corpus_bleu
@@ -234,7 +230,8 @@ def command_text(name: str, settings: Settings) -> str:
 # ---- Showing
 
 def draw(name: str, jobs: list[Job], settings: Settings) -> None:
-    """Has analyze.py draw a figure from the runs of the first seed, in a folder named after it."""
+    """Draws a figure from the runs of the first seed, in a folder named after it, by analyze.py."""
+    import analyze  # here, for it loads what draws
     table = TABLES[name]
     print(f"**{table.source}** ({name}): {table.title}; published on {table.data}", *table.notes,
           sep="\n", flush=True)
@@ -243,11 +240,8 @@ def draw(name: str, jobs: list[Job], settings: Settings) -> None:
         return
     out = Path(settings.runs) / name
     out.mkdir(exist_ok=True)
-    words = [sys.executable, str(ROOT / "analyze.py"), *finished, "--only", table.part,
-             "--out", str(out), "--device", settings.device]
-    if subprocess.run(words).returncode:
-        raise UserError(f"{name}: analyze.py failed (its message stands above): "
-                        f"{shlex.join(words[1:])}")
+    analyze.analyze(analyze.Settings(tuple(finished), only=(table.part,), out=str(out),
+                                     device=settings.device))
 
 
 def show_script(name: str, settings: Settings) -> dict | None:
@@ -292,23 +286,10 @@ def show(name: str, rows, settings: Settings, pairs, device: torch.device) -> No
 
 # ---- The documents
 
-def logic_text(stored: dict) -> str:
-    """What logic.py prints of its results."""
-    return logic.table(stored)
-
-
-def probe_text(stored: dict) -> str:
-    """What probe.py prints of its results."""
-    return probe.table(stored["table"], list(stored["table"][0]["cells"]))
-
-
-SCRIPTS = {"logic.py": logic_text, "probe.py": probe_text, "bench.py": bench.report}
-
-
 def write_results() -> None:
     """Renews what the documents hold of results/."""
     for path in (ROOT / "RESULTS.md", *sorted((ROOT / "docs").glob("*.md"))):
-        count = documents.write(path, ROOT, SCRIPTS)
+        count = documents.write(path, ROOT)
         if count:
             print(f"{path.relative_to(ROOT)}: {count} tables as in results/")
     for path in documents.draw(ROOT):

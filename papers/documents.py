@@ -55,9 +55,9 @@ def told(path: Path):
                         "anew") from error
 
 
-def renewed(document: str, root: Path, scripts: dict) -> str:
-    """The document with everything between its markers made anew from root/results/; scripts: see
-    `render.text`. Raises UserError naming the marker or file that is wrong."""
+def renewed(document: str, root: Path) -> str:
+    """The document with everything between its markers made anew from root/results/. Raises
+    UserError naming the marker or file that is wrong."""
     def replacement(match) -> str:
         path = root / match[2]
         if match[2] == CLAIMS:
@@ -67,7 +67,7 @@ def renewed(document: str, root: Path, scripts: dict) -> str:
                 return f"{match[1]}\n{claims.page(stored)}\n{match[4]}"
         stored = read_result(path)
         with told(path):
-            return f"{match[1]}\n{render.text(stored, scripts)}\n{match[4]}"
+            return f"{match[1]}\n{render.text(stored)}\n{match[4]}"
 
     if len(MARKED.findall(document)) != len(OPENING.findall(document)):
         raise UserError("a marker <!-- results/NAME.json --> has no <!-- end -->, both on lines of "
@@ -75,7 +75,7 @@ def renewed(document: str, root: Path, scripts: dict) -> str:
     return MARKED.sub(replacement, document)
 
 
-def write(path: Path, root: Path, scripts: dict) -> int:
+def write(path: Path, root: Path) -> int:
     """Renews the tables of a document in its place; returns their number. Nothing is written where
     nothing changes."""
     with reported("read", path):
@@ -83,7 +83,7 @@ def write(path: Path, root: Path, scripts: dict) -> int:
             raise UserError(f"{path}: no such file: write it, with lines <!-- results/NAME.json "
                             "--> and <!-- end -->")
         before = path.read_text()
-    after = renewed(before, root, scripts)
+    after = renewed(before, root)
     if after != before:
         atomic_write(path, after)
     return len(MARKED.findall(after))

@@ -132,10 +132,9 @@ def cosines(runs: dict, path) -> None:
                     colour = "white" if abs(matrix[i][j]) > 0.6 else "black"
                     ax.text(j, i, f"{matrix[i][j]:.2f}", ha="center", va="center", fontsize=7,
                             color=colour)
-            ax.set(xticks=range(H), yticks=range(H), xlabel="head", ylabel="head",
-                   title=plain(name))
-            ax.set_xticklabels(range(1, H + 1))
-            ax.set_yticklabels(range(1, H + 1))
+            ax.set_xticks(range(H), range(1, H + 1))
+            ax.set_yticks(range(H), range(1, H + 1))
+            ax.set(xlabel="head", ylabel="head", title=plain(name))
         figure.suptitle("cosines of the heads' outputs, mean over words and layers", fontsize=10)
         figure.colorbar(image, ax=axes[0], shrink=0.7, label="cosine")
         write(figure, path)

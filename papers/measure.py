@@ -159,12 +159,9 @@ def dispersion(vectors: Tensor) -> dict:
     if H == 1:
         return {"cosine": 0.0, "distance": 0.0}
     different = ~torch.eye(H, dtype=torch.bool)
-    one = vectors[:, None]                                           # [H, 1, d_k]
-    other = vectors[None]                                            # [1, H, d_k]
-    cosines = head_cosines(vectors)                                  # [H, H]
-    distances = (one - other).norm(dim=-1) / vectors.norm(dim=-1).mean()    # [H, H]
-    return {"cosine": float(cosines[different].mean()),
-            "distance": float(distances[different].mean())}
+    cosine = head_cosines(vectors)[different].mean()
+    distance = torch.pdist(vectors).mean() / vectors.norm(dim=-1).mean()
+    return {"cosine": float(cosine), "distance": float(distance)}
 
 
 def head_cosines(vectors: Tensor) -> Tensor:
@@ -173,20 +170,15 @@ def head_cosines(vectors: Tensor) -> Tensor:
     return unit @ unit.T
 
 
-def perplexity(n: int) -> float:
-    """The number of neighbours that t-SNE gives each of n points: 1 for 4 points, 5 for 16, 30 at
-    most."""
-    return max(1.0, min(30.0, (n - 1) / 3))
-
-
 def project(points: Tensor) -> Tensor:
-    """t-SNE of the points [n, d_k], [n, 2]; see `perplexity`. Points that are all equal, which
-    t-SNE cannot take, lie at 0."""
+    """t-SNE of the points [n, d_k], [n, 2]. Points that are all equal, which t-SNE cannot take, lie
+    at 0."""
     from sklearn.manifold import TSNE
     if (points == points[:1]).all():
         return torch.zeros(len(points), 2)
     init = "pca" if points.shape[1] > 1 else "random"
-    tsne = TSNE(2, perplexity=perplexity(len(points)), init=init, method="exact", random_state=0)
+    neighbours = max(1.0, min(30.0, (len(points) - 1) / 3))      # 1 for 4 points, 5 for 16
+    tsne = TSNE(2, perplexity=neighbours, init=init, method="exact", random_state=0)
     return torch.as_tensor(tsne.fit_transform(points.numpy()))
 
 

@@ -1,7 +1,7 @@
 """Tables as text: what was measured, as kept in results/*.json, beside what the papers print.
 
 Markdown for documents, plain columns for terminals. The files may also be what logic.py, probe.py,
-bench.py and analyze.py write; their own tables are handed in.
+bench.py and analyze.py write: these print their tables themselves.
 """
 import re
 import shutil
@@ -353,12 +353,24 @@ def parts_of(stored: dict) -> Parts | None:
     return probe_parts(stored) if kind == "probe" else None
 
 
-def text(stored: dict, scripts: dict) -> str:
-    """The contents of a file in results/ as Markdown. scripts: {"logic.py": a function of the
-    contents to what logic.py prints, ...} for the files of logic.py, probe.py and bench.py."""
+def text(stored: dict) -> str:
+    """The contents of a file in results/ as Markdown."""
     parts = parts_of(stored)
     if parts:
         return parts.as_markdown()
+    return f"```\n{printed(stored)}\n```"
+
+
+def printed(stored: dict) -> str:
+    """What the script that wrote a file prints of it."""
+    import bench  # here, for bench.py imports this package
+    import logic
+    import probe
     kind = kind_of(stored)
-    printed = cost_table(stored["ablation"]) if kind == "analyze.py" else scripts[kind](stored)
-    return f"```\n{printed}\n```"
+    if kind == "logic.py":
+        return logic.table(stored)
+    if kind == "probe.py":
+        return probe.table(stored["table"])
+    if kind == "bench.py":
+        return bench.report(stored)
+    return cost_table(stored["ablation"])

@@ -1,14 +1,13 @@
 """The text that a trained run is analyzed on: its own, or what flags name in its place."""
 from pathlib import Path
 
-from nmt.corpus import NAMES, Corpora, DataFlags, Pairs, load_corpora, read_pairs
+from nmt.corpus import NAMES, Corpora, DataFlags, Pairs, in_memory, load_corpora, read_pairs
 from nmt.flags import UserError
 
 
 def read_lists(prefix: str, src: str, tgt: str) -> Pairs:
     """The pairs of PREFIX.src and PREFIX.tgt, in memory."""
-    source, target = read_pairs(prefix, src, tgt)
-    return Pairs(list(source), list(target))
+    return in_memory(read_pairs(prefix, src, tgt))
 
 
 def named_text(config: dict, settings) -> Corpora:

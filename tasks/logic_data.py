@@ -166,11 +166,6 @@ def relation(left: str, right: str) -> str:
     return table_relation(truth_table(left), truth_table(right))
 
 
-def operators(formula: str) -> int:
-    """The number of operators of a formula: and, or and not all count."""
-    return sum(token in ("and", "or", "not") for token in tokenize(formula))
-
-
 # ---- The generator
 # Only `random.random()` is drawn from: its sequence for a seed is promised to stay, those of
 # `choice` and `sample` are not. So a seed gives the same data on every Python.
@@ -362,9 +357,8 @@ def encode(pairs, device="cpu", notation: str = "brackets",
         pairs = [renamed(pair) for pair in pairs]
     formulas = [formula for pair in pairs for formula in (pair.left, pair.right)]
     ids = {}                                             # formula -> its token ids, a byte each
-    for formula in formulas:
-        if formula not in ids:
-            ids[formula] = bytes(IDS[token] for token in tokens_of(formula))
+    for formula in set(formulas):
+        ids[formula] = bytes(IDS[token] for token in tokens_of(formula))
     width = max(map(len, ids.values()), default=1)
     padded = b"".join(ids[formula].ljust(width, bytes([PAD])) for formula in formulas)
     matrix = np.frombuffer(padded, np.uint8).reshape(len(pairs), 2, width).copy()
@@ -377,10 +371,7 @@ def encode(pairs, device="cpu", notation: str = "brackets",
 
 def formula_tables(formulas: list[str]) -> Tensor:
     """The truth tables [n, 2] of 2n formulas, as signed 64-bit numbers."""
-    tables = {}
-    for formula in formulas:
-        if formula not in tables:
-            tables[formula] = truth_table(formula)
+    tables = {formula: truth_table(formula) for formula in set(formulas)}
     unsigned = np.array([tables[formula] for formula in formulas], np.uint64)
     return torch.from_numpy(unsigned.view(np.int64).reshape(-1, 2))
 

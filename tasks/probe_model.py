@@ -200,17 +200,14 @@ def logistic_regression(features, parts: Parts) -> float:
 
 
 def word_counts(items: list[Item], words: dict[str, int]):
-    """How often each word stands in each sentence: a sparse matrix [n, words + 2]."""
-    from scipy.sparse import csr_matrix
-    rows = []
-    columns = []
-    for row, item in enumerate(items):
-        for token in item.tokens:
-            rows.append(row)
-            columns.append(words.get(token, UNKNOWN))
-    ones = [1.0] * len(rows)
-    # a word that is repeated is added up
-    return csr_matrix((ones, (rows, columns)), shape=(len(items), len(words) + 2))
+    """How often each word stands in each sentence: a sparse matrix [n, 1 + words], the first column
+    of words that are not known."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    def tokens(item: Item) -> list[str]:
+        return [token if token in words else "" for token in item.tokens]
+
+    return CountVectorizer(analyzer=tokens, vocabulary=["", *words]).transform(items)
 
 
 def bag_of_words(parts: Parts) -> float:

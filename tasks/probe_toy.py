@@ -25,7 +25,7 @@ away:
 """
 import random
 import zlib
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator, NamedTuple
 
 from tasks.probe_data import Item, Parts, fill, is_word, shifted, word_count
 from toy import LONGEST, SHORTEST, grammar, words
@@ -96,7 +96,8 @@ def usual(items: Iterator[Item]) -> Iterator[Item]:
 
 def sentence_length(rng: random.Random) -> Iterator[Item]:
     """SeLen: the number of words, punctuation not counted, in six ranges."""
-    for unlabelled in usual(item("", sentence) for sentence in sampled(rng)):
+    for sentence in sampled(rng):
+        unlabelled = item("", sentence)
         for label, lengths in LENGTH_RANGES.items():
             if word_count(unlabelled.tokens) in lengths:
                 yield unlabelled._replace(label=label)
@@ -104,11 +105,6 @@ def sentence_length(rng: random.Random) -> Iterator[Item]:
 
 def word_content(rng: random.Random) -> Iterator[Item]:
     """WC: which of the target words the sentence has; it has exactly one of them, once."""
-    return usual(word_contents(rng))
-
-
-def word_contents(rng: random.Random) -> Iterator[Item]:
-    """`word_content` in sentences of any length."""
     for sentence in sampled(rng):
         targets = []
         for phrase in parts_of(sentence, NounPhrase):
@@ -120,7 +116,7 @@ def word_contents(rng: random.Random) -> Iterator[Item]:
 
 def bigram_shift(rng: random.Random) -> Iterator[Item]:
     """BShif: I where two neighbouring words changed places, else O."""
-    for intact in usual(item("O", sentence) for sentence in sampled(rng)):
+    for intact in usual(item("O", sentence) for sentence in sampled(rng)):   # others draw nothing
         labelled = shifted(intact, rng, fixed="sometimes")
         if labelled:
             yield labelled
@@ -129,11 +125,6 @@ def bigram_shift(rng: random.Random) -> Iterator[Item]:
 def tense(rng: random.Random) -> Iterator[Item]:
     """Tense: PRES or PAST, of the main clause (the first of two); control: a finite verb of the
     other tense."""
-    return usual(tenses(rng))
-
-
-def tenses(rng: random.Random) -> Iterator[Item]:
-    """`tense` in sentences of any length."""
     for sentence in sampled(rng):
         main = sentence.clause.group.tense
         other = any(clause.group.tense != main for clause in parts_of(sentence, Clause))
@@ -142,16 +133,16 @@ def tenses(rng: random.Random) -> Iterator[Item]:
 
 def subject_number(rng: random.Random) -> Iterator[Item]:
     """SubNm: NN or NNS, of the main clause's subject; control: a noun of the other number."""
-    return usual(numbers(rng, "subject"))
+    return numbers(rng, "subject")
 
 
 def object_number(rng: random.Random) -> Iterator[Item]:
     """ObjNm: NN or NNS, of the main clause's direct object; control: a noun of the other number."""
-    return usual(numbers(rng, "object"))
+    return numbers(rng, "object")
 
 
 def numbers(rng: random.Random, role: str) -> Iterator[Item]:
-    """`subject_number` or `object_number` in sentences of any length."""
+    """`subject_number` or `object_number`."""
     for sentence in sampled(rng):
         phrase = getattr(sentence.clause, role)
         oblique = role == "object" and sentence.clause.verb.particle
@@ -163,11 +154,6 @@ def numbers(rng: random.Random, role: str) -> Iterator[Item]:
 def coordination_inversion(rng: random.Random) -> Iterator[Item]:
     """CoIn: I where the two clauses changed places, else O; control: which of the two, as they
     stand, is longer."""
-    return usual(coordinations(rng))
-
-
-def coordinations(rng: random.Random) -> Iterator[Item]:
-    """`coordination_inversion` in sentences of any length."""
     while True:
         sentence = grammar.coordination(pick(rng, grammar.TENSES)).sample(rng.random)
         first, second = sentence.clause, sentence.second
@@ -275,13 +261,8 @@ def by_depth(phrases, relative, groups, verbs, conjunction) -> dict[int, list[Se
 # ---- Words exchanged between two sentences
 
 def odd_man_out(rng: random.Random) -> Iterator[Item]:
-    """SOMO: C where a noun or verb was exchanged with another sentence's, else O; the tree is the
-    unchanged one's."""
-    return usual(exchanges(rng))
-
-
-def exchanges(rng: random.Random) -> Iterator[Item]:
-    """`odd_man_out` in sentences of any length; each is exchanged with one that came before it."""
+    """SOMO: C where a noun or verb was exchanged with that of a sentence before, else O; the tree
+    is the unchanged one's."""
     waiting: dict[tuple, list] = {}
     for sentence in sampled(rng):
         clause = sentence.clause
@@ -353,36 +334,24 @@ def exchanged(one: tuple, other: tuple, what: str) -> Sentence:
 
 # ---- All of them
 
-TWO_NUMBERS = tuple(NUMBERS.values())
-LABELS = {
-    "SeLen": tuple(LENGTH_RANGES),
-    "WC": tuple(sorted(TARGETS)),
-    "TrDep": tuple(map(str, DEPTHS)),
-    "ToCo": TOPS,
-    "BShif": ("I", "O"),
-    "Tense": ("PAST", "PRES"),
-    "SubNm": TWO_NUMBERS,
-    "ObjNm": TWO_NUMBERS,
-    "SOMO": ("C", "O"),
-    "CoIn": ("I", "O"),
-}
-CONTROLS = {
-    "Tense": (False, True),
-    "SubNm": (False, True),
-    "ObjNm": (False, True),
-    "CoIn": (-1, 0, 1),
-}
-MAKERS = {
-    "SeLen": sentence_length,
-    "WC": word_content,
-    "TrDep": tree_depth,
-    "ToCo": top_constituents,
-    "BShif": bigram_shift,
-    "Tense": tense,
-    "SubNm": subject_number,
-    "ObjNm": object_number,
-    "SOMO": odd_man_out,
-    "CoIn": coordination_inversion,
+class ToyTask(NamedTuple):
+    """What makes the items of a task, and the values that are equally frequent among them."""
+    make: Callable[[random.Random], Iterator[Item]]
+    labels: tuple
+    controls: tuple = (None,)
+
+
+TOY_TASKS = {
+    "SeLen": ToyTask(sentence_length, tuple(LENGTH_RANGES)),
+    "WC": ToyTask(word_content, tuple(sorted(TARGETS))),
+    "TrDep": ToyTask(tree_depth, tuple(map(str, DEPTHS))),
+    "ToCo": ToyTask(top_constituents, TOPS),
+    "BShif": ToyTask(bigram_shift, ("I", "O")),
+    "Tense": ToyTask(tense, ("PAST", "PRES"), (False, True)),
+    "SubNm": ToyTask(subject_number, ("NN", "NNS"), (False, True)),
+    "ObjNm": ToyTask(object_number, ("NN", "NNS"), (False, True)),
+    "SOMO": ToyTask(odd_man_out, ("C", "O")),
+    "CoIn": ToyTask(coordination_inversion, ("I", "O"), (-1, 0, 1)),
 }
 
 
@@ -392,7 +361,10 @@ def toy_task(task: str, counts: dict[str, int], seed: int) -> Parts:
 
     The same seed gives the same items on every machine and Python.
     """
-    controls = CONTROLS.get(task, (None,))
-    cells = [(label, control) for label in LABELS[task] for control in controls]
+    make, labels, controls = TOY_TASKS[task]
+    cells = [(label, control) for label in labels for control in controls]
     rng = random.Random(seed * 1_000_003 + zlib.crc32(task.encode()))
-    return fill(MAKERS[task](rng), cells, counts, seed)
+    items = make(rng)
+    if task not in ("TrDep", "ToCo"):                    # they have the lengths of their making
+        items = usual(items)
+    return fill(items, cells, counts, seed)

@@ -1021,6 +1021,21 @@ def test_translations_are_made_once_by_the_best_checkpoint(measured_runs, monkey
     assert path.read_text() == "u\nv\n"
 
 
+def test_a_figure_is_drawn_of_the_runs_that_are_finished(measured_runs, monkeypatch, capsys):
+    import analyze
+
+    args, rows = measured_runs
+    asked = []
+    monkeypatch.setattr(analyze, "analyze", asked.append)
+    one, unfinished = rows[5][1]
+    reproduce.draw("gu-fig3", [one, unfinished], args)
+    assert capsys.readouterr().out.startswith("**Gu 2019 Fig. 3** (gu-fig3)")
+    runs = Path(args.runs)
+    wanted = {"only": ("length",), "out": str(runs / "gu-fig3"), "device": args.device}
+    assert asked == [analyze.Settings((str(runs / one.name),), **wanted)]
+    assert (runs / "gu-fig3").is_dir()
+
+
 def cells_of(markdown: str) -> list[list[str]]:
     """The rows of a Markdown table as cells, its rule left out."""
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
@@ -1149,7 +1164,7 @@ def test_probing_averages_beside_the_published_ones():
             }
         )
     stored = {"published": "li2021-7", "table": lines, "settings": {"data": "toy"}, "runs": []}
-    assert cells_of(render.text(stored, {})) == [
+    assert cells_of(render.text(stored)) == [
         ["", "", "combined", "paper", "majority", "baseline", "paper"],
         ["surface", "WC", "10.00", "98.87", "11.00", "12.00", "98.03"],
         ["surface", "Ave.", "20.00", "97.71", "21.00", "22.00", "96.69"],
@@ -1186,7 +1201,7 @@ def test_probing_beside_the_published_numbers(bench, capsys):
         r"WC +50.00 +97.92 +50.00 ± 1.00 +98.85 +50.00 +98.75 +10.00$", out, flags=re.MULTILINE
     )
     stored = json.loads((bench.root / "results" / "li2019-1.json").read_text())
-    assert "/a/b" not in json.dumps(stored) and "Li 2019 Table 1" in render.text(stored, {})
+    assert "/a/b" not in json.dumps(stored) and "Li 2019 Table 1" in render.text(stored)
 
 
 def test_scores_and_layers(bench, capsys):
@@ -1280,7 +1295,7 @@ def test_store_and_write_results(bench, capsys):
 @pytest.mark.parametrize("name", ["RESULTS.md", "docs/experiments.md"])
 def test_results_of_this_project_are_what_the_stored_json_gives(name):
     document = (ROOT / name).read_text()
-    assert documents.renewed(document, ROOT, reproduce.SCRIPTS) == document
+    assert documents.renewed(document, ROOT) == document
 
 
 def test_logic_and_bench_files_are_rendered(tmp_path):
@@ -1292,7 +1307,7 @@ def test_logic_and_bench_files_are_rendered(tmp_path):
         "majority": {k: 0.25 for k in ("1", "12", "<=6", ">=7")},
         "models": {"baseline": {k: cell for k in ("1", "12", "<=6", ">=7")}},
     }
-    assert render.text(summary, reproduce.SCRIPTS) == f"```\n{logic.table(summary)}\n```"
+    assert render.text(summary) == f"```\n{logic.table(summary)}\n```"
     row = {
         "label": "linear",
         "parameters": 5,
@@ -1306,7 +1321,7 @@ def test_logic_and_bench_files_are_rendered(tmp_path):
     row["flops"] = 1e12
     tables = {"no": {"summary": {"linear": row}, "growth": {}}}
     stored = {"kind": "bench", "machine": "a machine", "settings": {}, "chip": None}
-    assert "linear" in render.text({**stored, "tables": tables}, reproduce.SCRIPTS)
+    assert "linear" in render.text({**stored, "tables": tables})
 
 
 @pytest.mark.parametrize(

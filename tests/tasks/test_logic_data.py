@@ -20,7 +20,6 @@ from tasks.logic_data import (
     encode,
     generate,
     infix,
-    operators,
     random_formula,
     read_files,
     read_pairs,
@@ -50,6 +49,11 @@ HAND_MADE = [
     ("#", "( a ( or ( not a ) ) )", "b"), ("#", "( a ( and ( not a ) ) )", "a"),
     ("#", "( a ( or ( not a ) ) )", "( a ( and ( not a ) ) )"),
 ]
+
+
+def operators(formula):
+    """The number of operators of a formula: and, or and not all count."""
+    return sum(token in ("and", "or", "not") for token in tokenize(formula))
 
 
 def formulas(count, seed=1, letters=LETTERS):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tasks import probe_data, probe_model, probe_toy
-from tasks.probe_toy import CONTROLS, LABELS, toy_task
+from tasks.probe_toy import TOY_TASKS, toy_task
 from toy.lexicon import NOUNS, VERBS
 
 COUNTS = {"train": 480, "valid": 60, "test": 240}
@@ -28,6 +28,7 @@ CHECKSUMS = {
     "SOMO": 3810948000,
     "CoIn": 809908670,
 }
+LABELS = {name: task.labels for name, task in TOY_TASKS.items()}
 HIDDEN = ("BShif", "CoIn", "SOMO", "ToCo", "TrDep")             # tasks whose words say nothing
 CLASSES = {word: kind for kind in "HAFTXVP" for noun in NOUNS[kind]
            for word in (noun.english, noun.english_plural)}
@@ -229,7 +230,7 @@ def test_classes_are_balanced_and_no_sentence_is_there_twice(tasks, task):
     for part, items in tasks[task].items():
         counts = Counter((item.label, item.control) for item in items)
         assert set(counts) == {
-            (label, c) for label in LABELS[task] for c in CONTROLS.get(task, (None,))
+            (label, c) for label in LABELS[task] for c in TOY_TASKS[task].controls
         }
         assert len(set(counts.values())) == 1
         sentences = {tuple(sorted(item.tokens)) for item in items}
@@ -269,7 +270,7 @@ def test_the_same_words_could_have_every_depth_and_top(task, monkeypatch):
             probe_toy.DEPTHS: int(label) if label.isdecimal() else None,
         }
         monkeypatch.setattr(probe_toy, "pick", forced(pick, chosen))
-        items = list(itertools.islice(probe_toy.MAKERS[task](random.Random(3)), 6))
+        items = list(itertools.islice(TOY_TASKS[task].make(random.Random(3)), 6))
         assert (
             {RELABEL[task](item, parse(str(item.tree))) for item in items}
             == {item.label for item in items}
