@@ -17,8 +17,9 @@ def small_text(path, missing: str) -> list[str]:
     with reported("read", path):
         if not path.is_file():
             raise UserError(missing)
-        size = path.stat().st_size
-        if size > LARGEST:
+        if path.stat().st_size > LARGEST:
             raise UserError(f"{path}: is too large, it may have 1 GiB: take its beginning, e.g."
                             " with head -n 1000000")
-        return list(Lines(path)) if size else []
+        with open(path, "rb") as file:
+            empty = not file.read(1)
+    return [] if empty else list(Lines(path))
