@@ -27,7 +27,7 @@ from nmt.flags import UserError, flag, run
 from nmt.machine import DEVICES, pick_device
 from nmt.run_folder import load_run, without_nan
 from nmt.search import translate_lines
-from papers import figures, measure, plan
+from papers import measure, plan
 from papers.ablation import cost_table, costs
 from papers.run_text import read_text
 from papers.tables import TABLES
@@ -104,6 +104,11 @@ def open_runs(settings: Settings) -> list[measure.Run]:
     return found
 
 
+def label_without_seed(one: measure.Run) -> str:
+    """What runs of a model share in tables over several seeds."""
+    return one.name.partition(", seed ")[0]
+
+
 def check(runs: list[measure.Run], settings: Settings) -> None:
     """Raises UserError for flags that do not fit the runs, before anything is measured."""
     for one in runs:
@@ -173,12 +178,18 @@ def sentence(one: measure.Run, settings) -> tuple[measure.Run, int]:
 
 # ---- Tables on the screen
 
+def shown(value) -> str:
+    """A cell: real numbers with three decimals, a dash for None."""
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
 def table(head: list[str], rows: list[list]) -> str:
-    """Rows as text: the first column to the left, the others to the right; numbers with three
-    decimals, a dash for None."""
+    """Rows as text: the first column to the left, the others to the right."""
+    cells = [list(map(shown, row)) for row in rows]
     sides = ["left", *["right"] * (len(head) - 1)]
-    return tabulate(rows, head, "plain", floatfmt=".3f", missingval="-", colalign=sides,
-                    disable_numparse=[0])
+    return tabulate(cells, head, "plain", colalign=sides, disable_numparse=True)
 
 
 def padded(values, width: int) -> list:
@@ -225,6 +236,7 @@ def disagreement(runs, pairs, settings, folder):
 
 def heads(runs, pairs, settings, folder):
     """The heads as points (Li 2021 Fig. 3), and how far apart they lie before the projection."""
+    from papers import figures
     names = [one.name for one in runs]
     vectors = [measure.head_vectors(one, settings.component, settings.max_tokens) for one in runs]
     means = [v.mean(0) for v in vectors]                             # [H, d_k]
@@ -264,6 +276,7 @@ def heads(runs, pairs, settings, folder):
 def attention(runs, pairs, settings, folder):
     """The heat maps of the first two runs (Duan 2020 Fig. 5), and every run's entropy of attention
     per head."""
+    from papers import figures
     maps = {}
     for one, index in pairs:
         maps[one.name] = measure.attention_map(one, settings.component, settings.layer, index)
@@ -284,6 +297,7 @@ def attention(runs, pairs, settings, folder):
 
 def routing(runs, pairs, settings, folder):
     """Entropy, agreement and activations of every routing, and the couplings of the sentence."""
+    from papers import figures
     found = {one.name: measure.routing_statistics(one, settings.max_tokens) for one in runs}
     active = {name: places for name, places in found.items() if places}
     couplings = {}
@@ -319,6 +333,7 @@ def routing(runs, pairs, settings, folder):
 
 def length(runs, pairs, settings, folder):
     """BLEU by source length (Gu 2019 Fig. 3), all runs in the bins of the first."""
+    from papers import figures
     first = runs[0].corpora
     lines = (first.test or first.valid).source
     lengths = [measure.source_length(line, first.src) for line in lines]
@@ -349,10 +364,10 @@ def length(runs, pairs, settings, folder):
 
 def ablation(runs, pairs, settings, folder):
     """The BLEU that every head costs (Michel et al. 2019)."""
+    from papers import figures
     found = {}
     for one in runs:
-        label = one.name.partition(", seed ")[0]         # the runs of a model stand together
-        found[one.name] = {"label": label, **costs(one, settings.beam)}
+        found[one.name] = {"label": label_without_seed(one), **costs(one, settings.beam)}
     figures.ablation(found, folder / "ablation.png")
     return found, cost_table(found), ["ablation.png"]
 
@@ -376,6 +391,12 @@ def analyze(settings: Settings) -> None:
     with reported("make the folder", f"--out {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
     check_writable(folder / "analysis.json", "--out")
+    try:
+        import sklearn  # noqa: F401
+
+        from papers import figures  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"{error.name} is not installed: pip install -r requirements.txt") from None
 
     result = {"runs": {}}
     for path, one in zip(settings.runs, runs):

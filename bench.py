@@ -35,7 +35,7 @@ from nmt.batches import Batch, Step
 from nmt.fast_routing import can_compile, compile_layers, install
 from nmt.flags import UserError, command_line, flag, run
 from nmt.loss import Objective
-from nmt.machine import Machine, keep_freed_memory, pick_device, processor
+from nmt.machine import Machine, has_bfloat16, keep_freed_memory, pick_device, processor
 from nmt.tokenizer import EOS
 from papers import documents, flops, marian, synthetic
 from papers.torch_transformer import LogitsObjective, TorchTransformer
@@ -448,7 +448,7 @@ def complete(args) -> Machine:
                         "choose cpu")
     gpu = where.device.type == "cuda"
     if args.amp is None:
-        args.amp = gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+        args.amp = has_bfloat16(where.device)
     args.compile = args.compile or ("routing" if gpu else "no",)
     if args.compile != ("no",) and not can_compile(where.device):
         args.compile = ("no",)

@@ -304,8 +304,11 @@ def report(path: Path, data: dict, rows: list[dict], identity: dict) -> None:
     results = {**summary, "runs": rows, "settings": identity}
     atomic_write(path / "results.json", json.dumps(results, indent=1) + "\n")
     say("\naccuracy (%) by number of operators; trained on up to 6\n" + table(summary))
-    draw(summary, path / "accuracy.png")
-    say(f"\n{path / 'results.json'}, {path / 'accuracy.png'}")
+    try:
+        draw(summary, path / "accuracy.png")
+        say(f"\n{path / 'results.json'}, {path / 'accuracy.png'}")
+    except ImportError:
+        say(f"\n{path / 'results.json'} (no plot: matplotlib is not installed)")
 
 
 # ---- The command

@@ -231,7 +231,7 @@ def command_text(name: str, settings: Settings) -> str:
 
 def draw(name: str, jobs: list[Job], settings: Settings) -> None:
     """Draws a figure from the runs of the first seed, in a folder named after it, by analyze.py."""
-    import analyze  # here, for it loads what draws
+    import analyze  # here, for no other table needs it
     table = TABLES[name]
     print(f"**{table.source}** ({name}): {table.title}; published on {table.data}", *table.notes,
           sep="\n", flush=True)

@@ -32,7 +32,15 @@ from nmt.fast_routing import can_compile, compile_layers, install
 from nmt.files import atomic_write
 from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
 from nmt.loss import Objective
-from nmt.machine import DEVICES, Machine, agreed, check_fits, machine, stopped_by_signals
+from nmt.machine import (
+    DEVICES,
+    Machine,
+    agreed,
+    check_fits,
+    has_bfloat16,
+    machine,
+    stopped_by_signals,
+)
 from nmt.progress import check_finite, draw, rate_in_words, say, summary_writer
 from nmt.run_folder import (
     RunFolder,
@@ -148,8 +156,8 @@ def complete(settings: Settings, where: Machine) -> None:
         usual["lr"] *= (warmup / usual["warmup"]) ** 0.5                     # for the same peak
     usual["warmup"] = warmup
     usual.setdefault("eval_every", max(EVAL_EVERY, length // 10))
-    bfloat16 = gpu and torch.cuda.is_bf16_supported(including_emulation=False)
-    usual.update(amp=bfloat16, compile="routing" if gpu else "no", workers=2 if gpu else 0)
+    usual.update(amp=has_bfloat16(where.device), compile="routing" if gpu else "no",
+                 workers=2 if gpu else 0)
     for name, value in usual.items():
         if getattr(settings, name) is None:
             setattr(settings, name, value)

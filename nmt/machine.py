@@ -34,6 +34,11 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether a device is a GPU that computes in bfloat16 itself: older ones emulate it, slowly."""
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 def processor(device: torch.device) -> str:
     """The name of a device; of the CPU, the machine's."""
     if device.type == "cuda":
