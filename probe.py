@@ -17,6 +17,7 @@ accuracy.
 import dataclasses
 import functools
 import json
+import re
 import statistics
 import sys
 import zlib
@@ -141,7 +142,8 @@ class Settings(ModelFlags):
 
     encoder: tuple[str, ...] | None = flag(
         None, "folders of trained translation models: their encoders stay as they are, only the "
-        f"classifier is trained ({in_words(FROZEN)})", FROZEN_ENCODERS, metavar="RUN")
+        f"classifier is trained ({in_words(FROZEN)}); NAME-seed1, NAME-seed2, ... share a column",
+        FROZEN_ENCODERS, metavar="RUN")
     checkpoint: str = flag(
         "best", "of these runs: best, last, average, step-N", FROZEN_ENCODERS, metavar="NAME")
 
@@ -354,6 +356,24 @@ def summarize(rows: list[dict], columns: list[str]) -> list[dict]:
     return lines
 
 
+def over_runs(rows: list[dict], columns: list[str]) -> tuple[list[dict], list[str]]:
+    """The rows and columns of frozen encoders, those of runs NAME-seed1, NAME-seed2, ... as one
+    column NAME with the runs' seeds beside the classifier's."""
+    runs: dict[str, list[str]] = {}                      # NAME -> its columns
+    for column in columns:
+        runs.setdefault(re.sub(r"-seed\d+$", "", column), []).append(column)
+    names = {}                                           # column -> NAME, where it has several
+    for name, members in runs.items():
+        for column in members:
+            names[column] = name if len(members) > 1 else column
+    merged = []
+    for row in rows:
+        column = row["model"]
+        seed = (column, row["seed"])
+        merged.append({**row, "model": names.get(column, column), "seed": seed})
+    return merged, list(dict.fromkeys(names.values()))
+
+
 def table(lines: list[dict]) -> str:
     """The lines as text in the layout of Li 2021 Table 7: accuracies in per cent."""
     columns = list(lines[0]["cells"])
@@ -378,7 +398,8 @@ def table(lines: list[dict]) -> str:
 def report(path: Path, rows: list[dict], models: list[str], identity: dict) -> None:
     """Prints the table; writes it as table.txt, and with every seed's row and the settings as
     results.json."""
-    lines = summarize(rows, [*BASELINES, *models])
+    merged, columns = over_runs(rows, models)
+    lines = summarize(merged, [*BASELINES, *columns])
     text = table(lines)
     atomic_write(path / "table.txt", text + "\n")
     results = {"table": lines, "runs": rows, "settings": identity}

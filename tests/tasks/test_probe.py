@@ -390,6 +390,22 @@ def test_frozen_encoders(tmp_path, translation_run, capsys):
         assert data[part].labels.tolist() == ["AB".index(item.label) for item in parts[part]]
 
 
+def test_runs_of_several_seeds_are_one_column():
+    """Runs NAME-seed1 and NAME-seed2 share a column, whose mean and deviation are over both; a run
+    alone keeps its name, and so do the baselines."""
+    accuracies = {"majority": 0.5, "a-seed1": 0.6, "a-seed2": 0.8, "b-seed1": 0.7}
+    rows = [{"task": "Tense", "model": name, "seed": 1, "accuracy": accuracy}
+            for name, accuracy in accuracies.items()]
+    rows, columns = probe.over_runs(rows, ["a-seed1", "a-seed2", "b-seed1"])
+    assert columns == ["a", "b-seed1"]
+    (line,) = probe.summarize(rows, ["majority", *columns])
+    assert line["cells"] == {
+        "majority": {"mean": 0.5, "seeds": 1, "spread": None},
+        "a": {"mean": pytest.approx(0.7), "seeds": 2, "spread": pytest.approx(0.02 ** 0.5)},
+        "b-seed1": {"mean": 0.7, "seeds": 1, "spread": None},
+    }
+
+
 def test_protocols_and_models_of_the_papers():
     def configs(*flags):
         args = filled(*flags)
