@@ -93,7 +93,7 @@ print(failures, load(folder.last)["step"], folder.read_metrics(), len(list(folde
 
 def test_a_full_disk_leaves_everything_as_it_was(tmp_path):
     pytest.importorskip("resource")
-    out, err = python(FULL_DISK, tmp_path / "run", stderr=subprocess.PIPE).communicate(timeout=60)
+    out, err = python(FULL_DISK, tmp_path / "run", stderr=subprocess.PIPE).communicate(timeout=600)
     assert out.strip() == "16 1 [{'step': 1}] 4", err
 
 

@@ -93,7 +93,7 @@ def test_signals_to_the_program(argv, tmp_path):
         while not program.stdout.readline().startswith("step "):
             assert program.poll() is None, program.stderr.read()
         program.send_signal(number)
-        output, error = program.communicate(timeout=120)
+        output, error = program.communicate(timeout=600)
         assert program.returncode == status and error == "" and "stopped at step" in output
         steps.append(run_folder.load(tmp_path / "run" / "last.pt")["step"])
     assert 0 < steps[0] < steps[1]

@@ -415,7 +415,7 @@ def test_two_processes_are_one_with_twice_the_accumulation(text, tmp_path):
         text=True,
     )
     for process in (one, two):
-        output = process.communicate(timeout=120)[0]
+        output = process.communicate(timeout=600)[0]
         assert process.returncode == 0, output
     a, b = (
         run_folder.load(tmp_path / "runs" / name / "last.pt")["model"] for name in ("one", "two")
