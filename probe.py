@@ -364,8 +364,9 @@ def over_runs(rows: list[dict], columns: list[str]) -> tuple[list[dict], list[st
         runs.setdefault(re.sub(r"-seed\d+$", "", column), []).append(column)
     names = {}                                           # column -> NAME, where it has several
     for name, members in runs.items():
+        shared = len(members) > 1 and name not in columns
         for column in members:
-            names[column] = name if len(members) > 1 else column
+            names[column] = name if shared else column
     merged = []
     for row in rows:
         column = row["model"]

@@ -404,6 +404,8 @@ def test_runs_of_several_seeds_are_one_column():
         "a": {"mean": pytest.approx(0.7), "seeds": 2, "spread": pytest.approx(0.02 ** 0.5)},
         "b-seed1": {"mean": 0.7, "seeds": 1, "spread": None},
     }
+    apart = ["a", "a-seed1", "a-seed2"]                  # no column can be called a, too
+    assert probe.over_runs([], apart) == ([], apart)
 
 
 def test_protocols_and_models_of_the_papers():
