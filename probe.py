@@ -21,6 +21,7 @@ import re
 import statistics
 import sys
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -330,7 +331,7 @@ def summarize(rows: list[dict], columns: list[str]) -> list[dict]:
     of all, "All"; an average is taken seed by seed. Spread: sample standard deviation over the
     seeds, None for one seed.
     """
-    accuracies: dict[tuple, dict[int, float]] = {}       # (task, column) -> {seed: accuracy}
+    accuracies: dict[tuple, dict] = {}                   # (task, column) -> {seed: accuracy}
     for row in rows:
         by_seed = accuracies.setdefault((row["task"], row["model"]), {})
         by_seed[row["seed"]] = row["accuracy"]
@@ -359,14 +360,12 @@ def summarize(rows: list[dict], columns: list[str]) -> list[dict]:
 def over_runs(rows: list[dict], columns: list[str]) -> tuple[list[dict], list[str]]:
     """The rows and columns of frozen encoders, those of runs NAME-seed1, NAME-seed2, ... as one
     column NAME with the runs' seeds beside the classifier's."""
-    runs: dict[str, list[str]] = {}                      # NAME -> its columns
-    for column in columns:
-        runs.setdefault(re.sub(r"-seed\d+$", "", column), []).append(column)
+    bare = {column: re.sub(r"-seed\d+$", "", column) for column in columns}
+    runs = Counter(bare.values())
     names = {}                                           # column -> NAME, where it has several
-    for name, members in runs.items():
-        shared = len(members) > 1 and name not in columns
-        for column in members:
-            names[column] = name if shared else column
+    for column, name in bare.items():
+        shared = runs[name] > 1 and name not in columns
+        names[column] = name if shared else column
     merged = []
     for row in rows:
         column = row["model"]
