@@ -21,7 +21,9 @@ def say(text: str) -> None:
 def rate_in_words(d_model: int, settings) -> str:
     """What `learning_rate` of train_mt.py comes to: its peak and how it falls from there; warnings
     where that peak is never reached or hardly trains."""
-    warmup, steps, factor = settings.warmup, settings.steps, settings.lr
+    warmup = settings.warmup
+    steps = settings.steps
+    factor = settings.lr
     peak = factor * (d_model * warmup) ** -0.5
     formula = f"--lr {factor:g} x (d_model {d_model} x --warmup {warmup})^-0.5"
     falls = "linearly to 0" if settings.decay == "linear" else "with step^-0.5"

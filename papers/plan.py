@@ -72,7 +72,9 @@ def wider_ffn(config: TransformerConfig) -> int:
 
 def fitted(flags: str, config: TransformerConfig) -> list[str]:
     """A row's flags with its places and sizes fitted to the model; see papers/tables.py."""
-    L, d, H = config.layers, config.d_model, config.heads
+    L = config.layers
+    d = config.d_model
+    H = config.heads
     values = {"L": L, "d": d, "H": H, "H_8th": H / 8, "ffn": wider_ffn(config),
               "lower": f"1-{max(1, L // 2)}", "upper": f"{min(L, L // 2 + 1)}-{L}",
               "two": f"1-{min(2, L)}", "top": f"{max(1, L - 1)}-{L}"}

@@ -36,7 +36,10 @@ def squash(s: list) -> list:
 def output_capsule(votes: list, C: list, n: int, normalize: bool) -> list:
     """Ω_n: Σ_m C_mn V_mn, over Σ_m C_mn when normalize, squashed."""
     M, D = len(votes), len(votes[0][n])
-    total = [sum(C[m][n] * votes[m][n][i] for m in range(M)) for i in range(D)]
+    total = [0.0] * D
+    for m in range(M):
+        for i in range(D):
+            total[i] += C[m][n] * votes[m][n][i]
     divisor = sum(C[m][n] for m in range(M)) if normalize else 1.0
     return squash([x / divisor for x in total])
 
@@ -47,7 +50,8 @@ def dynamic_routing(votes: list, T: int, normalize: bool = True,
 
     exists[n]: whether output capsule n is there; the others take no coupling and are 0.
     """
-    M, N, D = len(votes), len(votes[0]), len(votes[0][0])
+    M, N = len(votes), len(votes[0])
+    D = len(votes[0][0])
     there = [n for n in range(N) if exists is None or exists[n]]
     B = [[0.0] * N for _ in range(M)]
     for _ in range(T):
@@ -99,7 +103,9 @@ def position_double_sum(weights: Tensor, mask: Tensor | None = None, reduce: str
 
     cell(a, b): what a cell of two heads adds, in place of -|a b|.
     """
-    total, queries, found = 0.0, 0, sentences_of(weights, mask)
+    total = 0.0
+    queries = 0
+    found = sentences_of(weights, mask)
     for heads, valid in found:
         for q in range(len(valid)):
             if valid[q]:
@@ -126,8 +132,12 @@ def vertical_routing(E: Tensor, weight: Tensor, bias: Tensor, T: int) -> Tensor:
     total = [sum(B[h]) for h in range(H)]
     Lambda = [dot(weight[h].tolist(), total) + float(bias[h]) for h in range(H)]            # Eq. 11
     share = softmax(Lambda)
-    scaled = [[[share[h] * v for v in omega[l]] for l in range(L)] for h in range(H)]       # Eq. 10
-    return torch.tensor(scaled, dtype=torch.float64)
+    out = torch.zeros_like(E)
+    for h in range(H):
+        for l in range(L):
+            scaled = [share[h] * v for v in omega[l]]            # Eq. 10
+            out[h, l] = torch.tensor(scaled, dtype=torch.float64)
+    return out
 
 
 def horizontal_routing(E: Tensor, T: int) -> Tensor:
@@ -135,7 +145,7 @@ def horizontal_routing(E: Tensor, T: int) -> Tensor:
     H, L, _ = E.shape
     out = torch.zeros_like(E)
     for l in range(L):
-        votes = [[E[h, t].tolist() for h in range(H)] for t in range(l + 1)]     # Eq. 12, t <= l
+        votes = E[:, :l + 1].transpose(0, 1).tolist()            # Eq. 12, t <= l
         omega, _, _ = dynamic_routing(votes, T, normalize=False)                 # Eq. 14
         out[:, l] = torch.tensor(omega, dtype=torch.float64)
     return out
@@ -150,19 +160,30 @@ def projections(weight: Tensor, bias: Tensor, query: Tensor, memory: Tensor,
     weight [3d, d] holds W^Q, W^K, W^V in this order.
     """
     d = query.shape[-1]
-    d_k, rows, biases = d // heads, weight.tolist(), bias.tolist()
+    d_k = d // heads
+    rows = weight.tolist()
+    biases = bias.tolist()
 
-    def projected(x, which, h):
+    def projected(side, which, h):
         first = which * d + h * d_k
-        return [dot(x, rows[row]) + biases[row] for row in range(first, first + d_k)]
-    return tuple([[projected(x, which, h) for x in side.tolist()] for h in range(heads)]
-                 for which, side in ((0, query), (1, memory), (2, memory)))
+        vectors = []
+        for x in side.tolist():
+            vectors.append([dot(x, rows[row]) + biases[row] for row in range(first, first + d_k)])
+        return vectors
+    Q = [projected(query, 0, h) for h in range(heads)]
+    K = [projected(memory, 1, h) for h in range(heads)]
+    V = [projected(memory, 2, h) for h in range(heads)]
+    return Q, K, V
 
 
 def logits(Q: list, K: list) -> Tensor:
     """E_h = Q_h K_h^T / sqrt(d_k), [H, L_q, L_k]."""
-    return torch.tensor([[[dot(q, k) / math.sqrt(len(q)) for k in keys] for q in queries]
-                         for queries, keys in zip(Q, K)], dtype=torch.float64)
+    E = torch.zeros(len(Q), len(Q[0]), len(K[0]), dtype=torch.float64)
+    for h, (queries, keys) in enumerate(zip(Q, K)):
+        for l, q in enumerate(queries):
+            for j, k in enumerate(keys):
+                E[h, l, j] = dot(q, k) / math.sqrt(len(q))
+    return E
 
 
 def attention(weight: Tensor, bias: Tensor, query: Tensor, memory: Tensor, heads: int,

@@ -37,19 +37,15 @@ def randomize(module):
 
 def affine(linear, x):
     """W x + b with x a list of numbers."""
-    return [
-        sum(w * v for w, v in zip(row, x)) + b
-        for row, b in zip(linear.weight.tolist(), linear.bias.tolist())
-    ]
+    rows, biases = linear.weight.tolist(), linear.bias.tolist()
+    return [by_hand.dot(row, x) + b for row, b in zip(rows, biases)]
 
 
 def positions(outputs):
     """(b, l, [u_1, ..., u_H]) for every position of O^h [B, H, L, d_k], the heads as lists of
     numbers."""
-    B, H, L, _ = outputs.shape
-    return [
-        (b, l, [outputs[b, h, l].tolist() for h in range(H)]) for b in range(B) for l in range(L)
-    ]
+    B, _, L, _ = outputs.shape
+    return [(b, l, outputs[b, :, l].tolist()) for b in range(B) for l in range(L)]
 
 
 def literal_em(votes, beta_a, beta_mu, iterations, scale):
@@ -75,35 +71,34 @@ def literal_li_votes(module, u, H, N):
     ]
     hidden = [max(0.0, v) for v in affine(module.hidden, normed)]
     flat, D = affine(module.votes, hidden), d // N
-    return [[flat[h * d + n * D : h * d + (n + 1) * D] for n in range(N)] for h in range(H)]
+    votes = []
+    for h in range(H):
+        votes.append([flat[h * d + n * D : h * d + (n + 1) * D] for n in range(N)])
+    return votes
 
 
 def literal_gu_votes(module, u, H, N, d, poses=False):
     """Eq. 3: û_{j|i} = W_ij u_i; for EM routing (poses) W_ij M_i with M_i [p, q] the pose matrix
     of head i."""
     weight = module.weight.tolist()
+    votes = torch.zeros(H, N, d // N, dtype=torch.float64).tolist()
     if not poses:
-        return [
-            [
-                [sum(u[i][a] * weight[i][j][a][e] for a in range(d // H)) for e in range(d // N)]
-                for j in range(N)
-            ]
-            for i in range(H)
-        ]
+        for i in range(H):
+            for j in range(N):
+                for e in range(d // N):
+                    for a in range(d // H):
+                        votes[i][j][e] += u[i][a] * weight[i][j][a][e]
+        return votes
     rows, p = module.weight.shape[2:]
     q = d // H // p
-    pose = [[[u[i][a * q + b] for b in range(q)] for a in range(p)] for i in range(H)]  # M_i [p, q]
-    return [
-        [
-            [
-                sum(weight[i][j][r][a] * pose[i][a][b] for a in range(p))
-                for r in range(rows)
-                for b in range(q)
-            ]
-            for j in range(N)
-        ]
-        for i in range(H)
-    ]
+    for i in range(H):
+        for j in range(N):
+            for r in range(rows):
+                for b in range(q):
+                    for a in range(p):
+                        M_i_ab = u[i][a * q + b]
+                        votes[i][j][r * q + b] += weight[i][j][r][a] * M_i_ab
+    return votes
 
 
 def literal_gu_output(module, u, v):
@@ -139,10 +134,8 @@ def test_li2019_eq5_eq6_li2021_eq8_eq9_votes(d, H, N):
 
     def literal(u):
         votes = literal_li_votes(module, u, H, N)
-        return joined(
-            by_hand.squash([sum(votes[h][n][i] for h in range(H)) / H for i in range(d // N)])
-            for n in range(N)
-        )
+        C = [[1 / N] * N] * H
+        return joined(by_hand.output_capsule(votes, C, n, normalize=True) for n in range(N))
 
     compare(module, torch.randn(2, H, 3, d // H).double(), literal)
 
@@ -211,8 +204,9 @@ def test_gu_eq3_eq4_votes(d, H, N):
 
     def literal(u):
         votes = literal_gu_votes(module, u, H, N, d)
-        s = [[sum(votes[i][j][e] for i in range(H)) / N for e in range(d // N)] for j in range(N)]
-        return [a + b for a, b in zip(joined(u), joined(by_hand.squash(s_j) for s_j in s))]
+        C = [[1 / N] * N] * H
+        v = joined(by_hand.output_capsule(votes, C, j, normalize=False) for j in range(N))
+        return [a + b for a, b in zip(joined(u), v)]
 
     compare(module, torch.randn(2, H, 2, d // H).double(), literal)
 

@@ -241,11 +241,9 @@ def test_cache_reorder_follows_the_beams(parts, index):
 @torch.no_grad()
 def test_cache_reorder_follows_the_beams_in_cross_attention():
     attention = build(8, 2).eval()
-    query, memory, index = (
-        torch.randn(2, 1, 8).double(),
-        torch.randn(2, 4, 8).double(),
-        torch.tensor([1, 1, 0]),
-    )
+    query = torch.randn(2, 1, 8).double()
+    memory = torch.randn(2, 4, 8).double()
+    index = torch.tensor([1, 1, 0])
     cache = Cache()
     attention(query, memory, cache=cache)
     cache.reorder(index)

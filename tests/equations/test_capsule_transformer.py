@@ -138,7 +138,10 @@ def test_duan_eq10_fresh_parameters_share_evenly(H):
 @torch.no_grad()
 def test_duan_eq4_eq5_attention(parts, causal):
     """ATT = softmax(E + Ω↑ + Ω↔), padded keys out of both the routing and the softmax."""
-    H, d, L, lengths = 2, 8, 4, [4, 2]
+    H = 2
+    d = 8
+    L = 4
+    lengths = [4, 2]
     capsule = CapsuleRouting(H, parts=parts, iterations=3)
     attention = MultiHeadAttention(d, H, capsule=capsule).double().eval()
     weight, bias = torch.zeros(H, H).double(), torch.zeros(H).double()
@@ -199,11 +202,9 @@ def test_gradcheck_routings(H, L):
 @pytest.mark.parametrize("H,L", [(1, 1), (3, 1), (1, 4), (3, 4)])
 @pytest.mark.parametrize("hard", ["identical", "zeros", "1e-4", "1e4", "no sentence"])
 def test_hard_inputs_stay_finite(hard, H, L, autocast):
-    E, weight, bias = (
-        torch.randn(2, H, L, L),
-        torch.zeros(H, H, requires_grad=True),
-        torch.zeros(H, requires_grad=True),
-    )
+    E = torch.randn(2, H, L, L)
+    weight = torch.zeros(H, H, requires_grad=True)
+    bias = torch.zeros(H, requires_grad=True)
     E = {"identical": torch.ones_like(E), "zeros": 0 * E, "1e-4": 1e-4 * E, "1e4": 1e4 * E}.get(
         hard, E
     )

@@ -270,7 +270,9 @@ def test_scores_lie_between_minus_1_and_0(trial):
 
 
 def test_the_order_of_heads_and_of_sentences_does_not_count():
-    heads, weights, mask = normal(3, 4, 5, 2), attention(3, 4, 5, 6), right_padding((3,), 5)
+    heads = normal(3, 4, 5, 2)
+    weights = attention(3, 4, 5, 6)
+    mask = right_padding((3,), 5)
     sentence, head = torch.tensor([2, 0, 1]), torch.tensor([3, 1, 0, 2])
     for function, x in (
         (subspace_disagreement, heads),
@@ -308,7 +310,9 @@ def test_padded_positions_change_nothing(garbage):
 
 
 def test_a_mask_is_the_same_as_cutting_the_padding_off():
-    heads, weights, mask = normal(2, 3, 5, 4), attention(2, 3, 5, 6), torch.arange(5) < 3
+    heads = normal(2, 3, 5, 4)
+    weights = attention(2, 3, 5, 6)
+    mask = torch.arange(5) < 3
     mask = mask.expand(2, 5)
     for function, x in (
         (subspace_disagreement, heads),

@@ -132,14 +132,11 @@ def test_gu_eq11(M, N, D, normalize):
     before = torch.zeros(M, N, dtype=torch.float64)
     for T in (1, 2, 3, 4):
         result = dynamic_routing(votes, T, normalize)
-        added = [
-            [
-                sum(a * b for a, b in zip(votes[m, n].tolist(), result.capsules[n].tolist()))
-                for n in range(N)
-            ]
-            for m in range(M)
-        ]
-        torch.testing.assert_close(result.logits - before, votes.new_tensor(added))
+        added = torch.zeros_like(before)
+        for m in range(M):
+            for n in range(N):
+                added[m, n] = by_hand.dot(votes[m, n].tolist(), result.capsules[n].tolist())
+        torch.testing.assert_close(result.logits - before, added)
         before = result.logits
 
 
@@ -250,11 +247,9 @@ def test_trace_hands_out_the_coupling_of_every_iteration(normalize):
 
 @both_kinds
 def test_permuting_capsules_permutes_coupling_rows_and_columns(normalize):
-    votes, parts, wholes = (
-        normal(2, 5, 3, 4),
-        torch.tensor([3, 0, 4, 1, 2]),
-        torch.tensor([2, 0, 1]),
-    )
+    votes = normal(2, 5, 3, 4)
+    parts = torch.tensor([3, 0, 4, 1, 2])
+    wholes = torch.tensor([2, 0, 1])
     result = dynamic_routing(votes, 3, normalize)
     permuted = dynamic_routing(votes[:, parts][:, :, wholes], 3, normalize)
     torch.testing.assert_close(permuted.coupling, result.coupling[:, parts][..., wholes])
@@ -292,10 +287,9 @@ def planted(assignment: list, N: int, noise: float) -> Tensor:
     """
     M = len(assignment)
     ways = 3 * torch.eye(1 + M, dtype=torch.float64)
-    votes = [
-        [ways[0] if whole == n else ways[1 + m] for n in range(N)]
-        for m, whole in enumerate(assignment)
-    ]
+    votes = []
+    for m, whole in enumerate(assignment):
+        votes.append([ways[0] if whole == n else ways[1 + m] for n in range(N)])
     votes = torch.stack([torch.stack(row) for row in votes])  # [M, N, 1 + M]
     return votes + noise * normal(*votes.shape)
 
@@ -310,7 +304,9 @@ def test_more_iterations_sharpen_the_coupling_towards_the_planted_parts(
     assignment, N, noise, normalize
 ):
     votes, whole = planted(assignment, N, noise), torch.tensor(assignment)
-    entropies, agreements, members = [], [], []
+    entropies = []
+    agreements = []
+    members = []
     for T in (1, 2, 3, 5, 8, 30):
         result = dynamic_routing(votes, T, normalize)
         C = result.coupling

@@ -84,7 +84,9 @@ def test_li2019_eq11_li2021_eq14_gu_eq12_variance(M, N, D, eps):
 @pytest.mark.parametrize("lambda_t", [0.01, 2.0])
 @every_size
 def test_li2019_activation_gu_eq13(M, N, D, lambda_t):
-    votes, C, (beta_a, beta_mu) = normal(M, N, D), random_coupling(M, N), betas(N)
+    votes = normal(M, N, D)
+    C = random_coupling(M, N)
+    beta_a, beta_mu = betas(N)
     _, _, log_A = m_step(votes, C.log(), beta_a, beta_mu, lambda_t)
     S, _, sigma = em_by_hand.m_step(votes, C)
     torch.testing.assert_close(
@@ -96,12 +98,10 @@ def test_li2019_activation_gu_eq13(M, N, D, lambda_t):
 @every_size
 def test_li2019_eq12_li2021_eq15_gu_eq15_coupling(M, N, D, density):
     """The activations weigh the densities."""
-    votes, mu, sigma, A = (
-        normal(M, N, D),
-        normal(N, D),
-        normal(N, D).exp(),
-        torch.rand(N, dtype=torch.float64),
-    )
+    votes = normal(M, N, D)
+    mu = normal(N, D)
+    sigma = normal(N, D).exp()
+    A = torch.rand(N, dtype=torch.float64)
     C = e_step(votes, mu, sigma.log(), A.log(), density).exp()
     torch.testing.assert_close(C, em_by_hand.e_step(votes, mu, sigma, A, density))
 
@@ -231,7 +231,9 @@ def test_last_keeps_no_graph_of_the_iterations_before():
 
 
 def test_start_replaces_the_uniform_coupling():
-    votes, beta, start = normal(2, 4, 3, 5), betas(3), normal(2, 4, 3).log_softmax(-1)
+    votes = normal(2, 4, 3, 5)
+    beta = betas(3)
+    start = normal(2, 4, 3).log_softmax(-1)
     uniform = em_routing(votes, *beta, start=torch.full((4, 3), -math.log(3), dtype=torch.float64))
     for got, want in zip(uniform, em_routing(votes, *beta)):
         assert torch.equal(got, want)
@@ -389,7 +391,9 @@ def test_more_iterations_recover_the_planted_parts(name, active):
     for trial in range(3):
         torch.manual_seed(trial)
         votes, wholes = part_whole(assignment, N)
-        entropies, distances, members = [math.log(N)], [], [1 / N]
+        entropies = [math.log(N)]
+        distances = []
+        members = [1 / N]
         for T in (1, 2, 3, 5, 10):
             result = em_routing(votes, *beta, T, scale_by_activation=False)
             C = result.coupling
@@ -407,7 +411,9 @@ def test_more_iterations_recover_the_planted_parts(name, active):
 def found(each: int, T: int, draws: int = 40, **options) -> float:
     """The share of draws in which every one of `each` parts of three wholes couples most to its
     own whole, at beta = 0: the table of course/session4.py."""
-    whole, zeros, right = torch.arange(3).repeat(each), torch.zeros(3), 0
+    whole = torch.arange(3).repeat(each)
+    zeros = torch.zeros(3)
+    right = 0
     for seed in range(draws):
         torch.manual_seed(seed)
         poses, places = torch.randn(3, 4), 3 * torch.randn(3 * each, 3, 4)

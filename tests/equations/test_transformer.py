@@ -360,7 +360,9 @@ def added(size, **changes):
 def test_li2019_table2_to_table4_parameters(size, changes, places, published):
     """Each place trades W^O (d² + d) for a hidden layer (d² + d), the votes (H d² + H d), a
     LayerNorm, and β_A, β_μ."""
-    (d, H, _, _), em, new = SIZES[size], changes["agg"] == "em", added(size, **changes)
+    (d, H, _, _) = SIZES[size]
+    em = changes["agg"] == "em"
+    new = added(size, **changes)
     assert new == places * (H * d * d + H * d + 2 * d + (2 * d if em else 0))
     assert new / 1e6 == pytest.approx(published, abs=1 if size == "big" else 0.1)  # both so rounded
 

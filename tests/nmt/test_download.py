@@ -21,7 +21,9 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.files, self.cut, self.requests = {}, set(), []
+        self.files = {}
+        self.cut = set()
+        self.requests = []
 
     def add(self, name: str, content: bytes) -> Archive:
         self.files["/" + name] = content

@@ -72,7 +72,9 @@ def test_li2018_section5_5_validation_is_that_of_single_sentences():
     assert model.training                         # as it came
 
     still = copy.deepcopy(model).eval()
-    tokens, position, cosines = [], {}, {}
+    tokens = []
+    position = {}
+    cosines = {}
     for group in groups:
         sums = {}
         for i in group:

@@ -72,7 +72,9 @@ def test_fast_votes_equal_the_routing_as_it_stands(name, T):
 
 def test_capsules_that_hardly_any_vote_chose_are_routed_as_written():
     """Where a sum of couplings has lost its digits the form of nmt/fast_em.py gives up."""
-    votes, beta_a, beta_mu = normal(6, 3, 8, 1), normal(8), normal(8)
+    votes = normal(6, 3, 8, 1)
+    beta_a = normal(8)
+    beta_mu = normal(8)
     settings = dict(iterations=3, eps=1e-9, schedule="released", gradient="last")
     assert fast_em.covers(votes, (beta_a, beta_mu), None, **settings)
     assert fast_em.em_capsules(votes, beta_a, beta_mu, **settings) is not None
@@ -121,7 +123,9 @@ def test_em_of_one_dimension_in_pieces(scale, rows, T, monkeypatch):
 
 @pytest.mark.parametrize("T", [1, 3])
 def test_fast_logits_equal_the_routing_as_it_stands(T):
-    E, weight, bias = normal(2, 3, 5, 5), normal(3, 3), normal(3)
+    E = normal(2, 3, 5, 5)
+    weight = normal(3, 3)
+    bias = normal(3)
     assert_alike(
         of_logits(vertical_routing)(E, weight, bias, T, MASK),
         vertical_routing(E, weight, bias, T, MASK),

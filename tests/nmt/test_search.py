@@ -82,7 +82,9 @@ def lp(length, lenpen):
 def slow_beam_search(model, sentence, beam, lenpen, limit, nbest):
     """(results, steps) of the same search for one sentence: plain lists, full passes, no cache, no
     early stop."""
-    memory, live, ended = model.encode(sentence[sentence != PAD].unsqueeze(0)), [(0.0, [])], []
+    memory = model.encode(sentence[sentence != PAD].unsqueeze(0))
+    live = [(0.0, [])]
+    ended = []
     for t in range(1, limit + 1):
         candidates = []
         for total, words in live:

@@ -178,7 +178,9 @@ def test_another_training_text_is_refused(text, argv, tmp_path, monkeypatch, cap
 def test_a_step_without_a_finite_loss_is_left_out_and_said_so(argv, tmp_path, monkeypatch, capsys):
     """An infinite loss alone (its gradient would be finite), and a gradient that is not a
     number."""
-    sound, calls, seen = train_mt.Objective.forward, [], []
+    sound = train_mt.Objective.forward
+    calls = []
+    seen = []
 
     def losses(*args):
         calls.append(1)

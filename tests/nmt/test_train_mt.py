@@ -213,10 +213,8 @@ def test_an_infinite_gradient_leaves_parameters_and_optimizer_alone(adam, leaves
     )
     assert not torch.isfinite(norm)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(state, (v for s in optimizer.state.values() for v in s.values()))
-    )
+    after = [v for s in optimizer.state.values() for v in s.values()]
+    assert all(torch.equal(a, b) for a, b in zip(state, after))
 
 
 # ---- Whole runs
@@ -423,8 +421,8 @@ def test_two_processes_are_one_with_twice_the_accumulation(text, tmp_path):
     assert a.keys() == b.keys() and all(weight.dtype == torch.float64 for weight in a.values())
     for name in a:
         torch.testing.assert_close(a[name], b[name], rtol=1e-9, atol=1e-9)
-    losses = [
-        [row["loss"] for row in metrics(tmp_path / "runs" / name) if "loss" in row]
-        for name in ("one", "two")
-    ]
+    losses = []
+    for name in ("one", "two"):
+        rows = metrics(tmp_path / "runs" / name)
+        losses.append([row["loss"] for row in rows if "loss" in row])
     np.testing.assert_allclose(*losses, rtol=1e-9)

@@ -117,7 +117,9 @@ def test_every_step_trains_as_told_and_the_log_sums_them(
 
     A log line is about the steps since the last one: losses per target token, D weighted by these.
     """
-    seen, totals, train_step = [], [], train_mt.train_step
+    seen = []
+    totals = []
+    train_step = train_mt.train_step
     forward = train_mt.Objective.forward
 
     def loss_spy(objective, source, target, tokens, label_smoothing):
@@ -295,7 +297,9 @@ def test_every_process_has_its_own_dropout_at_every_step_and_the_same_parameters
     """Three processes, played one after the other."""
     monkeypatch.setattr(train_mt, "DistributedDataParallel", lambda model, **options: model)
     monkeypatch.setattr(train_mt, "agreed", lambda stop, step, where: step == 4)
-    config, drawn, parameters = TransformerConfig(30, 16, 2, 1, 16, dropout=0.3), [], []
+    config = TransformerConfig(30, 16, 2, 1, 16, dropout=0.3)
+    drawn = []
+    parameters = []
 
     def draw(model, optimizer, step, args, where):
         drawn.append(tuple(torch.rand(3).tolist()))

@@ -155,7 +155,9 @@ def test_li2018_tables_4_and_5_scores(make):
     """exp(D) of every component, kind and layer by loops over sentences, positions and pairs of
     heads; the position score by the literal sum over a sentence's cells; the mean is that of D over
     the layers."""
-    run, sums, words = make(ROUTED), {}, {}
+    run = make(ROUTED)
+    sums = {}
+    words = {}
 
     def cosine(x, y):
         return (x @ y / (x.norm() * y.norm())).item()
@@ -377,7 +379,9 @@ def test_attention_map(make, component, layer, taken):
 def test_votes_and_routing_are_the_modules_own(make, flags):
     """What is traced is what the model computed: votes by a hook on the aggregation, its output
     from the capsules."""
-    run, inputs, outputs = make(flags), {}, {}
+    run = make(flags)
+    inputs = {}
+    outputs = {}
     for place, attention in measure.attentions(run.model).items():
         attention.aggregation.register_forward_hook(
             lambda _, given, out, place=place: (
@@ -445,7 +449,9 @@ def literal_trace(cast, t):
                 continue
             entropy = agreement = 0.0
             for n in range(C.shape[2]):
-                c, V, w = C[p, m, n].item(), votes[p, m, n], omega[p, n]
+                c = C[p, m, n].item()
+                V = votes[p, m, n]
+                w = omega[p, n]
                 entropy -= c * math.log(c) if c > 0 else 0
                 agreement += c * (V @ w / (V.norm() * w.norm()).clamp(min=1e-300)).item()
             entropies.append(entropy / math.log(max(N, 2)))
@@ -485,7 +491,10 @@ def test_entropy_of_two_capsules():
 
 def test_routing_statistics(make):
     """Means over all routings of the validation set, sentence by sentence, whatever the batches."""
-    run, rows, counts, active = make(ROUTED), {}, {}, {}
+    run = make(ROUTED)
+    rows = {}
+    counts = {}
+    active = {}
     for i in range(len(run.encoded)):
         with torch.no_grad():
             heads, logits, masks, _ = measure.sentence_heads(run, i)
@@ -548,7 +557,9 @@ def test_couplings_of_a_sentence(make):
 def test_gu_fig3_bleu_by_length(make, monkeypatch):
     """Every sentence is in one bin; bins whose translations are the references score 100, wrong
     ones nothing."""
-    run, asked, scored = make(PLAIN), [], measure.corpus_bleu
+    run = make(PLAIN)
+    asked = []
+    scored = measure.corpus_bleu
     interval = measure.bleu_interval
 
     def translate_lines(model, tokenizer, source, **settings):

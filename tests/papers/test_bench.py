@@ -349,7 +349,10 @@ def test_speeds_are_work_over_time(monkeypatch):
     """Target tokens per second of training, after a first round that does not count; sentences per
     second; microseconds per target token by length. With a clock by which everything takes half a
     second."""
-    args, steps, searched, limits = arguments(), [], [], []
+    args = arguments()
+    steps = []
+    searched = []
+    limits = []
 
     def timed(f, where):
         done = len(steps), len(searched)

@@ -233,7 +233,9 @@ def printed(name, column):
 def test_published_gains_are_those_of_the_published_scores(name, score, gain):
     """A second reading: the papers print the score and its gain over the baseline, but for what
     footnotes tell."""
-    table, scores, checked = TABLES[name], printed(name, score), 0
+    table = TABLES[name]
+    scores = printed(name, score)
+    checked = 0
     base = next(iter(row.label for row in table.rows if row.flags == ""))
     for row in table.rows:
         cells = dict(zip(table.columns, row.published))
@@ -454,7 +456,9 @@ def test_scripts_know_the_models_of_their_tables():
 def test_parameters_are_the_published_ones(name, column):
     """Increments equal the printed ones within rounding, but where a footnote says that none can
     (README)."""
-    table, checked, base = TABLES[name], 0, {}
+    table = TABLES[name]
+    checked = 0
+    base = {}
     for row, of_row in plan.plan(table, given("--arch", "base"), (1,)):
         text = row.published[column]
         if not of_row or text is None or "[" in text:
@@ -895,10 +899,9 @@ def measured_runs(tmp_path):
                 kind: [-number / 10 - i, -number / 20 - i]
                 for i, kind in enumerate(("subspace", "position", "output"))
             }
-            scores = {
-                c: {kind: number / 100 + i / 10 + j / 7 for i, kind in enumerate(D)}
-                for j, c in enumerate(("dec", "enc", "cross"))
-            }
+            scores = {}
+            for j, c in enumerate(("dec", "enc", "cross")):
+                scores[c] = {kind: number / 100 + i / 10 + j / 7 for i, kind in enumerate(D)}
             test = [
                 {
                     "test_bleu": 20.0 + number**2 / 10,
@@ -1113,23 +1116,14 @@ def test_tables_of_scores_have_every_number_in_its_column():
         ("li2018-4", ["subspace", "position", "output"]),
         ("li2018-5", ["layer 1", "layer 2", "layer 3"]),
     ):
-        rows = [
-            {
-                "label": row.label,
-                "flags": row.flags,
-                "runs": [
-                    {
-                        "scores": {
-                            kind: i / 10 + j / 100 + seed / 1000
-                            for j, kind in enumerate(("subspace", "position", "output"))
-                        },
-                        "layers": [i / 10 + j / 100 + seed / 1000 for j in range(3)],
-                    }
-                    for seed in (1, 3)
-                ],
-            }
-            for i, row in enumerate(TABLES[name].rows)
-        ]
+        rows = []
+        for i, row in enumerate(TABLES[name].rows):
+            runs = []
+            for seed in (1, 3):
+                numbers = [i / 10 + j / 100 + seed / 1000 for j in range(3)]
+                scores = dict(zip(("subspace", "position", "output"), numbers))
+                runs.append({"scores": scores, "layers": numbers})
+            rows.append({"label": row.label, "flags": row.flags, "runs": runs})
         found = render.body({"rows": rows}, TABLES[name], TABLES[name].rows)
         assert found[0][2:5] == header
         for i, (row, cells) in enumerate(zip(TABLES[name].rows, found[1:])):
@@ -1222,7 +1216,7 @@ def test_significance():
     assert (
         reproduce.chance(worse, others, references, False) == 1.0
     )  # as many mistakes, in other sentences
-    one_less = ["a" if i == 0 else "b" if i == 1 else line for i, line in enumerate(references)]
+    one_less = ["a", "b", *references[2:]]
     assert (
         0.1
         < reproduce.chance(

@@ -171,7 +171,9 @@ def main(runs: int = 20, seed: int = 0) -> int:
     """Trains one run undisturbed and `runs` that are killed, compares them and prints the
     counts."""
     torch.set_num_threads(1)                                 # nothing that a fork would lose
-    rng, kills, begun = random.Random(seed), Counter(), time.monotonic()
+    rng = random.Random(seed)
+    kills = Counter()
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
         argv = FLAGS + write_text(base) + ["--runs", str(base / "runs"), "--name"]

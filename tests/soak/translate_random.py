@@ -84,14 +84,14 @@ def random_line(rng: random.Random, longest: int) -> str:
         if rng.random() < 0.98
         else rng.randint(longest // 15, longest)
     )
-    letters = [
-        rng.choice(ODD)
-        if rng.random() < 0.05
-        else " "
-        if rng.random() < 0.12
-        else chr(rng.randint(low, high))
-        for _ in range(length)
-    ]
+    letters = []
+    for _ in range(length):
+        if rng.random() < 0.05:
+            letters.append(rng.choice(ODD))
+        elif rng.random() < 0.12:
+            letters.append(" ")
+        else:
+            letters.append(chr(rng.randint(low, high)))
     line = "".join(letters).replace("\n", "")
     return line.encode("utf-8", "ignore").decode()           # lone surrogates are in no UTF-8 file
 

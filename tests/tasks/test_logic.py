@@ -69,13 +69,17 @@ def test_pooling_is_two_queries_by_multi_head_attention_and_four_vectors_are_cla
     """Written out for one pair: softmax(Q K^T / sqrt(d_k)) V by head, concatenated, W^O; then 4d ->
     d -> d -> 7."""
     model, (ids, _) = build(), pairs(24)
-    width, d, found = [(ids[3, side] != 0).sum() for side in (0, 1)], 8, []
+    width = [(ids[3, side] != 0).sum() for side in (0, 1)]
+    d = 8
+    found = []
     for side in (0, 1):
         formula = ids[3:4, side, :width[side]]
         states, _ = model.encoder(model.embedding(formula), formula != 0)
         W, b = model.pooling.in_proj.weight.chunk(3), model.pooling.in_proj.bias.chunk(3)
         for query in model.queries:
-            q, k, v = query @ W[0].T + b[0], states[0] @ W[1].T + b[1], states[0] @ W[2].T + b[2]
+            q = query @ W[0].T + b[0]
+            k = states[0] @ W[1].T + b[1]
+            v = states[0] @ W[2].T + b[2]
             heads = [
                 torch.softmax(k[:, h] @ q[h] / math.sqrt(d // 2), 0) @ v[:, h]
                 for h in (slice(0, 4), slice(4, 8))
@@ -114,7 +118,9 @@ def test_a_formula_of_several_pairs_is_read_once():
 def test_spread_positions():
     """In training some of the first `reach` places in ascending order; in a test even ones; by
     formula, not by batch."""
-    d, reach, table = 8, 12, positions(12, 8, dtype=torch.float64)
+    d = 8
+    reach = 12
+    table = positions(12, 8, dtype=torch.float64)
     embedding = logic_model.SpreadEmbedding(len(IDS) + 1, d, 0.0, reach).double()
     ids = torch.tensor([[3, 6, 0, 0, 0], [1, 6, 4, 7, 2], [6, 0, 0, 0, 0], [3, 7, 6, 0, 0]])
     words = embedding.weight[ids] * math.sqrt(d)
@@ -262,7 +268,10 @@ def command(tmp_path, *flags, pairs=400):
 def test_learn_and_decay_reach_the_training(tmp_path, monkeypatch, flags, dimensions):
     """Labels [2B, 2B] of every pair of a batch or [B] of the drawn ones; a learning rate that falls
     or stays."""
-    seen, rates, loss, step = set(), [], logic.LogicModel.loss, torch.optim.Adam.step
+    seen = set()
+    rates = []
+    loss = logic.LogicModel.loss
+    step = torch.optim.Adam.step
     monkeypatch.setattr(logic.LogicModel, "loss", lambda self, formulas, labels: (
         seen.add(labels.dim()), loss(self, formulas, labels))[1])
     monkeypatch.setattr(
@@ -553,11 +562,9 @@ def test_seeds_of_the_data_and_of_the_model(tmp_path):
         results = json.loads((tmp_path / name / "results.json").read_text())
         return results["settings"]["data_checksum"], results["runs"][0]["history"][0]["loss"]
 
-    first, again, other = (
-        found("--seeds", "1"),
-        found("--data-seed", "0"),
-        found("--data-seed", "3"),
-    )
+    first = found("--seeds", "1")
+    again = found("--data-seed", "0")
+    other = found("--data-seed", "3")
     assert first == again != other and first[0] != other[0]
     second = found("--seeds", "2")
     assert second[0] == first[0] and second[1] != first[1]

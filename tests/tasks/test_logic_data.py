@@ -91,9 +91,17 @@ def test_relation_is_the_set_of_joint_values():
         )
         wanted = "#"
         if both and neither and left_only + right_only < 2:
-            wanted = ">" if left_only else "<" if right_only else "="
+            wanted = "="
+            if left_only:
+                wanted = ">"
+            elif right_only:
+                wanted = "<"
         elif left_only and right_only and both + neither < 2:
-            wanted = "v" if both else "|" if neither else "^"
+            wanted = "^"
+            if both:
+                wanted = "v"
+            elif neither:
+                wanted = "|"
         assert relation(left, right) == wanted
         found.add(wanted)
     assert found == set(RELATIONS)
@@ -264,18 +272,14 @@ def test_splits_are_disjoint_and_complete():
 
 def small_files(folder, valid=True):
     """Files of 18 training pairs and 4 of each other part in every bin, written by write_files."""
-    parts = {
-        name: {
-            size: [
-                Pair("#", "a", f"( {letter} ( and ( not {other} ) ) )")
-                for letter in LETTERS
-                for other in LETTERS
-            ][:count]
-            for size in BINS
-        }
-        for name, count in (("train", 18), ("valid", 4), ("test", 4))
-        if valid or name != "valid"
-    }
+    pairs = []
+    for letter in LETTERS:
+        for other in LETTERS:
+            pairs.append(Pair("#", "a", f"( {letter} ( and ( not {other} ) ) )"))
+    parts = {}
+    for name, count in (("train", 18), ("valid", 4), ("test", 4)):
+        if valid or name != "valid":
+            parts[name] = {size: pairs[:count] for size in BINS}
     write_files(folder, parts)
     return parts
 

@@ -175,7 +175,9 @@ def test_text_tasks_have_the_labels_of_their_definitions(tmp_path):
 
 
 def test_a_shift_exchanges_two_neighbours_or_nothing():
-    tokens, rng, found = ("a", "b", "c", ".", "d"), random.Random(2), set()
+    tokens = ("a", "b", "c", ".", "d")
+    rng = random.Random(2)
+    found = set()
     for _ in range(60):
         item = shifted(Item("", tokens), rng)
         found.add((item.label, item.tokens))
@@ -537,11 +539,12 @@ def test_averages_are_means_over_tasks_seed_by_seed():
     ]
     lines = probe.summarize(rows, ["majority", "em"])
     groups = {"surface": TASKS[:2], "syntactic": TASKS[2:5], "semantic": TASKS[5:]}
-    wanted = [
-        (group, name, tasks)
-        for group, members in groups.items()
-        for name, tasks in [*((task, [task]) for task in members), ("Ave.", members)]
-    ] + [("all", "Ave.", TASKS)]
+    wanted = []
+    for group, members in groups.items():
+        for task in members:
+            wanted.append((group, task, [task]))
+        wanted.append((group, "Ave.", members))
+    wanted.append(("all", "Ave.", TASKS))
     assert [(line["group"], line["task"]) for line in lines] == [
         (group, name) for group, name, _ in wanted
     ]
@@ -633,12 +636,11 @@ def test_the_classifier_is_an_mlp_with_the_models_dropout():
 def test_lengths_of_plain_text_fall_into_six_ranges():
     """As many sentences in each as can be: here one length a range, then two."""
     for ranges in ([(n, n) for n in range(5, 11)], [(n, n + 1) for n in range(5, 17, 2)]):
-        found = [
-            (*(f"w{i}x{n}{j}" for j in range(n)), ".")
-            for low, high in ranges
-            for n in range(low, high + 1)
-            for i in range(20)
-        ]
+        found = []
+        for low, high in ranges:
+            for n in range(low, high + 1):
+                for i in range(20):
+                    found.append((*(f"w{i}x{n}{j}" for j in range(n)), "."))
         parts = text_task("SeLen", found, {"train": 60, "valid": 6, "test": 6}, 1)
         assert {item.label for item in parts["train"]} == {f"{low}-{high}" for low, high in ranges}
         for item in parts["train"]:
