@@ -188,9 +188,8 @@ def test_a_translation_does_not_depend_on_its_batch_and_dropping_changes_nothing
         assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
         assert [h.score for h in alone] == pytest.approx([h.score for h in together[i]], abs=1e-9)
     backwards = beam_search(model, source.flip(0), beam, nbest=beam)[::-1]
-    assert [[h.tokens for h in found] for found in backwards] == [
-        [h.tokens for h in found] for found in together
-    ]
+    for found, same in zip(backwards, together, strict=True):
+        assert [h.tokens for h in found] == [h.tokens for h in same]
 
 
 def test_the_nbest_are_sorted_distinct_and_scored_as_the_full_pass_scores_them():
@@ -282,8 +281,11 @@ def test_every_line_is_searched_as_in_training_and_gets_its_own_translation(
 
     def copying(model, source, beam=None, lenpen=None, max_length=None, nbest=None):
         calls.append((source, beam, lenpen, max_length, nbest))
-        words = [[token for token in row if token not in (PAD, EOS)] for row in source.tolist()]
-        return [[search.Hypothesis(row, -n) for n in range(nbest)] for row in words]
+        copies = []
+        for row in source.tolist():
+            words = [token for token in row if token not in (PAD, EOS)]
+            copies.append([search.Hypothesis(words, -n) for n in range(nbest)])
+        return copies
     monkeypatch.setattr(search, "beam_search", copying)
     lines = [
         " ".join(["a man", "der Hund", "x", "sieht"][i % 4 :] * (1 + i * 7 % 5)) for i in range(20)
@@ -315,7 +317,8 @@ def test_batches_hold_all_lines_within_max_tokens():
     lengths = [random.Random(0).randint(1, 40) for _ in range(100)] + [500]
     found = search.batches(lengths, 100)
     assert sorted(sum(found, [])) == list(range(101)) and found[0] == [100]
-    assert all(len(batch) * max(lengths[i] for i in batch) <= 100 for batch in found[1:])
+    for batch in found[1:]:
+        assert len(batch) * max(lengths[i] for i in batch) <= 100
     assert len(found) < 40
 
 

@@ -146,7 +146,7 @@ def test_command_scores_and_compares(runs, capfd):
 
 def test_command_on_a_terminal(runs, model, tokenizer, monkeypatch, capfd):
     terminal = io.StringIO("a man\n\nthe dog\n")
-    terminal.isatty = lambda: True
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", terminal)
     assert translate.main(["NAME", "--beam", "2"]) == 0
     found = [best(model, tokenizer, line) for line in ("a man", "the dog")]

@@ -56,7 +56,10 @@ class Stepping(nn.Module):
 
 def curve(right):
     """Examples 1 to 4, of class 1, that are right after these epochs."""
-    return examples([[0.0] + [float(i in epoch) for epoch in right] for i in range(1, 5)], [1] * 4)
+    rows = []
+    for i in range(1, 5):
+        rows.append([0.0] + [float(i in epoch) for epoch in right])
+    return examples(rows, [1] * 4)
 
 
 def settings(epochs, **other):

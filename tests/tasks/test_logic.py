@@ -398,8 +398,10 @@ def test_summary_weights_bins_by_their_pairs_and_leaves_empty_ones_out():
         "test": {size: labelled("") for size in BINS}
         | {1: labelled("##=<"), 3: labelled("#" * 12), 8: labelled("v|")}
     }
-    rows = [{"model": "baseline", "seed": seed, "accuracy": {str(size): None for size in BINS} | {
-        "1": first, "3": 1.0, "8": 0.5}} for seed, first in ((1, 0.5), (2, 1.0))]
+    rows = []
+    for seed, first in ((1, 0.5), (2, 1.0)):
+        accuracy = {str(size): None for size in BINS} | {"1": first, "3": 1.0, "8": 0.5}
+        rows.append({"model": "baseline", "seed": seed, "accuracy": accuracy})
     summary = logic.summarize(data, rows)
     cells = summary["models"]["baseline"]
     assert (
@@ -430,8 +432,10 @@ def two_models():
     which b + 3 are of the most frequent relation, 5 b and 2 b in a hundred."""
     relations = "=<>^|v#"
     data = {"test": {b: labelled("#" * (b + 3) + (relations[:6] * 99)[:9 * b - 3]) for b in BINS}}
-    rows = [{"model": model, "seed": seed, "accuracy": {str(b): share * b / 100 for b in BINS}}
-            for model, share, seed in (("baseline", 5, 1), ("em", 1, 1), ("em", 3, 2))]
+    rows = []
+    for model, share, seed in (("baseline", 5, 1), ("em", 1, 1), ("em", 3, 2)):
+        accuracy = {str(b): share * b / 100 for b in BINS}
+        rows.append({"model": model, "seed": seed, "accuracy": accuracy})
     return logic.summarize(data, rows)
 
 
@@ -443,8 +447,12 @@ def test_the_table_has_every_number_in_its_place(two_models):
     groups = {**{str(b): [b] for b in BINS}, "<=6": range(1, 7), ">=7": range(7, 13)}
     for (name, *cells), (group, sizes) in zip(lines[1:], groups.items()):
         total, most = sum(10 * b for b in sizes), sum(b + 3 for b in sizes)
-        relations = [sum(math.ceil((9 * b - 3 - i) / 6) for b in sizes) for i in range(6)]
-        shares = [sum(10 * b * share * b / 100 for b in sizes) / total for share in (5, 1, 3)]
+        relations = []
+        for i in range(6):
+            relations.append(sum(math.ceil((9 * b - 3 - i) / 6) for b in sizes))
+        shares = []
+        for share in (5, 1, 3):
+            shares.append(sum(10 * b * share * b / 100 for b in sizes) / total)
         spread = abs(shares[2] - shares[1]) / math.sqrt(2)
         assert name == {"12": "12+"}.get(group, group)
         assert cells == [

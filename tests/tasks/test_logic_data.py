@@ -91,17 +91,19 @@ def test_relation_is_the_set_of_joint_values():
         )
         wanted = "#"
         if both and neither and left_only + right_only < 2:
-            wanted = "="
             if left_only:
                 wanted = ">"
             elif right_only:
                 wanted = "<"
+            else:
+                wanted = "="
         elif left_only and right_only and both + neither < 2:
-            wanted = "^"
             if both:
                 wanted = "v"
             elif neither:
                 wanted = "|"
+            else:
+                wanted = "^"
         assert relation(left, right) == wanted
         found.add(wanted)
     assert found == set(RELATIONS)
@@ -112,11 +114,16 @@ def test_swapping_the_formulas_swaps_the_entailments_only():
         assert relation(right, left) == SWAPPED[relation(left, right)]
 
 
+def with_letters(formula, names):
+    """The formula with other letters: `names` has the new one of every letter."""
+    return " ".join(names.get(x, x) for x in tokenize(formula))
+
+
 def test_renaming_the_letters_changes_nothing():
     rng = random.Random(6)
     for left, right in zip(formulas(300, 7, "abcd"), formulas(300, 8, "abcd")):
         names = dict(zip(LETTERS, rng.sample(LETTERS, 6)))
-        new = [" ".join(names.get(x, x) for x in tokenize(text)) for text in (left, right)]
+        new = [with_letters(text, names) for text in (left, right)]
         assert relation(*new) == relation(left, right)
 
 
@@ -223,7 +230,8 @@ def test_shares_of_the_formulas_are_bowmans_probabilities():
     n, rng = 20_000, random.Random(0)
     drawn = [random_formula(rng, LETTERS) for _ in range(n)]
     texts = [text for text, _, _ in drawn]
-    ands, ors = (sum(f"( {name} " in text for text in texts) for name in ("and", "or"))
+    ands = sum("( and " in text for text in texts)
+    ors = sum("( or " in text for text in texts)
     assert ands == pytest.approx(ors, abs=4 * math.sqrt(2 * ors))
     for share, wanted in ((sum(text in LETTERS for text in texts), 10 / 27),
                           (sum(len(text.split()) == 4 for text in texts), 5 / 27),
@@ -272,10 +280,11 @@ def test_splits_are_disjoint_and_complete():
 
 def small_files(folder, valid=True):
     """Files of 18 training pairs and 4 of each other part in every bin, written by write_files."""
-    pairs = []
-    for letter in LETTERS:
-        for other in LETTERS:
-            pairs.append(Pair("#", "a", f"( {letter} ( and ( not {other} ) ) )"))
+    pairs = [
+        Pair("#", "a", f"( {letter} ( and ( not {other} ) ) )")
+        for letter in LETTERS
+        for other in LETTERS
+    ]
     parts = {}
     for name, count in (("train", 18), ("valid", 4), ("test", 4)):
         if valid or name != "valid":
@@ -413,9 +422,10 @@ def test_with_truth_tables_a_batch_has_the_relations_of_all_its_formulas(notatio
     formulas, labels = data.batch(index)
     read = [renamed(pairs[i]) if notation == "compact" else pairs[i] for i in index]
     texts = [text for pair in read for text in (pair.left, pair.right)]
-    assert labels.tolist() == [
-        [RELATIONS.index(relation(left, right)) for right in texts] for left in texts
-    ]
+    wanted = []
+    for left in texts:
+        wanted.append([RELATIONS.index(relation(left, right)) for right in texts])
+    assert labels.tolist() == wanted
     assert (
         labels[::2, 1::2].diagonal().tolist() == data.labels[index].tolist()
     )  # a pair's own label
@@ -436,7 +446,8 @@ def test_relations_of_tensors_are_those_of_the_definition():
     ]
     signed = torch.tensor([table - (table >> 63 << 64) for table in tables])
     found = table_labels(signed[:, None], signed)
-    assert found.tolist() == [
-        [RELATIONS.index(table_relation(left, right)) for right in tables] for left in tables
-    ]
+    wanted = []
+    for left in tables:
+        wanted.append([RELATIONS.index(table_relation(left, right)) for right in tables])
+    assert found.tolist() == wanted
     assert set(found.flatten().tolist()) == set(range(7))

@@ -108,6 +108,16 @@ def is_past(verb: str) -> bool:
     return verb in {"had", "did", "was", "were", "could"} or verb in {form.past for form in verbs}
 
 
+def relabel_length(item, node):
+    """The range that the number of words falls into."""
+    length = len(tokens_of(node, marks=False))
+    for name in LABELS["SeLen"]:
+        low, high = map(int, name.split("-"))
+        if low <= length <= high:
+            return name
+    raise AssertionError(item)
+
+
 def relabel_tense(item, node):
     return "PAST" if is_past(finite(main_clause(node))) else "PRES"
 
@@ -174,33 +184,23 @@ def relabel_odd(item, node):
     subject = head(child(clause, "NP"))
     fits = []
     for frame, form in frames:
-        found = None
         if frame == "oblique" and particle and particle[1][1] == form.particle:
             found = [head(child(particle, "NP"))]
         elif frame in ("object", "recipient") and len(nouns) == 1 + (frame == "recipient"):
             found = nouns[-1:]
         elif frame in ("alone", "place", "goal", "journey") and not nouns:
             found = []
-        if found is not None:
-            pairs = [(subject, form.subjects), *((noun, form.objects) for noun in found)]
-            fits.append(
-                all(
-                    noun is None or noun[0] not in ("NN", "NNS") or CLASSES[noun[1]] in allowed
-                    for noun, allowed in pairs
-                )
+        else:
+            continue
+        pairs = [(subject, form.subjects), *((noun, form.objects) for noun in found)]
+        fits.append(
+            all(
+                noun is None or noun[0] not in ("NN", "NNS") or CLASSES[noun[1]] in allowed
+                for noun, allowed in pairs
             )
+        )
     assert fits, item
     return "O" if any(fits) else "C"
-
-
-def relabel_length(item, node):
-    """SeLen: the range that holds the number of words."""
-    words = sum(label not in (",", ".", "?") for label, _ in leaves(node))
-    for name in LABELS["SeLen"]:
-        low, high = name.split("-")
-        if int(low) <= words <= int(high):
-            return name
-    raise AssertionError(f"{words} words are in no range")
 
 
 RELABEL = {
@@ -255,8 +255,10 @@ def test_neither_words_nor_length_tell_the_class(tasks, task):
     parts = tasks[task]
     chance, n = 1 / len(LABELS[task]), len(parts["test"])
     limit = chance + 4 * (chance * (1 - chance) / n) ** 0.5
-    lengths = {part: np.array([[len(item.tokens), len(item.tokens) ** 2] for item in items]) / 10
-               for part, items in parts.items()}
+    lengths = {}
+    for part, items in parts.items():
+        rows = [[len(item.tokens), len(item.tokens) ** 2] for item in items]
+        lengths[part] = np.array(rows) / 10
     assert probe_model.bag_of_words(parts) < limit
     assert probe_model.logistic_regression(lengths, parts) < limit
     assert probe_model.majority(parts) == chance
@@ -279,7 +281,7 @@ def test_the_same_words_could_have_every_depth_and_top(task, monkeypatch):
             == {item.label for item in items}
             == {label}
         )
-        orders.append([tuple(sorted(word.lower() for word in item.tokens)) for item in items])
+        orders.append([tuple(sorted(map(str.lower, item.tokens))) for item in items])
     assert all(found == orders[0] for found in orders)
 
 
@@ -312,14 +314,14 @@ def test_other_tense_and_other_number_are_there(tasks):
 def test_same_seed_same_items_everywhere(tasks):
     """The checksums are those of Python 3.11; `random.random` gives every Python the same numbers.
     """
-    checksums = {}
+    text = {}
     for task, parts in tasks.items():
-        lines = []
-        for part, items in parts.items():
-            for item in items:
-                lines.append(f"{part} {item.label} {' '.join(item.tokens)} {item.tree}")
-        checksums[task] = zlib.crc32("\n".join(lines).encode())
-    assert checksums == CHECKSUMS
+        text[task] = "\n".join(
+            f"{part} {item.label} {' '.join(item.tokens)} {item.tree}"
+            for part, items in parts.items()
+            for item in items
+        )
+    assert {task: zlib.crc32(lines.encode()) for task, lines in text.items()} == CHECKSUMS
     small = {"train": 40, "valid": 10, "test": 10}
     for task in ("BShif", "SOMO"):
         assert toy_task(task, small, 5) != toy_task(task, small, 6)
