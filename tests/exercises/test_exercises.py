@@ -81,7 +81,8 @@ def test_tasks_are_spread_over_seven_sessions():
 def test_the_course_lists_them(session):
     """docs/course.md has a row of every session with its tasks and their points."""
     tasks = [task for task in TASKS.values() if task.session == session]
-    files = ", ".join(f"`{name}`" for name in dict.fromkeys(Path(task.file).name for task in tasks))
+    file_names = dict.fromkeys(Path(task.file).name for task in tasks)
+    files = ", ".join(f"`{name}`" for name in file_names)
     names = "; ".join(f"{task.name} ({task.points})" for task in tasks)
     assert f"| {session} | {files} | {names} |" in (ROOT / "docs" / "course.md").read_text()
 

@@ -18,7 +18,11 @@ from papers import marian, synthetic
 from transformer import PAD, SIZES, Transformer, TransformerConfig
 
 CPU = Machine(torch.device("cpu"))
-D, H, F, L, V = 16, 2, 32, 2, 300  # width, heads, feed-forward, layers, vocabulary
+D = 16  # width
+H = 2  # heads
+F = 32  # feed-forward
+L = 2  # layers
+V = 300  # vocabulary
 
 
 @pytest.fixture(autouse=True)
@@ -71,11 +75,11 @@ def test_the_lengths_are_spread_as_documented():
 def test_every_row_is_the_model_it_says():
     """Parameters over `linear`: those of DESIGN-sized formulas, for the minute size."""
     args = arguments()
-    count = {
-        name: sum(p.numel() for p in bench.build(name, args, "meta").parameters())
-        for name in bench.table_rows(L)
-        if name != "marian"
-    }
+    count = {}
+    for name in bench.table_rows(L):
+        if name != "marian":
+            model = bench.build(name, args, "meta")
+            count[name] = sum(p.numel() for p in model.parameters())
     extra = {name: n - count["linear"] for name, n in count.items()}
     votes = H * (D * D + D) + D * D + D + 2 * D - (D * D + D)  # votes, hidden, norm, without W^O
     assert extra["reg-output"] == extra["reg-enc"] == 0
@@ -470,7 +474,9 @@ def test_marian_is_as_large_as_linear_and_decodes_as_far():
     """The same products, counted; parameters but for the two last norms; a search to the limit."""
     args = arguments()
     ours, theirs = (bench.build(name, args, "cpu").eval() for name in ("linear", "marian"))
-    count = [sum(p.numel() for p in m.parameters() if p.requires_grad) for m in (ours, theirs)]
+    count = []
+    for model in (ours, theirs):
+        count.append(sum(p.numel() for p in model.parameters() if p.requires_grad))
     assert count[0] - count[1] == 4 * D
     source, target = torch.randint(3, V, (3, 6)), torch.randint(3, V, (3, 5))
     flops = []

@@ -75,6 +75,15 @@ RANGES = [
 ]
 
 
+def random_letter(rng: random.Random, low: int, high: int) -> str:
+    """An odd character, a space or one of low to high."""
+    if rng.random() < 0.05:
+        return rng.choice(ODD)
+    if rng.random() < 0.12:
+        return " "
+    return chr(rng.randint(low, high))
+
+
 def random_line(rng: random.Random, longest: int) -> str:
     """A line of one script or of all, with odd characters strewn in; blank now and then, long now
     and then."""
@@ -84,14 +93,7 @@ def random_line(rng: random.Random, longest: int) -> str:
         if rng.random() < 0.98
         else rng.randint(longest // 15, longest)
     )
-    letters = []
-    for _ in range(length):
-        if rng.random() < 0.05:
-            letters.append(rng.choice(ODD))
-        elif rng.random() < 0.12:
-            letters.append(" ")
-        else:
-            letters.append(chr(rng.randint(low, high)))
+    letters = [random_letter(rng, low, high) for _ in range(length)]
     line = "".join(letters).replace("\n", "")
     return line.encode("utf-8", "ignore").decode()           # lone surrogates are in no UTF-8 file
 

@@ -150,14 +150,19 @@ def test_enough_of_each_feature(sample):
 
     def share(values):
         return {key: count / len(features) for key, count in Counter(values).items()}
-    assert all(value > 0.3 for value in share(one.tense for one in features).values())
-    assert all(value > 0.3 for value in share(one.subject for one in features).values())
-    assert all(value > 0.15 for value in share(one.object for one in features).values())
+    tenses = share(one.tense for one in features)
+    subjects = share(one.subject for one in features)
+    objects = share(one.object for one in features)
+    tops = share(one.top for one in features)
+    depths = share(one.depth for one in features)
+    assert all(value > 0.3 for value in tenses.values())
+    assert all(value > 0.3 for value in subjects.values())
+    assert all(value > 0.15 for value in objects.values())
     assert share(one.coordination for one in features)[True] > 0.08
-    assert sum(value > 0.02 for value in share(one.top for one in features).values()) >= 8
-    assert sum(value > 0.05 for value in share(one.depth for one in features).values()) >= 5
-    depths = [one.depth for one in features if one.words == 12]
-    assert sum(count > 0.05 * len(depths) for count in Counter(depths).values()) >= 5
+    assert sum(value > 0.02 for value in tops.values()) >= 8
+    assert sum(value > 0.05 for value in depths.values()) >= 5
+    of_twelve = [one.depth for one in features if one.words == 12]
+    assert sum(count > 0.05 * len(of_twelve) for count in Counter(of_twelve).values()) >= 5
     lengths = [one.words for one in features]
     assert sum(7 <= one <= 12 for one in lengths) > 0.5 * len(lengths)
     assert set(lengths) == set(range(6, 21))

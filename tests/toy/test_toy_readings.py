@@ -23,7 +23,7 @@ for words in (grammar.PRONOUNS.values(), *grammar.NAMES.values()):
     for word in words:
         WORD[word.english[0]] = word
         WORD[word.english[1]] = word
-ADVERB = {fix.words: fix for fix in [leaf.value for leaf in grammar.ADVERB.parts]}
+ADVERB = {leaf.value.words: leaf.value for leaf in grammar.ADVERB.parts}
 TIME = {}
 for tense in grammar.TENSES:
     for kind in grammar.time(tense).parts:
