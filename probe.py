@@ -100,7 +100,9 @@ FROZEN = {                                               # of the classifier alo
     "lr": 1e-3,
     "batch": 64,
 }
-SENTENCES, VALID, TEST = 4_000, 1_000, 2_000             # of a generated task
+SENTENCES = 4_000                                        # of a generated task, to train on,
+VALID = 1_000                                            # to validate
+TEST = 2_000                                             # and to test
 BASELINES = {                                            # columns beside the models
     "majority": probe_model.majority,
     "bag of words": probe_model.bag_of_words,

@@ -16,7 +16,9 @@ from aggregation import LinearAggregation, RoutingAggregation
 from capsule_aggregation import CapsuleAggregation
 from transformer import SIZES, Transformer, TransformerConfig
 
-H, L, d = 4, 12, 16
+H = 4
+L = 12
+d = 16
 
 # %% [markdown]
 # ## How much of a head arrives

@@ -71,7 +71,11 @@ def test_li2019_eq1_eq2_li2018_background_li2021_eq1_eq2_duan_eq1_eq2_heads(B, d
 
 @torch.no_grad()
 def test_gu_eq1_eq2_masked_heads():
-    B, d, L_q, L_k, H = 2, 6, 3, 4, 3
+    B = 2
+    d = 6
+    L_q = 3
+    L_k = 4
+    H = 3
     attention = build(d, H)
     query, memory = torch.randn(B, L_q, d).double(), torch.randn(B, L_k, d).double()
     mask = torch.rand(B, 1, L_q, L_k) < 0.6
@@ -90,7 +94,10 @@ def test_gu_eq1_eq2_masked_heads():
 def test_causal_hides_what_comes_after(padded, need_weights):
     """causal=True is the triangular mask, with and without a mask of keys, whole and step by step
     with a cache."""
-    B, d, L, H = 2, 6, 4, 3
+    B = 2
+    d = 6
+    L = 4
+    H = 3
     attention, x = build(d, H), torch.randn(B, L, d).double()
     keys = (
         (torch.arange(L) < torch.tensor([L, 2])[:, None])[:, None, None] if padded else None
@@ -111,7 +118,10 @@ def test_causal_hides_what_comes_after(padded, need_weights):
 
 @pytest.mark.parametrize("masked", ["no mask", "keys", "causal", "full"])
 def test_fused_kernel_equals_explicit_path(masked):
-    B, d, L, H = 3, 8, 5, 2
+    B = 3
+    d = 8
+    L = 5
+    H = 2
     attention, x = build(d, H), torch.randn(B, L, d).double()
     keys = torch.arange(L) < torch.tensor([5, 3, 1])[:, None]
     mask = {
@@ -169,7 +179,10 @@ def test_dropout_acts_in_training_only_and_keeps_the_mean(need_weights):
 @pytest.mark.parametrize("H", [1, 2, 8])
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_linear_equals_torch_multihead_attention(H, need_weights):
-    B, d, L_q, L_k = 3, 8, 4, 5
+    B = 3
+    d = 8
+    L_q = 4
+    L_k = 5
     attention, theirs = build(d, H), nn.MultiheadAttention(d, H, batch_first=True).double()
     with torch.no_grad():
         theirs.in_proj_weight.copy_(attention.in_proj.weight)
@@ -195,7 +208,10 @@ def test_linear_equals_torch_multihead_attention(H, need_weights):
 @pytest.mark.parametrize("agg", list(AGGREGATIONS))
 @torch.no_grad()
 def test_cache_equals_full_pass(agg, parts, steps):
-    B, d, L, H = 2, 8, 5, 2
+    B = 2
+    d = 8
+    L = 5
+    H = 2
     attention, x = build(d, H, agg, parts).eval(), torch.randn(B, L, d).double()
     full, _ = attention(x, x, mask=causal(L))
     cache, start = Cache(), 0

@@ -11,7 +11,10 @@ from torch import nn
 from capsule_aggregation import pose_columns
 from transformer import Transformer, TransformerConfig
 
-D, H, D_FF, V = 64, 4, 160, 400
+D = 64
+H = 4
+D_FF = 160
+V = 400
 D_K = D // H
 EVERYWHERE = ("enc", "cross", "dec")
 

@@ -322,9 +322,9 @@ def test_training_gets_the_weights_that_its_disagreement_needs():
     model, (source, target) = build(reg=("position",), reg_at=("enc:2", "dec")).train(), batch()
     heads = model(source, target)[1]
     model.disagreement(heads, source != 0, target != 0).backward()
-    computed = {
-        name: [layer.weights is not None for layer in layers] for name, layers in heads.items()
-    }
+    computed = {}
+    for name, layers in heads.items():
+        computed[name] = [layer.weights is not None for layer in layers]
     assert computed == {"enc": [False, True], "cross": [False, False], "dec": [True, True]}
     assert model.encoder.layers[1].attention.in_proj.weight.grad.abs().sum() > 0
 
@@ -338,7 +338,7 @@ def added(size, **changes):
             Transformer(TransformerConfig(1000, d, H, layers, d_ff, **c)) for c in (changes, {})
         ]
     assert all(p.is_meta for model in models for p in model.parameters())
-    changed, plain = (sum(p.numel() for p in model.parameters()) for model in models)
+    changed, plain = [sum(map(torch.numel, model.parameters())) for model in models]
     return changed - plain
 
 
