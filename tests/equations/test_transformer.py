@@ -360,7 +360,7 @@ def added(size, **changes):
 def test_li2019_table2_to_table4_parameters(size, changes, places, published):
     """Each place trades W^O (d² + d) for a hidden layer (d² + d), the votes (H d² + H d), a
     LayerNorm, and β_A, β_μ."""
-    (d, H, _, _) = SIZES[size]
+    d, H, _, _ = SIZES[size]
     em = changes["agg"] == "em"
     new = added(size, **changes)
     assert new == places * (H * d * d + H * d + 2 * d + (2 * d if em else 0))
