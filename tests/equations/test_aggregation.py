@@ -77,27 +77,21 @@ def literal_li_votes(module, u, H, N):
     return votes
 
 
-def literal_gu_votes(module, u, H, N, d, poses=False):
+def literal_gu_votes(module, u, poses=False):
     """Eq. 3: û_{j|i} = W_ij u_i; for EM routing (poses) W_ij M_i with M_i [p, q] the pose matrix
     of head i."""
-    weight = module.weight.tolist()
-    votes = torch.zeros(H, N, d // N, dtype=torch.float64).tolist()
-    if not poses:
-        for i in range(H):
-            for j in range(N):
-                for e in range(d // N):
-                    for a in range(d // H):
-                        votes[i][j][e] += u[i][a] * weight[i][j][a][e]
-        return votes
-    rows, p = module.weight.shape[2:]
-    q = d // H // p
-    for i in range(H):
-        for j in range(N):
-            for r in range(rows):
-                for b in range(q):
-                    for a in range(p):
-                        M_i_ab = u[i][a * q + b]
-                        votes[i][j][r * q + b] += weight[i][j][r][a] * M_i_ab
+    votes = []
+    for u_i, of_head in zip(u, module.weight.tolist()):
+        votes_i = []
+        for W in of_head:
+            if poses:
+                q = len(u_i) // len(W[0])
+                # column b of M_i: every q-th number of u_i, from b on
+                vote = [by_hand.dot(row, u_i[b::q]) for row in W for b in range(q)]
+            else:
+                vote = [by_hand.dot(column, u_i) for column in zip(*W)]
+            votes_i.append(vote)
+        votes.append(votes_i)
     return votes
 
 
@@ -134,8 +128,8 @@ def test_li2019_eq5_eq6_li2021_eq8_eq9_votes(d, H, N):
 
     def literal(u):
         votes = literal_li_votes(module, u, H, N)
-        C = [[1 / N] * N] * H
-        return joined(by_hand.output_capsule(votes, C, n, normalize=True) for n in range(N))
+        means = torch.tensor(votes, dtype=torch.float64).mean(0).tolist()
+        return joined(by_hand.squash(mean) for mean in means)
 
     compare(module, torch.randn(2, H, 3, d // H).double(), literal)
 
@@ -203,9 +197,9 @@ def test_gu_eq3_eq4_votes(d, H, N):
             layer.bias.fill_(9.0 * sign)
 
     def literal(u):
-        votes = literal_gu_votes(module, u, H, N, d)
-        C = [[1 / N] * N] * H
-        v = joined(by_hand.output_capsule(votes, C, j, normalize=False) for j in range(N))
+        votes = literal_gu_votes(module, u)
+        s = (torch.tensor(votes, dtype=torch.float64).sum(0) / N).tolist()
+        v = joined(by_hand.squash(s_j) for s_j in s)
         return [a + b for a, b in zip(joined(u), v)]
 
     compare(module, torch.randn(2, H, 2, d // H).double(), literal)
@@ -237,7 +231,7 @@ def test_gu_eq3_to_eq11_dynamic_routing(d, H, N, T):
         lambda u: literal_gu_output(
             module,
             u,
-            by_hand.dynamic_routing(literal_gu_votes(module, u, H, N, d), T, normalize=False)[0],
+            by_hand.dynamic_routing(literal_gu_votes(module, u), T, normalize=False)[0],
         ),
     )
 
@@ -253,7 +247,7 @@ def test_gu_eq3_to_eq7_eq12_to_eq15_em_routing(d, H, N, T):
             module,
             u,
             literal_em(
-                literal_gu_votes(module, u, H, N, d, poses=True),
+                literal_gu_votes(module, u, poses=True),
                 module.beta_a.tolist(),
                 module.beta_mu.tolist(),
                 T,

@@ -312,8 +312,7 @@ def test_padded_positions_change_nothing(garbage):
 def test_a_mask_is_the_same_as_cutting_the_padding_off():
     heads = normal(2, 3, 5, 4)
     weights = attention(2, 3, 5, 6)
-    mask = torch.arange(5) < 3
-    mask = mask.expand(2, 5)
+    mask = (torch.arange(5) < 3).expand(2, 5)
     for function, x in (
         (subspace_disagreement, heads),
         (output_disagreement, heads),
