@@ -1,8 +1,7 @@
 """What several tests of nmt/ share: a small part of the embedded corpus, its tokenizer and token
 ids."""
-import numpy as np
 import pytest
-from small_run import TEXT, small
+from small_run import TEXT, small, small_corpus
 
 import toy
 import train_mt
@@ -51,14 +50,4 @@ def model(tokenizer):
 @pytest.fixture
 def text(tmp_path):
     """A small parallel corpus; the flags that name it."""
-    words = "ein zwei drei vier der die das Haus Baum geht sieht und rot blau klein".split()
-    random = np.random.default_rng(0)
-    for name, count in (("train", 120), ("valid", 12), ("test", 8)):
-        lines = [" ".join(random.choice(words, random.integers(2, 9))) for _ in range(count)]
-        (tmp_path / f"{name}.de").write_text("\n".join(lines) + "\n")
-        (tmp_path / f"{name}.en").write_text(
-            "\n".join(" ".join(reversed(x.split())) for x in lines) + "\n"
-        )
-    return [
-        x for name in ("train", "valid", "test") for x in (f"--{name}", str(tmp_path / name))
-    ] + ["--src", "en", "--tgt", "de", "--runs", str(tmp_path / "runs")]
+    return small_corpus(tmp_path)

@@ -104,14 +104,24 @@ def slow_beam_search(model, sentence, beam, lenpen, limit, nbest):
 
 # Beam search
 
-@pytest.mark.parametrize("lenpen", [0.0, 0.6, 2.0])
-def test_beam_search_against_exhaustive_enumeration(lenpen):
+@pytest.fixture(scope="module")
+def enumerated():
+    """A model, sentences, and of each all translations of at most three words: (log P, words)."""
     model, source = tiny(6), sentences(words=(3, 4, 5), count=4)
+    every = [list(words) for n in range(4) for words in itertools.product((3, 4, 5), repeat=n)]
+    with torch.no_grad():
+        found = []
+        for sentence in source:
+            found.append([(log_p(model, sentence, words), words) for words in every])
+    return model, source, found
+
+
+@pytest.mark.parametrize("lenpen", [0.0, 0.6, 2.0])
+def test_beam_search_against_exhaustive_enumeration(enumerated, lenpen):
+    model, source, translations = enumerated
     results = beam_search(model, source, beam=64, lenpen=lenpen, max_length=4, nbest=40)
-    for sentence, found in zip(source, results):
-        every = [list(words) for n in range(4) for words in itertools.product((3, 4, 5), repeat=n)]
-        scores = [log_p(model, sentence, words) / lp(len(words) + 1, lenpen) for words in every]
-        best = sorted(zip(scores, every), reverse=True)
+    for every, found in zip(translations, results):
+        best = sorted([(p / lp(len(words) + 1, lenpen), words) for p, words in every], reverse=True)
         assert [h.tokens for h in found] == [words for _, words in best]
         assert [h.score for h in found] == pytest.approx([score for score, _ in best], abs=1e-9)
 

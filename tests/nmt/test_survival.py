@@ -27,6 +27,11 @@ FLAGS = """--src en --tgt de --device cpu --layers 1 --d-model 16 --heads 2 --d-
     --log-every 3 --warmup 10 --average 2 --beam 1""".split()
 
 
+@pytest.fixture
+def no_figures():
+    """Figures are drawn: loss.png is among what must be the same."""
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     """The flags of a small parallel corpus."""
@@ -56,10 +61,10 @@ def interrupt(argv, step: int, number, monkeypatch) -> int:
         if not left:
             os.kill(os.getpid(), number)
         return sound(*args)
-    monkeypatch.setattr(train_mt, "train_step", train_step)
-    with pytest.raises(SystemExit) as exit:
-        train_mt.main(argv)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(train_mt, "train_step", train_step)
+        with pytest.raises(SystemExit) as exit:
+            train_mt.main(argv)
     return exit.value.code
 
 
@@ -106,10 +111,10 @@ def test_killed_before_the_first_checkpoint(argv, whole, tmp_path, monkeypatch):
 
     def kill(*args):
         raise Killed
-    monkeypatch.setattr(train_mt, "save", kill)
-    with pytest.raises(Killed):
-        train_mt.main(argv)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(train_mt, "save", kill)
+        with pytest.raises(Killed):
+            train_mt.main(argv)
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 3
     assert train_mt.main(argv) == 0
     assert not difference(content(tmp_path / "run"), whole)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from small_run import small_corpus
 
 import train_mt
 from nmt import run_folder
@@ -245,24 +246,39 @@ def test_a_run_writes_reports_and_is_not_run_twice(text, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-6:] == first.splitlines()[-6:]
 
 
+INTERRUPTED = [*EVERYTHING, "--steps", "11", "--eval-every", "6", "--accumulate", "2"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a run which nobody interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    argv = [*small_corpus(folder), *SMALL, *INTERRUPTED, "--name", "whole"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_mt, "draw", lambda rows, path: None)
+        assert train_mt.main(argv) == 0
+    return folder / "runs" / "whole"
+
+
 @pytest.mark.parametrize("stop", [1, 5, 6, 10])
-def test_resuming_is_exact(text, tmp_path, monkeypatch, stop):
+def test_resuming_is_exact(text, whole, tmp_path, monkeypatch, stop):
     """Stopped in an epoch, between log lines, at a validation, and after one: the same parameters
     and metrics."""
-    argv = text + SMALL + EVERYTHING + ["--steps", "11", "--eval-every", "6", "--accumulate", "2"]
-    assert train_mt.main(argv + ["--name", "whole"]) == 0
-    monkeypatch.setattr(
-        train_mt,
-        "agreed",
-        lambda signals, step, where: step == stop and (signals.append(15) or True),
-    )
-    with pytest.raises(SystemExit) as exit:
-        train_mt.main(argv + ["--name", "parts"])
+    argv = [*text, *SMALL, *INTERRUPTED, "--name", "parts"]
+
+    def agreed(signals, step, where):
+        if step == stop:
+            signals.append(15)
+        return step == stop
+    with monkeypatch.context() as patch:
+        patch.setattr(train_mt, "agreed", agreed)
+        with pytest.raises(SystemExit) as exit:
+            train_mt.main(argv)
     assert exit.value.code == 143
-    monkeypatch.undo()
-    torch.manual_seed(99), torch.rand(7)
-    assert train_mt.main(argv + ["--name", "parts"]) == 0
-    whole, parts = (tmp_path / "runs" / name for name in ("whole", "parts"))
+    torch.manual_seed(99)
+    torch.rand(7)
+    assert train_mt.main(argv) == 0
+    parts = tmp_path / "runs" / "parts"
     assert metrics(whole) == metrics(parts)
     a, b = (run_folder.load(folder / "last.pt") for folder in (whole, parts))
     assert a["model"].keys() == b["model"].keys()
@@ -386,38 +402,22 @@ def test_two_processes_are_one_with_twice_the_accumulation(text, tmp_path):
             "position", "--agg", "gu-em", "--capsule", "enc", "dec", "--seed", "3",
         ]
     )
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    launcher = "-m torch.distributed.run --standalone --nproc-per-node 2".split()
     script = str(ROOT / "tests" / "double_train.py")
-    one = subprocess.Popen(
-        [sys.executable, script, *argv, "--name", "one", "--accumulate", "4"],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
     two = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "2",
-            script,
-            *argv,
-            "--name",
-            "two",
-            "--accumulate",
-            "2",
-        ],
-        env=env,
+        [sys.executable, *launcher, script, *argv, "--name", "two", "--accumulate", "2"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    for process in (one, two):
-        output = process.communicate(timeout=600)[0]
-        assert process.returncode == 0, output
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert train_mt.main([*argv, "--name", "one", "--accumulate", "4"]) == 0
+    finally:
+        torch.set_default_dtype(torch.float32)
+        output = two.communicate(timeout=600)[0]
+    assert two.returncode == 0, output
     a, b = (
         run_folder.load(tmp_path / "runs" / name / "last.pt")["model"] for name in ("one", "two")
     )

@@ -160,24 +160,23 @@ def test_li2018_tables_4_and_5_scores(make):
     sums = {}
     words = {}
 
-    def cosine(x, y):
-        return (x @ y / (x.norm() * y.norm())).item()
-
     for i in range(len(run.encoded)):
         heads, _, _, tokens = measure.sentence_heads(run, i)
         for component, (queries, keys) in tokens.items():
             for layer, h in enumerate(heads[component]):
                 V, A, O = (x[0].double() for x in (h.values, h.weights, h.outputs))  # [H, L, .]
+                V = V / V.norm(dim=-1, keepdim=True)
+                O = O / O.norm(dim=-1, keepdim=True)
                 pairs = [(one, other) for one in range(4) for other in range(4)]
                 for kind, terms, count in (
                     (
                         "subspace",
-                        [cosine(V[a, t], V[b, t]) for a, b in pairs for t in range(len(keys))],
+                        [(V[a, t] @ V[b, t]).item() for a, b in pairs for t in range(len(keys))],
                         len(keys),
                     ),
                     (
                         "output",
-                        [cosine(O[a, t], O[b, t]) for a, b in pairs for t in range(len(queries))],
+                        [(O[a, t] @ O[b, t]).item() for a, b in pairs for t in range(len(queries))],
                         len(queries),
                     ),
                     ("position", [(A[a] * A[b]).sum().item() for a, b in pairs], 1),

@@ -452,6 +452,7 @@ def test_what_does_not_fit_the_time_is_left_out(monkeypatch):
     clocks = SimpleNamespace(perf_counter=lambda: next(minutes), process_time=lambda: 0.0)
     monkeypatch.setattr(bench, "time", clocks)
     monkeypatch.setattr(bench, "turn", lambda *_: {"parameters": 1, "training": 2, "decoding": 3})
+    monkeypatch.setattr(bench, "operations", lambda *_: {})
     args = arguments("--minutes", "5", "--rows", "reg-output", "--lengths", "--no-memory")
     rows = bench.measure(args, CPU)["no"]["rows"]
     assert [len(row["training"]) for row in rows.values()] == [2, 1]
