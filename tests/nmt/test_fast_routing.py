@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._inductor import config as inductor
 
 from aggregation import RoutingAggregation, random_coupling
 from capsule_aggregation import CapsuleAggregation
@@ -216,7 +217,7 @@ def test_without_gradients_nothing_is_computed_twice():
 def compiling():
     """Skips the test on a machine without a compiler. The compiler trusts the processor's word on
     what it can do: otherwise it compiles a program for every set of instructions, to see."""
-    with torch._inductor.config.patch({"cpp.vec_isa_ok": True}):
+    with inductor.patch({"cpp.vec_isa_ok": True}):
         if not can_compile():
             pytest.skip("no compiler here")
         yield
