@@ -24,6 +24,7 @@ P = "p of the bootstrap against the baseline"
 SCORE = "exp(D) of the encoder's outputs"
 COST = "BLEU that a head costs on average"
 FORMULAS = "points on seven and more operators"
+PROBES = "points on average over the ten tasks"
 
 
 UNKNOWN = "cannot be told"
@@ -39,9 +40,9 @@ twenty such intervals one misses its mean by chance."""
 class Claim(NamedTuple):
     """A claim: what is said and where, what is printed for it, and what is compared for it here.
 
-    compared: pairs (model, against), each by its flags at size tiny, of logic.py by its name; all
-    of them have to hold. margin: how much worse a model may be that has to be no worse; None where
-    it has to be better.
+    compared: pairs (model, against), each by its flags at size tiny, of logic.py and probe.py by
+    its name; all of them have to hold. margin: how much worse a model may be that has to be no
+    worse; None where it has to be better.
     """
     text: str
     source: str
@@ -124,6 +125,11 @@ CLAIMS = (
           "Li 2021 Fig. 4", "a plot",
           (("combined", "baseline"), ("combined", "disagreement"), ("combined", "aggregation")),
           FORMULAS),
+    Claim("Linguistic probing: both together know more of a sentence than the baseline",
+          "Li 2021 Table 7",
+          ", ".join(f"{gain('li2021-7', group, 'Combine', 'Baseline')} {group}"
+                    for group in ("surface", "syntactic", "semantic")),
+          (("combined", "baseline"),), PROBES),
 )
 
 
@@ -204,6 +210,22 @@ def of_logic(results: dict) -> list[Pool]:
     return found
 
 
+def of_probing(results: dict) -> list[Pool]:
+    """The models of probe.py that were trained on the tasks, every file a pool."""
+    found = []
+    for file, stored in results.items():
+        if "published" not in stored:
+            continue
+        accuracies = {}                                  # (model, seed) -> of every task
+        for run in stored["runs"]:
+            accuracies.setdefault((run["model"], run["seed"]), []).append(run["accuracy"])
+        pool = Pool(file.removesuffix(".json"), {})
+        for (model, seed), of_tasks in accuracies.items():
+            add(pool, PROBES, model, seed, 100 * statistics.fmean(of_tasks))
+        found.append(pool)
+    return found
+
+
 class Comparison(NamedTuple):
     """The differences between two models by the seeds that both have, and the p of the bootstrap of
     each, where it is known: of BLEU against the baseline."""
@@ -263,7 +285,7 @@ def in_figures(found: Comparison | None, digits: int) -> str:
 def page(results: dict) -> str:
     """The table of claims and the rule of its verdicts as Markdown; results: {file name: contents}
     of results/."""
-    pools = [*of_tables(results), *of_analyses(results), *of_logic(results)]
+    pools = [*of_tables(results), *of_analyses(results), *of_logic(results), *of_probing(results)]
     cells = [["claim", "printed in", "their number", "run here", "ours", "verdict"]]
     for claim in CLAIMS:
         first = [claim.text, claim.source, claim.published]

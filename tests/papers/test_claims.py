@@ -39,6 +39,10 @@ def test_a_claim_holds_where_all_of_it_does():
     assert claims.of_all([UNKNOWN, FAILS, "holds"]) == FAILS
 
 
+# metric -> the table of another script's models
+OF_SCRIPTS = {claims.FORMULAS: "li2021-fig4", claims.PROBES: "li2021-7"}
+
+
 def test_every_comparison_is_of_models_that_a_table_trains():
     """A misspelt model would read "not run" for ever."""
     trained = {
@@ -53,8 +57,8 @@ def test_every_comparison_is_of_models_that_a_table_trains():
     }
     for claim in claims.CLAIMS:
         known = of_one_table if claim.metric == claims.BLEU else trained
-        if claim.metric == claims.FORMULAS:
-            known = {row.flags for row in TABLES["li2021-fig4"].rows}
+        if claim.metric in OF_SCRIPTS:
+            known = {row.flags for row in TABLES[OF_SCRIPTS[claim.metric]].rows}
         assert {model for pair in claim.compared for model in pair} <= known, claim.text
 
 
@@ -107,6 +111,12 @@ def test_a_page_has_every_number_in_its_place():
         "heads.json": {
             "runs": {"a": {"flags": BASE, "seed": 1}, "b": {"flags": BOTH, "seed": 1}},
             "ablation": {"a": {"mean": 1.5}, "b": {"mean": 1.25}}},
+        "probing.json": {
+            "published": "li2021-7",
+            "runs": [{"task": task, "model": model, "seed": 1, "accuracy": accuracy}
+                     for task, model, accuracy in (
+                         ("WC", "baseline", 0.5), ("CoIn", "baseline", 0.7),
+                         ("WC", "combined", 0.6), ("CoIn", "combined", 0.75))]},
     }
     found = rows_of(claims.page(results))
     # +2, +1.9, +2.1: a mean of 2, a standard error of 0.1 / sqrt(3), t of two degrees 4.303
@@ -122,6 +132,10 @@ def test_a_page_has_every_number_in_its_place():
     assert logic[0][2:] == ["logic", f"{claims.FORMULAS}: +15.00 (1 seed); –; –", UNKNOWN]
     (heads,) = [cells for name, cells in found.items() if name.startswith("Heads")]
     assert heads[0][2:] == ["heads", f"{claims.COST}: –; –; -0.25 (1 seed)", UNKNOWN]
+    (probing,) = [cells for name, cells in found.items() if name.startswith("Linguistic")]
+    # tasks of 60 and 75 per cent, less tasks of 50 and 70
+    assert probing[0][1:] == ["+1.02 surface, +2.01 syntactic, +1.70 semantic", "probing",
+                              f"{claims.PROBES}: +7.50 (1 seed)", UNKNOWN]
     assert found["Routing beats a uniform coupling"][0][2:] == ["–", "–", "not run"]
     # another recipe's run has no baseline to be compared with
     (reward,) = found["Rewarding the heads' outputs for disagreeing beats the baseline"]
