@@ -24,7 +24,7 @@ P = "p of the bootstrap against the baseline"
 SCORE = "exp(D) of the encoder's outputs"
 COST = "BLEU that a head costs on average"
 FORMULAS = "points on seven and more operators"
-PROBES = "points on average over the ten tasks"
+PROBES = "points on average over the tasks"
 
 
 UNKNOWN = "cannot be told"
@@ -211,14 +211,17 @@ def of_logic(results: dict) -> list[Pool]:
 
 
 def of_probing(results: dict) -> list[Pool]:
-    """The models of probe.py that were trained on the tasks, every file a pool."""
+    """The models of probe.py, every file a pool; a frozen encoder of a run NAME-seed1 is the model
+    NAME with that seed."""
     found = []
     for file, stored in results.items():
-        if "published" not in stored:
+        if "table" not in stored or stored.get("kind") == "table":
             continue
         accuracies = {}                                  # (model, seed) -> of every task
         for run in stored["runs"]:
-            accuracies.setdefault((run["model"], run["seed"]), []).append(run["accuracy"])
+            model, _, seed = run["model"].rpartition("-seed")
+            key = (model, int(seed)) if model else (run["model"], run["seed"])
+            accuracies.setdefault(key, []).append(run["accuracy"])
         pool = Pool(file.removesuffix(".json"), {})
         for (model, seed), of_tasks in accuracies.items():
             add(pool, PROBES, model, seed, 100 * statistics.fmean(of_tasks))

@@ -112,11 +112,17 @@ def test_a_page_has_every_number_in_its_place():
             "runs": {"a": {"flags": BASE, "seed": 1}, "b": {"flags": BOTH, "seed": 1}},
             "ablation": {"a": {"mean": 1.5}, "b": {"mean": 1.25}}},
         "probing.json": {
-            "published": "li2021-7",
+            "published": "li2021-7", "table": [],
             "runs": [{"task": task, "model": model, "seed": 1, "accuracy": accuracy}
                      for task, model, accuracy in (
                          ("WC", "baseline", 0.5), ("CoIn", "baseline", 0.7),
                          ("WC", "combined", 0.6), ("CoIn", "combined", 0.75))]},
+        "frozen.json": {
+            "table": [],
+            "runs": [{"task": "WC", "model": f"{model}-seed{seed}", "seed": 1, "accuracy": accuracy}
+                     for model, seed, accuracy in (
+                         ("baseline", 1, 0.5), ("baseline", 2, 0.5), ("combined", 1, 0.51),
+                         ("combined", 2, 0.53), ("combined", 3, 0.9))]},
     }
     found = rows_of(claims.page(results))
     # +2, +1.9, +2.1: a mean of 2, a standard error of 0.1 / sqrt(3), t of two degrees 4.303
@@ -136,6 +142,9 @@ def test_a_page_has_every_number_in_its_place():
     # tasks of 60 and 75 per cent, less tasks of 50 and 70
     assert probing[0][1:] == ["+1.02 surface, +2.01 syntactic, +1.70 semantic", "probing",
                               f"{claims.PROBES}: +7.50 (1 seed)", UNKNOWN]
+    # 1 and 3 points, t of one degree 12.71
+    assert probing[1][2:] == ["frozen", f"{claims.PROBES}: +2.00 [-10.71, +14.71] (2 seeds)",
+                              UNKNOWN]
     assert found["Routing beats a uniform coupling"][0][2:] == ["–", "–", "not run"]
     # another recipe's run has no baseline to be compared with
     (reward,) = found["Rewarding the heads' outputs for disagreeing beats the baseline"]
