@@ -60,7 +60,10 @@ def test_every_comparison_is_of_models_that_a_table_trains():
         known = of_one_table if claim.metric == claims.BLEU else trained
         if claim.metric in OF_SCRIPTS:
             known = {row.flags for row in TABLES[OF_SCRIPTS[claim.metric]].rows}
-        assert {model for pair in claim.compared for model in pair} <= known, claim.text
+        models = {model for pair in claim.compared for model in pair}
+        if claim.control:
+            models.add(claim.control[1])
+        assert models <= known, claim.text
 
 
 def test_published_gains_are_read_off_the_tables():
@@ -82,6 +85,20 @@ def table(data: str, steps: int, rows: dict, recipe: str = "") -> dict:
         stored.append({"label": flags, "size": "base", "flags": flags, "runs": found})
     return {"kind": "table", "data": data, "arch": "tiny", "steps": steps, "rows": stored,
             "command": f"python reproduce.py claims --seeds 1 2 3{recipe}"}
+
+
+@pytest.mark.parametrize("of_control, wanted", [(22.0, "holds, also with a uniform coupling"),
+                                                (20.0, "holds")])
+def test_a_verdict_names_a_control_that_does_as_well(of_control, wanted):
+    rows = {}
+    for flags, bleu in ((BASE, 20.0), (EM, 22.0), (f"{EM} --iterations 1", of_control)):
+        rows[flags] = [(seed, bleu + noise, 0.5, None)
+                       for seed, noise in ((1, 0.0), (2, 0.1), (3, -0.1))]
+        # no two differences alike
+        rows[flags][0] = (1, bleu + 0.01 * len(rows), 0.5, None)
+    found = rows_of(claims.page({"one.json": table("text", 100, rows)}))
+    ((*_, word),) = found["EM routing of the heads beats the baseline"]
+    assert word == wanted
 
 
 def rows_of(page: str) -> dict[str, list[list[str]]]:
