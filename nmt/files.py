@@ -20,11 +20,14 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 @contextmanager
 def reported(action: str, path):
     """Turns an OSError of the block into a UserError: "PATH: cannot ACTION (why): ..."."""
+    remedy = "choose another place"
+    if action == "read":
+        remedy = "check the path, and that you may read it"
     try:
         yield
     except OSError as error:
         why = error.strerror or error
-        raise UserError(f"{path}: cannot {action} ({why}): choose another place") from error
+        raise UserError(f"{path}: cannot {action} ({why}): {remedy}") from error
 
 
 # ---- Writing

@@ -46,10 +46,10 @@ def save(path, state: dict) -> None:
     atomic_write(path, write)
 
 
-def load(path, device="cpu", needs=()) -> dict:
+def load(path, device="cpu", needs=(), remedy="delete its folder and train again") -> dict:
     """Reads a checkpoint onto `device`; nothing in the file is executed, whoever wrote it.
 
-    needs: names of entries that must be there.
+    needs: names of entries that must be there. remedy: what to do about a damaged one.
     Raises UserError for a file that is missing, cut short, damaged, no checkpoint, unsafe, or of
     another format.
     """
@@ -68,8 +68,7 @@ def load(path, device="cpu", needs=()) -> dict:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:                    # damage shows as almost any exception
-        raise UserError(f"{path}: is cut short, damaged or not safe to load: {advice}, or train"
-                        " again") from error
+        raise UserError(f"{path}: is cut short, damaged or not safe to load: {remedy}") from error
     if not isinstance(state, dict) or not isinstance(state.get("format"), int):
         raise UserError(f"{path}: is not a checkpoint of this program: {advice}")
     check_format(state["format"], path)
@@ -231,16 +230,21 @@ def read_config(folder) -> dict:
         config = json.loads(content)
         number = config.pop("format")
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: is not a run's configuration (damaged?): choose another"
-                        " --name") from error
+        raise UserError(f"{path}: is not a run's configuration (damaged?): put back the one that"
+                        " training wrote, or train again under another --name") from error
     check_format(number, path)
     return config
 
 
 def runs_beside(folder) -> str:
-    """In words, the runs that lie where the folder does and in runs/, the newest first."""
-    configs = {*Path(folder).parent.glob("*/config.json"), *Path("runs").glob("*/config.json")}
-    names = [str(path.parent) for path in sorted(configs, key=os.path.getmtime, reverse=True)]
+    """In words, the translation models that lie where the folder does and in runs/, the newest
+    first."""
+    pattern = "*/tokenizer.json"
+    tokenizers = {*Path(folder).parent.glob(pattern), *Path("runs").glob(pattern)}
+    names = []
+    for path in sorted(tokenizers, key=os.path.getmtime, reverse=True):
+        if (path.parent / "config.json").exists():
+            names.append(str(path.parent))
     if not names:
         return "there are none here"
     more = f", and {len(names) - 10} more" if len(names) > 10 else ""
@@ -468,7 +472,8 @@ def load_run(folder, name: str = "best", device="cpu"):
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{folder}/config.json describes no model that can be built here ({error}):"
                         " take the one that the run wrote") from error
-    load_model_state(model, load(path, needs=("model",))["model"], path)
+    state = load(path, needs=("model",), remedy="choose another --checkpoint of the run")
+    load_model_state(model, state["model"], path)
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     if tokenizer.get_vocab_size() > config.vocab_size:
         raise UserError(f"{folder}/tokenizer.json has {tokenizer.get_vocab_size()} tokens and the"

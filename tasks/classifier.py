@@ -89,15 +89,15 @@ def resume(path: Path, model: nn.Module, optimizer, scheduler, fresh: dict) -> d
     """What `fit` saved at the path, the weights, the optimizer and the scheduler put in place;
     fresh: the entries of a new start. Raises UserError for a checkpoint of something else."""
     device = next(model.parameters()).device
-    state = load(path, device, needs=("model", "optimizer", "scheduler", *fresh))
+    remedy = "delete it, and this model is trained from the start"
+    state = load(path, device, ("model", "optimizer", "scheduler", *fresh), remedy)
     load_model_state(model, state["best"], path)         # told here, not after the last epoch
     load_model_state(model, state["model"], path)
     try:
         optimizer.load_state_dict(state["optimizer"])
         scheduler.load_state_dict(state["scheduler"])
     except Exception as error:                           # a foreign state errs in a way of its own
-        raise UserError(f"{path}: its optimizer is not that of this run: delete it, and this model"
-                        " is trained from the start") from error
+        raise UserError(f"{path}: its optimizer is not that of this run: {remedy}") from error
     return state
 
 

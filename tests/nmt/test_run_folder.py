@@ -187,9 +187,22 @@ def test_foreign_files(tmp_path):
     torch.save(torch.ones(2), tmp_path / "tensor")
     torch.save({"w": torch.ones(2)}, tmp_path / "weights")
     torch.save({"format": torch.ones(2)}, tmp_path / "odd")
-    for name in ("empty", "text", "5", "archive", "tensor", "weights", "odd", "", "missing"):
+    for name in ("tensor", "weights", "odd", "", "missing"):
         with refused(tmp_path / name, "last.pt"):
             run_folder.load(tmp_path / name)
+    for name in ("empty", "text", "5", "archive"):
+        with refused(tmp_path / name, "damaged", "delete it"):
+            run_folder.load(tmp_path / name, remedy="delete it")
+
+
+def test_only_translation_models_are_offered(tmp_path):
+    for name, files in (("model", ("config.json", "tokenizer.json")), ("probes", ("config.json",))):
+        (tmp_path / name).mkdir()
+        for file in files:
+            (tmp_path / name / file).write_text("{}")
+    words = run_folder.runs_beside(tmp_path / "misspelt")
+    assert str(tmp_path / "model") in words
+    assert "probes" not in words
 
 
 @pytest.mark.parametrize("content, word", [
