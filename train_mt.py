@@ -432,10 +432,14 @@ def say_start(job: Training, path: Path, lengths) -> None:
     settings = job.settings
     config = job.model.config
     share = padding_share(*lengths, batches(*lengths, settings.max_tokens, settings.seed))
-    resumed = f"; resumed at step {job.step}" if job.step else ""
+    so_far = ""
+    if job.step >= settings.steps:
+        so_far = f"; finished with step {job.step}"
+    elif job.step:
+        so_far = f"; resumed at step {job.step}"
     parameters = sum(p.numel() for p in job.model.parameters())
     say(f"{path}: {parameters:,} parameters on {job.where.world} x {job.where.device}, "
-        f"{len(lengths[0]):,} pairs, {config.vocab_size:,} tokens, {share:.1%} padding{resumed}\n"
+        f"{len(lengths[0]):,} pairs, {config.vocab_size:,} tokens, {share:.1%} padding{so_far}\n"
         f"{rate_in_words(config.d_model, settings)}")
 
 
@@ -504,7 +508,7 @@ def train(settings: Settings) -> None:
             tested = [row for row in folder.read_metrics() if "test_bleu" in row]
             if not tested or tested[-1]["step"] < job.step:
                 tested.append(test(job, folder, encoded["valid"], corpora, tokenizer))
-            say(f"\n{path}: {summary(tested[-1])}")
+            say(f"\n{path}: {summary(tested[-1], config.heads)}")
     if where.world > 1:
         dist.destroy_process_group()
 

@@ -15,7 +15,7 @@ from routing_em import em_routing
 def concatenate(outputs: Tensor) -> Tensor:
     """`O^ = [O_1, ..., O_H]` (Li 2019 Eq. 3, Gu Eq. 7, Duan Eq. 3): [B, H, L, d_k] ->
     [B, L, H d_k]."""
-    # Li 2019 Eq. 3: concatenation, 1 of 3
+    # Li 2019 Eq. 3: concatenation, 1 point
     raise NotImplementedError("Li 2019 Eq. 3: concatenation")
 
 
@@ -110,7 +110,7 @@ class RoutingAggregation(nn.Module):
 
     def cast_votes(self, outputs: Tensor) -> Tensor:
         """The votes V [B, L, H, N, D] of the heads' outputs [B, H, L, d_k]."""
-        # Li 2019 Eq. 5-6: Li's votes, 2 of 3
+        # Li 2019 Eq. 5-6: Li's votes, 2 points
         raise NotImplementedError("Li 2019 Eq. 5-6: Li's votes")
 
     def forward(self, outputs: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ class Cache:
 def causal_mask(queries: int, keys: int, device=None) -> Tensor:
     """[queries, keys], True where the query, one of the last `queries` of `keys` positions, may
     look."""
-    # Vaswani 2017 §3.2.3: causal mask, 1 of 3
+    # Vaswani 2017 §3.2.3: causal mask, 1 point
     raise NotImplementedError("Vaswani 2017 §3.2.3: causal mask")
 
 
@@ -135,7 +135,7 @@ class MultiHeadAttention(nn.Module):
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """[B, L, n d] -> n tensors [B, H, L, d_k]."""
-        # Li 2019 Eq. 1: heads, 1 of 3
+        # Li 2019 Eq. 1: heads, 1 point
         raise NotImplementedError("Li 2019 Eq. 1: heads")
 
     def project_self(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -174,9 +174,9 @@ class MultiHeadAttention(nn.Module):
                           cache: Cache | None) -> tuple[Tensor, Tensor]:
         """The same written out, with the routing of the logits (Duan 2020) where there is one:
         (A^h, O^h)."""
-        # Li 2019 Eq. 2: attention, 1 of 3
-        # Vaswani 2017 §3.2.3: masked attention, 2 of 3
-        # Duan 2020 §3.2: routed attention, 1 of 3
+        # Li 2019 Eq. 2: attention, 1 point
+        # Vaswani 2017 §3.2.3: masked attention, 2 points
+        # Duan 2020 §3.2: routed attention, 1 point
         raise NotImplementedError("Li 2019 Eq. 2: attention")
 
     def routed_logits(self, logits: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:

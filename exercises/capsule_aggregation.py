@@ -77,11 +77,11 @@ class CapsuleAggregation(nn.Module):
 
     def cast_votes(self, outputs: Tensor) -> Tensor:
         """The votes u^ [B, L, H, N, D] of the heads' outputs u [B, H, L, d_k]."""
-        # Gu 2019 Eq. 3: Gu's votes, 1 of 3
-        # Gu 2019 Eq. 3, §4: Gu's pose votes, 3 of 3
+        # Gu 2019 Eq. 3: Gu's votes, 1 point
+        # Gu 2019 Eq. 3, §4: Gu's pose votes, 3 points
         raise NotImplementedError("Gu 2019 Eq. 3: Gu's votes")
 
     def forward(self, outputs: Tensor) -> Tensor:
         """O [B, L, d] of the heads' outputs u [B, H, L, d_k]."""
-        # Gu 2019 Eq. 4-7: Gu's aggregation, 2 of 3
+        # Gu 2019 Eq. 4-7: Gu's aggregation, 2 points
         raise NotImplementedError("Gu 2019 Eq. 4-7: Gu's aggregation")

@@ -43,7 +43,7 @@ def vertical_routing(logits: Tensor, weight: Tensor, bias: Tensor, iterations: i
     True where a cell counts. A query without any True is no output capsule. Returns Omega
     [..., H, L_q, L_k]. Raises ValueError unless iterations >= 1.
     """
-    # Duan 2020 Alg. 2, Eq. 8-11: vertical routing, 3 of 3
+    # Duan 2020 Alg. 2, Eq. 8-11: vertical routing, 3 points
     raise NotImplementedError("Duan 2020 Alg. 2, Eq. 8-11: vertical routing")
 
 
@@ -60,8 +60,8 @@ def horizontal_routing(logits: Tensor, iterations: int = 3, mask: Tensor | None 
     step). Returns Omega [..., H, L_q, L_k], or [..., H, last, L_k]. Raises ValueError unless
     iterations >= 1.
     """
-    # Duan 2020 Alg. 3, Eq. 12-14: horizontal, one token, 2 of 3
-    # Duan 2020 Alg. 3, Eq. 12-14: horizontal, all at once, 3 of 3
+    # Duan 2020 Alg. 3, Eq. 12-14: horizontal, one token, 2 points
+    # Duan 2020 Alg. 3, Eq. 12-14: horizontal, all at once, 3 points
     raise NotImplementedError("Duan 2020 Alg. 3, Eq. 12-14: horizontal, one token")
 
 
@@ -98,5 +98,5 @@ class CapsuleRouting(nn.Module):
         such a query takes no part in the routing. Raises ValueError for the last rows alone where
         there is a vertical part: it routes to all tokens at once.
         """
-        # Duan 2020 §3.2, §3.4.3: masks of the routing, 2 of 3
+        # Duan 2020 §3.2, §3.4.3: masks of the routing, 2 points
         raise NotImplementedError("Duan 2020 §3.2, §3.4.3: masks of the routing")

@@ -43,15 +43,15 @@ def _unit(vectors: Tensor) -> Tensor:
 def _cosine_disagreement(vectors: Tensor, mask: Tensor | None) -> Tensor:
     """-(1/H^2) sum_ij cos(x^i, x^j) at every position, averaged over the valid ones; vectors
     [..., H, L, d_k]."""
-    # Li 2018 Eq. 1 and 3: cosines, double sum, 1 of 3
-    # Li 2018 Eq. 1 and 3: cosines in O(H), 2 of 3
+    # Li 2018 Eq. 1 and 3: cosines, double sum, 1 point
+    # Li 2018 Eq. 1 and 3: cosines in O(H), 2 points
     raise NotImplementedError("Li 2018 Eq. 1 and 3: cosines, double sum")
 
 
 def _squared_cosine_disagreement(vectors: Tensor, mask: Tensor | None) -> Tensor:
     """-(1/H^2) sum_ij cos(x^i, x^j)^2 at every position, averaged over the valid ones; vectors
     [..., H, L, d_k]."""
-    # Li 2018, released code: squared cosines, 1 of 3
+    # Li 2018, released code: squared cosines, 1 point
     raise NotImplementedError("Li 2018, released code: squared cosines")
 
 
@@ -91,8 +91,8 @@ def position_disagreement(weights: Tensor, mask: Tensor | None = None,
     (Tables 4 and 5).
     Returns a scalar <= 0 (>= -1 for "mean"). Raises ValueError for another reduce.
     """
-    # Li 2018 Eq. 2: positions, double sum, 1 of 3
-    # Li 2018 Eq. 2: positions in O(H), 2 of 3
+    # Li 2018 Eq. 2: positions, double sum, 1 point
+    # Li 2018 Eq. 2: positions in O(H), 2 points
     raise NotImplementedError("Li 2018 Eq. 2: positions, double sum")
 
 
@@ -108,7 +108,7 @@ def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None,
     weights, mask, reduce: as in `position_disagreement`. Returns a scalar >= 0 (for "mean" <= 2 -
     2/H), 0 where the heads attend alike. Raises ValueError for another reduce.
     """
-    # Li 2018 footnote 2: squared differences, 1 of 3
+    # Li 2018 footnote 2: squared differences, 1 point
     raise NotImplementedError("Li 2018 footnote 2: squared differences")
 
 
@@ -167,7 +167,7 @@ def layer_disagreement(kind: str, component: str, heads: Heads, source_mask: Ten
 
     Raises ValueError where the attention weights are asked for and were not kept.
     """
-    # Li 2018 §3.1: D of a layer, 1 of 3
+    # Li 2018 §3.1: D of a layer, 1 point
     raise NotImplementedError("Li 2018 §3.1: D of a layer")
 
 
@@ -180,5 +180,5 @@ def model_disagreement(heads: dict[str, list[Heads]], places: dict[str, set[int]
     heads: {component: Heads of every layer}; places: {component: layers, from 0}; weights:
     {component: its weight}.
     """
-    # Li 2018 §3.1: D of a model, 2 of 3
+    # Li 2018 §3.1: D of a model, 2 points
     raise NotImplementedError("Li 2018 §3.1: D of a model")

@@ -115,7 +115,7 @@ def small(error, claim: str, tolerance: float = 1e-9) -> None:
     holds where they are."""
     largest = torch.as_tensor(error).abs().max().item()
     if not largest <= tolerance:
-        raise Wrong(f"should hold: {claim}; off by {largest:.2g}")
+        raise Wrong(f"does not hold: {claim} (off by {largest:.2g})")
 
 
 # ---- Graded tests

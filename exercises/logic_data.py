@@ -11,5 +11,5 @@ def relation(left: str, right: str) -> str:
     on either side gives `#`, as in Bowman's data. Raises UserError (a ValueError) for a text that
     is no formula.
     """
-    # Li 2021 §4.3.1: seven relations, 2 of 3
+    # Li 2021 §4.3.1: seven relations, 2 points
     raise NotImplementedError("Li 2021 §4.3.1: seven relations")

@@ -14,6 +14,6 @@ def smoothed_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor,
     Under autocast the matrix products run in its precision and all else in float32, which the
     result then is. Differentiable once, by hidden and weight.
     """
-    # Szegedy 2016 §7: label smoothing, 1 of 3
-    # Szegedy 2016 §7: smoothing without logits, 3 of 3
+    # Szegedy 2016 §7: label smoothing, 1 point
+    # Szegedy 2016 §7: smoothing without logits, 3 points
     raise NotImplementedError("Szegedy 2016 §7: label smoothing")

@@ -139,7 +139,10 @@ def stub(file: str, bodies: set[str]) -> str:
             continue
         docstring, first = node.body[0], node.body[1]            # every task has a docstring
         tasks = [task for task in TASKS.values() if (task.file, task.body) == (file, name)]
-        hole = [f"# {task.equation}: {task.name}, {task.points} of 3" for task in tasks]
+        hole = []
+        for task in tasks:
+            points = "1 point" if task.points == 1 else f"{task.points} points"
+            hole.append(f"# {task.equation}: {task.name}, {points}")
         hole.append(f'raise NotImplementedError("{tasks[0].equation}: {tasks[0].name}")')
         lines[docstring.end_lineno:node.end_lineno] = [" " * first.col_offset + x for x in hole]
         excerpt = lines[node.lineno - 1:docstring.end_lineno + len(hole)]

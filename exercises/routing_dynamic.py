@@ -23,7 +23,7 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
     Li 2019 Eq. 8, Gu 2019 Eq. 10, Duan 2020 Eq. 6. s: [..., D] with the vectors along `dim`; the
     same shape comes back. The gradient at s = 0 is 0. Half precision is computed in float32.
     """
-    # Li 2019 Eq. 8: squash, 1 of 3
+    # Li 2019 Eq. 8: squash, 1 point
     raise NotImplementedError("Li 2019 Eq. 8: squash")
 
 
@@ -35,15 +35,15 @@ def combine(V: Tensor, B: Tensor, normalize: bool = True,
     V: votes [..., M, N, D]; B: [..., M, N] or [M, N]; normalize, mask: see `dynamic_routing`.
     Returns Omega [..., N, D] and the coupling C [..., M, N] (or [M, N]).
     """
-    # Li 2019 Eq. 7, Gu 2019 Eq. 8-9: output capsules, 2 of 3
-    # Li 2019 Eq. 7: capsules nobody chooses, 2 of 3
+    # Li 2019 Eq. 7, Gu 2019 Eq. 8-9: output capsules, 2 points
+    # Li 2019 Eq. 7: capsules nobody chooses, 2 points
     raise NotImplementedError("Li 2019 Eq. 7, Gu 2019 Eq. 8-9: output capsules")
 
 
 def agreement(V: Tensor, capsules: Tensor) -> Tensor:
     """How far votes [..., M, N, D] and capsules [..., N, D] agree, [..., M, N]: what an iteration
     adds to B."""
-    # Li 2019 Alg. 1, Gu 2019 Eq. 11: agreement, 1 of 3
+    # Li 2019 Alg. 1, Gu 2019 Eq. 11: agreement, 1 point
     raise NotImplementedError("Li 2019 Alg. 1, Gu 2019 Eq. 11: agreement")
 
 
@@ -66,5 +66,5 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
     >>> dynamic_routing(votes).capsules.shape
     torch.Size([2, 7, 16, 4])
     """
-    # Li 2019 Alg. 1: dynamic routing, 2 of 3
+    # Li 2019 Alg. 1: dynamic routing, 2 points
     raise NotImplementedError("Li 2019 Alg. 1: dynamic routing")

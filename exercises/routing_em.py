@@ -48,8 +48,8 @@ def m_step(V: Tensor, log_C: Tensor, beta_a: Tensor | None = None, beta_mu: Tens
     A = 1.
     Returns mu [..., N, D], log sigma [..., N, D], log A [..., N].
     """
-    # Li 2019 Eq. 10-11: M-step, mean and deviation, 2 of 3
-    # Li 2019 Alg. 2, Gu 2019 Eq. 13: M-step, activations, 2 of 3
+    # Li 2019 Eq. 10-11: M-step, mean and deviation, 2 points
+    # Li 2019 Alg. 2, Gu 2019 Eq. 13: M-step, activations, 2 points
     raise NotImplementedError("Li 2019 Eq. 10-11: M-step, mean and deviation")
 
 
@@ -62,9 +62,9 @@ def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
     D dimensions, see `em_routing`. Returns log C [..., M, N]. Raises ValueError for another
     density.
     """
-    # Li 2019 Eq. 12: E-step, 2 of 3
-    # Li 2019 Eq. 12: E-step, far votes, 2 of 3
-    # Li 2019 Alg. 2: E-step, sum of densities, 2 of 3
+    # Li 2019 Eq. 12: E-step, 2 points
+    # Li 2019 Eq. 12: E-step, far votes, 2 points
+    # Li 2019 Alg. 2: E-step, sum of densities, 2 points
     raise NotImplementedError("Li 2019 Eq. 12: E-step")
 
 
@@ -99,6 +99,6 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     >>> em_routing(votes, torch.zeros(16), torch.zeros(16)).capsules.shape
     torch.Size([2, 7, 16, 4])
     """
-    # Li 2019 Alg. 2, Eq. 9: EM routing, 3 of 3
-    # Li 2019 Alg. 2: EM routing, last gradient, 2 of 3
+    # Li 2019 Alg. 2, Eq. 9: EM routing, 3 points
+    # Li 2019 Alg. 2: EM routing, last gradient, 2 points
     raise NotImplementedError("Li 2019 Alg. 2, Eq. 9: EM routing")

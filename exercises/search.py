@@ -16,5 +16,5 @@ def expand(logits: Tensor, log_p: Tensor, beam: int, last: Tensor):
     the log_p of ending each live one [B, k], -inf unless that is among the `beam` best of all
     continuations of the sentence.
     """
-    # Wu 2016 §7: step of beam search, 3 of 3
+    # Wu 2016 §7: step of beam search, 3 points
     raise NotImplementedError("Wu 2016 §7: step of beam search")

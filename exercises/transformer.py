@@ -264,7 +264,7 @@ class Memory(NamedTuple):
 def positions(length: int, d_model: int, start: int = 0, device=None, dtype=None) -> Tensor:
     """Sinusoidal positions [length, d]: `PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos`
     (Vaswani et al. 2017, section 3.5)."""
-    # Vaswani 2017 §3.5: positions, 2 of 3
+    # Vaswani 2017 §3.5: positions, 2 points
     raise NotImplementedError("Vaswani 2017 §3.5: positions")
 
 
@@ -346,7 +346,7 @@ class Layer(nn.Module):
                 cache: Cache | None = None, need_weights: bool = False):
         """x [B, L, d] -> (x [B, L, d], Heads of self-attention, Heads of cross-attention or
         None)."""
-        # Vaswani 2017 §3.1: layer, 2 of 3
+        # Vaswani 2017 §3.1: layer, 2 points
         raise NotImplementedError("Vaswani 2017 §3.1: layer")
 
 

@@ -77,8 +77,9 @@ def score_table(scores: dict) -> str:
     return "\n".join(rows)
 
 
-def summary(result: dict) -> str:
+def summary(result: dict, heads: int) -> str:
     """The test row of a run's metrics in words."""
+    orthogonal = math.exp(-1 / heads)
     which = "best checkpoint"
     if result["average"]:
         which = f"average of the last {result['average']} checkpoints"
@@ -87,8 +88,9 @@ def summary(result: dict) -> str:
             f"  {result['parameters']:,} parameters; trained on {result['tokens']:,} target "
             f"tokens, {result['tokens_per_second']:,.0f} per second; decoded "
             f"{result['sentences_per_second']:.1f} sentences per second\n"
-            "  disagreement exp(D) on the validation set; subspace and output: 1 where the heads\n"
-            "  cancel, 0.368 where they are alike; position: a sum over each sentence\n"
+            "  disagreement exp(D) in validation; subspace and output: 1 where the heads cancel,\n"
+            f"  {orthogonal:.3f} where they are orthogonal, 0.368 where alike; position: a sum over a"
+            " sentence\n"
             f"{score_table(result['disagreement'])}")
 
 

@@ -1,5 +1,6 @@
 """What a person meets day by day: the names of runs, more steps for a run, curves, TensorBoard, the
 learning rate in words, Apple's GPU."""
+import math
 import sys
 from types import SimpleNamespace
 
@@ -66,6 +67,11 @@ def test_a_finished_run_takes_more_steps_exactly(text, tmp_path, capsys):
     assert train_mt.main([*argv, "--steps", "8", "--name", "parts"]) == 0
     assert train_mt.main([*argv, "--steps", "12", "--name", "parts"]) == 0
     assert "resumed at step 8" in capsys.readouterr().out
+    assert train_mt.main([*argv, "--steps", "12", "--name", "parts"]) == 0
+    again = capsys.readouterr().out
+    assert "finished with step 12" in again and "resumed" not in again
+    heads = run_folder.read_config(tmp_path / "runs" / "parts")["model"]["heads"]
+    assert f"{math.exp(-1 / heads):.3f} where they are orthogonal" in again
     assert train_mt.main([*argv, "--steps", "12", "--name", "whole"]) == 0
     whole, parts = (tmp_path / "runs" / name for name in ("whole", "parts"))
     tests = [row["step"] for row in metrics(parts) if row["type"] == "test"]
