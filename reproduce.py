@@ -45,8 +45,8 @@ class Settings(train_mt.Settings):
     dry_run: bool = flag(False, "say what would be trained and stop", GROUP)
     seeds: tuple[int, ...] = flag((1,), "train every row once per seed (1)", GROUP, 0, 2 ** 31,
                                   metavar="SEED")
-    rows: tuple[str, ...] = flag((), "train these rows alone, by their labels", GROUP,
-                                 metavar="ROW")
+    rows: tuple[str, ...] = flag((), "train these rows alone, by the names that --dry-run "
+                                 "shows", GROUP, metavar="ROW")
     jobs: int | None = flag(None, "runs at once (one per GPU, else 1)", GROUP, 1, 1024, metavar="N")
     finished: bool = flag(False, "train nothing: show, and --store, what is finished", GROUP)
     store: bool = flag(False, "keep what is measured in results/ for RESULTS.md, as "
@@ -140,14 +140,20 @@ def list_tables() -> None:
         print(f"{name:<11}  {table.source:<16}  {rows:2} rows  {table.title}{data}")
 
 
-def list_missing(jobs: list[Job], settings: Settings) -> None:
-    """Prints which runs are missing, and how far those are that have begun."""
+def labels_of(rows) -> dict[str, str]:
+    """{name of a run: the label of its row}."""
+    return {job.name: one_spaced(row.label) for row, jobs in rows for job in jobs}
+
+
+def list_missing(jobs: list[Job], labels: dict[str, str], settings: Settings) -> None:
+    """Prints which runs are missing, of which rows, and how far those are that have begun."""
     missing = [job for job in jobs if not complete(job, settings)]
     for job in missing:
         rows = read_metrics(Path(settings.runs) / job.name / "metrics.jsonl")
         steps = [row["step"] for row in rows if "step" in row]
         begun = f", begun: step {max(steps)}" if steps else ""
-        print(f"{job.label}: missing{begun} ({job.name})")
+        row = f", row {labels[job.name]!r}" if job.name in labels else ""
+        print(f"{job.label}: missing{begun} ({job.name}{row})")
     print(f"{len(missing)} of {len(jobs)} runs are missing")
 
 
@@ -357,7 +363,10 @@ def reproduce(settings: Settings) -> None:
             jobs.update((job.name, job) for job in chosen(trained[name], settings.rows))
     check_used(given, list(jobs.values()))
     if settings.dry_run:
-        list_missing(list(jobs.values()), settings)
+        labels = {}
+        for rows in trained.values():
+            labels.update(labels_of(rows))
+        list_missing(list(jobs.values()), labels, settings)
         return
 
     # train

@@ -6,8 +6,8 @@ import re
 import statistics
 from typing import NamedTuple
 
-from nmt.evaluate import t_interval
-from papers.render import NONE, gained, markdown, printed_number
+from nmt.evaluate import APART, t_interval
+from papers.render import NONE, gained, in_p, markdown, printed_number
 from papers.tables import TABLES
 
 BASE = ""
@@ -32,10 +32,11 @@ FAILS = "does not hold"
 RULE = f"""Ours: the mean difference between runs of the same seed, in BLEU where nothing else is
 said, and its 95 % interval (paired, Student's t over the seeds). Verdicts follow by a rule: a claim
 *holds* where the interval lies above 0 and *does not hold* where it lies below; where the p of the
-bootstrap over the test sentences is known, its median must be below 0.05 besides. Else, and with
-one seed, it *{UNKNOWN}* at this size. "No worse" holds where the interval lies above -0.3,
-and does not where it lies below. Where the claim holds of a control as well, which lacks the
-mechanism alone, the verdict names it. Of twenty such intervals one misses its mean by chance."""
+bootstrap over the test sentences is known, its median must be below 0.05 besides (–: the two are
+less than {APART} BLEU apart). Else, and with one seed, it *{UNKNOWN}* at this size. "No worse"
+holds where the interval lies above -0.3, and does not where it lies below. Where the claim holds of
+a control as well, which lacks the mechanism alone, the verdict names it. Of twenty such intervals
+one misses its mean by chance."""
 
 
 class Claim(NamedTuple):
@@ -237,9 +238,9 @@ def of_probing(results: dict) -> list[Pool]:
 
 class Comparison(NamedTuple):
     """The differences between two models by the seeds that both have, and the p of the bootstrap of
-    each, where it is known: of BLEU against the baseline."""
+    each, None where it is not known; of BLEU against the baseline."""
     differences: list[float]
-    p: list[float]
+    p: list[float | None]
 
 
 def compared(claim: Claim, pool: Pool) -> list[Comparison | None]:
@@ -254,8 +255,7 @@ def compared(claim: Claim, pool: Pool) -> list[Comparison | None]:
         if claim.metric == BLEU and against == BASE:
             p = pool.values.get(P, {}).get(ours, {})
         differences = [one[seed] - other[seed] for seed in seeds]
-        known = [p[seed] for seed in seeds if seed in p]
-        found.append(Comparison(differences, known) if seeds else None)
+        found.append(Comparison(differences, [p.get(seed) for seed in seeds]) if seeds else None)
     return found
 
 
@@ -264,7 +264,10 @@ def compared(claim: Claim, pool: Pool) -> list[Comparison | None]:
 def verdict(found: Comparison | None, margin: float | None = None) -> str:
     """What the runs say of a comparison: RULE."""
     interval = t_interval(found.differences) if found else None
-    if interval is None or (found.p and statistics.median(found.p) >= 0.05):
+    if interval is None:
+        return UNKNOWN
+    known = [p for p in found.p if p is not None]
+    if known and statistics.median(known) >= 0.05:
         return UNKNOWN
     low, high = interval
     least = -(margin or 0)
@@ -301,8 +304,8 @@ def in_figures(found: Comparison | None, digits: int) -> str:
         return NONE
     count = len(found.differences)
     about = ["1 seed" if count == 1 else f"{count} seeds"]
-    if found.p:
-        about.append("p " + ", ".join(f"{p:.3f}" for p in found.p))
+    if any(p is not None for p in found.p):
+        about.append("p " + ", ".join(map(in_p, found.p, found.differences)))
     return f"{gained(found.differences, digits)} ({'; '.join(about)})"
 
 

@@ -107,6 +107,13 @@ def gained(differences: list[float], digits: int = 2) -> str:
     return text
 
 
+def in_p(p: float | None, difference: float) -> str:
+    """A p of the bootstrap; none of two scores that are as good as equal."""
+    if p is None or abs(difference) < APART:
+        return NONE
+    return f"{p:.3f}"
+
+
 def measured(runs: list[dict], others: list[dict]) -> list[str]:
     """The measured cells of a row: BLEU, lower-cased, its difference to the baseline's, p,
     parameters, speeds. others: the baseline's runs; none for the baseline itself."""
@@ -118,10 +125,7 @@ def measured(runs: list[dict], others: list[dict]) -> list[str]:
     theirs = {run["seed"]: run["bleu"] for run in others}
     both = [run for run in runs if run["seed"] in theirs]
     differences = [run["bleu"] - theirs[run["seed"]] for run in both]
-    p = []
-    for run, difference in zip(both, differences):
-        worth = run["p"] is not None and abs(difference) >= APART
-        p.append(f"{run['p']:.3f}" if worth else NONE)
+    p = [in_p(run["p"], difference) for run, difference in zip(both, differences)]
     lowercased = [run.get("lowercased") for run in runs]
     return [spread([run["bleu"] for run in runs], 2),
             spread(lowercased, 2) if any(lowercased) else "",

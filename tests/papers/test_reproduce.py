@@ -750,7 +750,7 @@ def test_dry_run_names_the_rows(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == (
         "capsule attention enc (capsule-parts vertical), seed 1: missing, begun: step 9 "
-        f"({job.name})"
+        f"({job.name}, row '2 vertical')"
     )
     assert lines[-1] == "4 of 4 runs are missing" and len(lines) == 5
 
