@@ -174,6 +174,9 @@ def body(stored: dict, table: Table, rows: list[Row]) -> list[list[str]]:
             others = runs[base[i]] if base[i] not in (None, i) else []
             numbers = row_numbers(table.kind, runs[i], others, layers)
         cells.append([row.label, shown, *numbers, *published(table, row, compared)])
+    if table.kind == "mt" and stored.get("data") == "toy":
+        # scored for the published figures of other texts
+        cells = columns(cells, [j for j, name in enumerate(cells[0]) if name != "lower-cased"])
     return cells
 
 
@@ -255,8 +258,13 @@ def on_screen(cells: list[list[str]], width: int) -> str:
 
 
 def footnotes(table: Table) -> list[str]:
-    """The footnotes of a table, numbered."""
-    return [f"[{i}] {note}." for i, note in enumerate(table.notes, 1)]
+    """The notes below a table, those numbered that a cell refers to."""
+    printed = " ".join(cell or "" for row in table.rows for cell in row.published)
+    found = []
+    for i, note in enumerate(table.notes, 1):
+        mark = f"[{i}]"
+        found.append(f"{mark} {note}." if mark in printed else f"{note}.")
+    return found
 
 
 class Parts(NamedTuple):
@@ -266,6 +274,7 @@ class Parts(NamedTuple):
     notes: list[str]
     where: str = ""             # it was measured
     command: str = ""
+    legend: str = ""            # of the columns; in a document it stands once, at the top
 
     def as_markdown(self) -> str:
         """For a document."""
@@ -277,7 +286,7 @@ class Parts(NamedTuple):
     def as_screen(self) -> str:
         """For a terminal."""
         width = shutil.get_terminal_size().columns
-        lines = [line for line in (*self.notes, self.where) if line]
+        lines = [line for line in (*self.notes, self.legend, self.where) if line]
         notes = [textwrap.fill(line.replace("`", ""), width) for line in lines]
         heading = textwrap.fill(self.heading.replace("**", ""), width)
         return "\n\n".join([heading, on_screen(self.cells, width), "\n".join(notes)])
@@ -291,9 +300,7 @@ def table_parts(stored: dict) -> Parts:
                         "know: measure it anew")
     rows = stored_rows(stored, table)
     published_on = f"; published on {table.data}" if table.data else ""
-    notes = footnotes(table)
-    if table.kind == "mt":
-        notes.append(LEGEND)
+    legend = LEGEND if table.kind == "mt" else ""
     seeds = ", ".join(map(str, stored["seeds"]))
     plural = "s" if len(stored["seeds"]) > 1 else ""
     averaged = ""
@@ -305,7 +312,8 @@ def table_parts(stored: dict) -> Parts:
         f"`{stored['signature']}`; {stored['machine']}; torch {stored['torch']}; "
         f"{stored['date']}.")
     heading = f"**{table.source}** ({stored['table']}): {table.title}{published_on}."
-    return Parts(heading, body(stored, table, rows), notes, where, stored["command"])
+    cells = body(stored, table, rows)
+    return Parts(heading, cells, footnotes(table), where, stored["command"], legend)
 
 
 def probe_parts(stored: dict) -> Parts:
