@@ -39,8 +39,8 @@ def flag(default=MISSING, help: str = "", group: str = "", low=None, high=None, 
     the heading in --help. low, high, above: the range of a number (above: from there, exclusive).
     choices: the words allowed. alias: another spelling, as in "--capsule". type: text -> value,
     where the annotation alone does not say. positional: without dashes. empty: may be given
-    without a word; bare: it then is this one. The annotation decides the rest: bool gives --name
-    and --no-name, tuple[...] takes several words.
+    without a word; bare: it then is this one. The annotation decides the rest: bool gives --name,
+    and --no-name where the default is not False; tuple[...] takes several words.
     """
     metadata = dict(help=help, group=group, low=low, high=high, above=above, choices=choices,
                     metavar=metavar, alias=alias, type=type, positional=positional,
@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
             for word in words:
                 flag = word.partition("=")[0]
                 if flag.startswith("-"):
-                    near += difflib.get_close_matches(flag, self._option_string_actions, n=1)
+                    near += difflib.get_close_matches(flag, self._option_string_actions, 1, 0.7)
             if near:
                 message += f"; did you mean {', '.join(dict.fromkeys(near))}?"
         self.exit(2, f"{self.prog}: error: {message} (--help lists the arguments)\n")
@@ -125,7 +125,8 @@ def options_of(field, hint) -> dict:
     kinds = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
     kind = kinds[0] if typing.get_origin(hint) in (types.UnionType, typing.Union) else hint
     if kind is bool:
-        return {**options, "action": argparse.BooleanOptionalAction}
+        yes_or_no = argparse.BooleanOptionalAction
+        return {**options, "action": "store_true" if default is False else yes_or_no}
     if typing.get_origin(kind) is tuple:
         options["nargs"] = "*" if given["positional"] or given["empty"] else "+"
         kind = typing.get_args(kind)[0]
@@ -202,8 +203,11 @@ def command_line(settings: type, values: dict) -> list[str]:
             continue
         value = values[field.name]
         name = names_of(field)[0]
-        if isinstance(value, bool):
-            words.append(name if value else "--no-" + name.removeprefix("--"))
+        if value is True:
+            words.append(name)
+        elif value is False:
+            if field.default is not False:
+                words.append("--no-" + name.removeprefix("--"))
         elif isinstance(value, dict):
             words += [name, *(f"{key}={x}" for key, x in value.items())]
         elif isinstance(value, (list, tuple)):

@@ -417,7 +417,7 @@ def results(rows: dict, title: str, path) -> None:
                 means = [sum(column) / len(column) for column in values]
                 right.plot(steps, means, color=colours(i), marker=".", linewidth=1)
             right.set(xlabel="step", ylabel="validation BLEU (greedy)",
-                      title="learning curves (means)", ylim=(0, None))
+                      title="learning curves (means, same colours)", ylim=(0, None))
             right.grid(alpha=0.3)
         figure.suptitle(plain(title), fontsize=10)
         write(figure, path)

@@ -154,7 +154,8 @@ class Example(Basic):
     kind: str = flag("a", "the kind", choices=("a", "b"))
     kinds: tuple[str, ...] = flag(("a",), "several kinds", "speed", choices=("a", "b"), metavar="K")
     sizes: tuple[int, ...] | None = flag(None, "sizes", low=1, high=9)
-    long_name: bool = flag(False, "yes or no", alias="--short")
+    long_name: bool = flag(True, "yes or no", alias="--short")
+    stop: bool = flag(False, "and stop")
     name: str | None = flag(None, "a folder", type=flags.folder_name)
 
 
@@ -165,17 +166,18 @@ def parsed(*argv):
 def test_what_is_not_given_has_its_default():
     settings = parsed("x")
     assert asdict(settings) == dict(count=3, rate=None, run="x", more=(), kind="a", kinds=("a",),
-                                    sizes=None, long_name=False, name=None)
+                                    sizes=None, long_name=True, stop=False, name=None)
     assert settings.given == {"run", "more"} or settings.given == {"run"}
 
 
 def test_the_annotation_decides_how_a_flag_is_read():
     settings = parsed("x", "y", "z", "--count", "7", "--rate", "0.5", "--kind", "b", "--kinds", "b",
-                      "a", "--sizes", "1", "9", "--short", "--name", "deep/er")
+                      "a", "--sizes", "1", "9", "--no-long-name", "--stop", "--name", "deep/er")
     assert asdict(settings) == dict(count=7, rate=0.5, run="x", more=("y", "z"), kind="b",
-                                    kinds=("b", "a"), sizes=(1, 9), long_name=True, name="deep/er")
+                                    kinds=("b", "a"), sizes=(1, 9), long_name=False, stop=True,
+                                    name="deep/er")
     assert settings.given == set(asdict(settings))
-    assert parsed("x", "--long-name").long_name is True
+    assert parsed("x", "--short").long_name is True
     assert parsed("x", "--long-name", "--no-long-name").long_name is False
 
 
@@ -211,6 +213,7 @@ def test_help_has_the_defaults_and_the_groups(capsys):
     assert "how many, 100 % of them (default: 3)" in text and "the kind (default: a)" in text
     assert text.index("how many") < text.index("speed:") < text.index("how fast")
     assert "--rate FACTOR" in text and "--long-name, --no-long-name, --short" in text
+    assert "--stop " in text and "--no-stop" not in text
     assert "(default: None)" not in text
 
 
@@ -220,7 +223,7 @@ def test_a_command_line_is_read_back_as_it_was():
     words = command_line(Example, given)
     assert words == ["--count", "7", "--rate", "0.5", "--kinds", "b", "a", "--long-name"]
     assert asdict(parsed("x", *words)) == asdict(settings)
-    assert command_line(Example, {"long_name": False}) == ["--no-long-name"]
+    assert command_line(Example, {"long_name": False, "stop": False}) == ["--no-long-name"]
     weights = {"reg_weight": {"enc": 1, "dec": 0.5}}
     assert command_line(ModelFlags, weights) == ["--reg-weight", "enc=1", "dec=0.5"]
     model = parse(ModelFlags, ["--reg", "output", *command_line(ModelFlags, weights)], "p.py", "")
