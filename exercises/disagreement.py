@@ -160,6 +160,14 @@ KINDS = {
 }
 
 
+def mask_of(kind: str, component: str, source_mask: Tensor, target_mask: Tensor | None) -> Tensor:
+    """The mask [B, L] of the positions over which a kind averages in a component."""
+    # queries of the encoder, and what cross-attention reads, are source tokens
+    if component == "enc" or (component == "cross" and KINDS[kind].reads == "values"):
+        return source_mask
+    return target_mask
+
+
 def layer_disagreement(kind: str, component: str, heads: Heads, source_mask: Tensor,
                        target_mask: Tensor | None = None, reduce: str = "mean") -> Tensor:
     """D of one kind in one layer of a component ("enc", "cross", "dec"); masks [B, L], True at a

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import torch
 
-from disagreement import MEASURED, layer_disagreement
+from disagreement import MEASURED, layer_disagreement, mask_of
 from nmt.batches import batches, collate
 from nmt.loss import of_tokens
 from nmt.search import translate_lines
@@ -22,16 +22,16 @@ APART = 0.05                # BLEU: a smaller difference is not worth a p
 def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float, dict]:
     """Cross-entropy per target token (nats), and D of every kind and layer on a corpus.
 
-    The second is {component: {kind: [D of layer 1, ...]}}, D averaged over the sentences, positions
-    by the literal sum of Li 2018 Eq. 2 (the other kinds over the valid positions of a batch).
+    The second is {component: {kind: [D of layer 1, ...]}}: of positions the literal sum of Li 2018
+    Eq. 2, averaged over the sentences; of the other kinds the mean over all valid positions.
     """
     device = next(model.parameters()).device
     training = model.training
     model.eval()
     nll = 0.0
     tokens = 0
-    sentences = 0
     sums = {}                                            # (component, kind) -> [layers]
+    counts = {}                                          # -> what these are sums over
     found = batches(encoded.source_lengths, encoded.target_lengths, max_tokens, shuffle=False)
     for batch in (collate(encoded, indices) for indices in found):
         source = batch.source.to(device)
@@ -44,17 +44,20 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
             n = int(target_mask.sum())
             nll += of_tokens(hidden, model.output.weight, target_out, n).item()
         tokens += n
-        sentences += len(source)
         for component, layers in heads.items():
             for kind in MEASURED:
                 D = [layer_disagreement(kind, component, h, source_mask, target_mask, "sum")
                      for h in layers]
-                D = np.array(torch.stack(D).tolist()) * len(source)          # [layers]
+                count = len(source)
+                if kind != "position":
+                    count = int(mask_of(kind, component, source_mask, target_mask).sum())
+                D = np.array(torch.stack(D).tolist()) * count                # [layers]
                 sums[component, kind] = sums.get((component, kind), 0) + D
+                counts[component, kind] = counts.get((component, kind), 0) + count
     model.train(training)
     means = {}
     for (component, kind), total in sums.items():
-        means.setdefault(component, {})[kind] = (total / sentences).tolist()
+        means.setdefault(component, {})[kind] = (total / counts[component, kind]).tolist()
     return nll / tokens, means
 
 
