@@ -92,8 +92,8 @@ def summary(result: dict, heads: int) -> str:
             f"tokens, {result['tokens_per_second']:,.0f} per second; decoded "
             f"{result['sentences_per_second']:.1f} sentences per second\n"
             "  disagreement exp(D) in validation; subspace and output: 1 where the heads cancel,\n"
-            f"  {orthogonal:.3f} where they are orthogonal, 0.368 where alike; position: a sum over a"
-            " sentence\n"
+            f"  {orthogonal:.3f} where they are orthogonal, 0.368 where alike; position: a sum over"
+            " a sentence\n"
             f"{score_table(result['disagreement'])}")
 
 
