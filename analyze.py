@@ -392,7 +392,7 @@ def analyze(settings: Settings) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     check_writable(folder / "analysis.json", "--out")
 
-    result = {"runs": {}}
+    result = {"kind": "analysis", "runs": {}}
     for path, one in zip(settings.runs, runs):
         result["runs"][one.name] = {"folder": Path(path).name, "checkpoint": settings.checkpoint,
                                     "text": one.corpora.name,

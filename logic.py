@@ -300,7 +300,7 @@ def report(path: Path, data: dict, rows: list[dict], identity: dict) -> None:
     """Prints the table; writes results.json (summary, every seed's row, settings) and accuracy.png.
     """
     summary = summarize(data, rows)
-    results = {**summary, "runs": rows, "settings": identity}
+    results = {"kind": "logic", **summary, "runs": rows, "settings": identity}
     atomic_write(path / "results.json", json.dumps(results, indent=1) + "\n")
     say("\naccuracy (%) by number of operators; trained on up to 6\n" + table(summary))
     draw(summary, path / "accuracy.png")

@@ -404,7 +404,7 @@ def report(path: Path, rows: list[dict], models: list[str], identity: dict) -> N
     lines = summarize(merged, [*BASELINES, *columns])
     text = table(lines)
     atomic_write(path / "table.txt", text + "\n")
-    results = {"table": lines, "runs": rows, "settings": identity}
+    results = {"kind": "probing", "table": lines, "runs": rows, "settings": identity}
     atomic_write(path / "results.json", json.dumps(results, indent=1) + "\n")
     say(f"\naccuracy (%) on the test sentences\n{text}\n\n{path / 'results.json'},"
         f" {path / 'table.txt'}")

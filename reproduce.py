@@ -288,7 +288,7 @@ def show_script(name: str, settings: Settings) -> dict | None:
     try:
         stored = {**json.loads(path.read_text()), "published": name}
         print(render.on_terminal(stored))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, UserError) as error:
         raise UserError(f"{path}: is no table of {TABLES[name].kind}.py (damaged?): delete it, "
                         "then give the command again") from error
     return stored

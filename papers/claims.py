@@ -163,7 +163,7 @@ def of_tables(results: dict) -> list[Pool]:
     first."""
     found = {}
     for stored in results.values():
-        if stored.get("kind") != "table":
+        if stored["kind"] != "table":
             continue
         key = stored["steps"], stored["data"], stored["arch"], scale_of(stored["command"])
         where = f"{stored['data']}, {stored['arch']}, {stored['steps']:,} steps"
@@ -183,11 +183,10 @@ def of_analyses(results: dict) -> list[Pool]:
     """The runs of analysis.json files that are kept in results/: every file a pool."""
     found = []
     for file, stored in results.items():
-        about = stored.get("runs")
-        if not isinstance(about, dict):
+        if stored["kind"] != "analysis":
             continue
         pool = Pool(file.removesuffix(".json"), {})
-        for name, run in about.items():
+        for name, run in stored["runs"].items():
             if name in stored.get("ablation", {}):
                 cost = stored["ablation"][name]["mean"]
                 add(pool, COST, run["flags"], run["seed"], cost)
@@ -203,7 +202,7 @@ def of_logic(results: dict) -> list[Pool]:
     """The runs of logic.py, every file a pool."""
     found = []
     for file, stored in results.items():
-        if "majority" not in stored:
+        if stored["kind"] != "logic":
             continue
         pool = Pool(file.removesuffix(".json"), {})
         long = {size: count for size, count in stored["pairs"].items()
@@ -222,7 +221,7 @@ def of_probing(results: dict) -> list[Pool]:
     NAME with that seed."""
     found = []
     for file, stored in results.items():
-        if "table" not in stored or stored.get("kind") == "table":
+        if stored["kind"] != "probing":
             continue
         accuracies = {}                                  # (model, seed) -> of every task
         for run in stored["runs"]:

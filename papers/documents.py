@@ -144,7 +144,7 @@ def draw(root: Path) -> list[Path]:
 
 def rows_to_draw(stored: dict) -> dict:
     """{label: runs} of a table of BLEU with several seeds; none of other files."""
-    if stored.get("kind") != "table" or TABLES[stored["table"]].kind != "mt":
+    if stored["kind"] != "table" or TABLES[stored["table"]].kind != "mt":
         return {}
     rows = {row["label"]: row["runs"] for row in stored["rows"] if row["runs"]}
     several = max(map(len, rows.values())) > 1

@@ -342,29 +342,18 @@ def probe_parts(stored: dict) -> Parts:
     return Parts(heading, cells, footnotes(table))
 
 
-def kind_of(stored: dict) -> str:
-    """What a file in results/ holds: "table", "probe" (with published numbers beside), or by the
-    script that wrote it, "logic.py", "probe.py", "bench.py", "analyze.py". Raises UserError."""
-    if stored.get("kind") == "table":
-        return "table"
-    if "majority" in stored and "models" in stored:
-        return "logic.py"
-    if "table" in stored and "runs" in stored:
-        return "probe" if "published" in stored else "probe.py"
-    if stored.get("kind") == "bench":
-        return "bench.py"
-    if "ablation" in stored:
-        return "analyze.py"
-    raise UserError("holds no results known here: reproduce.py --store, logic.py, probe.py, "
-                    "bench.py and analyze.py write them")
-
-
 def parts_of(stored: dict) -> Parts | None:
-    """A table of reproduce.py's with what stands around it; None for what other scripts print."""
-    kind = kind_of(stored)
+    """A table of reproduce.py's with what stands around it; None for what other scripts print.
+    Raises UserError for contents of no known kind."""
+    kind = stored.get("kind")
+    if kind not in ("table", "logic", "probing", "bench", "analysis"):
+        raise UserError("holds no results known here: reproduce.py --store, logic.py, probe.py, "
+                        "bench.py and analyze.py write them")
     if kind == "table":
         return table_parts(stored)
-    return probe_parts(stored) if kind == "probe" else None
+    if kind == "probing" and "published" in stored:
+        return probe_parts(stored)
+    return None
 
 
 def text(stored: dict) -> str:
@@ -386,11 +375,11 @@ def printed(stored: dict) -> str:
     import bench  # here, for bench.py imports this package
     import logic
     import probe
-    kind = kind_of(stored)
-    if kind == "logic.py":
+    kind = stored["kind"]
+    if kind == "logic":
         return logic.table(stored)
-    if kind == "probe.py":
+    if kind == "probing":
         return probe.table(stored["table"])
-    if kind == "bench.py":
+    if kind == "bench":
         return bench.report(stored)
     return cost_table(stored["ablation"])

@@ -1021,7 +1021,7 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys, monkeypatc
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"analysis.json", *names}
     assert all(drawn(tmp_path / "new" / name) for name in names)
     found = json.loads((tmp_path / "new" / "analysis.json").read_text(encoding="utf-8"))
-    assert found.keys() == {"runs", *analyze.QUICK}
+    assert found["kind"] == "analysis" and found.keys() == {"kind", "runs", *analyze.QUICK}
     assert f"{found['disagreement']['runs']['plain']['mean']['cross']['output']:.3f}" in out
     assert "published: output (enc)" in out and "routed enc:1 vertical" in out
     assert np.array(found["heads"]["plain"]["points"]).shape == (4, 2)

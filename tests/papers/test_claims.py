@@ -123,20 +123,21 @@ def test_a_page_has_every_number_in_its_place():
         "other.json": table("text", 200, {EM: [(1, 99.0, 0.5, None)]}),
         "recipe.json": table("text", 100, {OUTPUT: [(1, 9.0, 0.5, 0.1)]}, " --dropout 0.3"),
         "logic.json": {
-            "majority": {}, "pairs": {"6": 5, "7": 1, "12": 3, ">=7": 4},
+            "kind": "logic", "majority": {}, "pairs": {"6": 5, "7": 1, "12": 3, ">=7": 4},
             "runs": [{"model": model, "seed": 1, "accuracy": {"6": 1, "7": 0.5, "12": x}}
                      for model, x in (("baseline", 0.1), ("combined", 0.3))]},
         "heads.json": {
+            "kind": "analysis",
             "runs": {"a": {"flags": BASE, "seed": 1}, "b": {"flags": BOTH, "seed": 1}},
             "ablation": {"a": {"mean": 1.5}, "b": {"mean": 1.25}}},
         "probing.json": {
-            "published": "li2021-7", "table": [],
+            "kind": "probing", "published": "li2021-7", "table": [],
             "runs": [{"task": task, "model": model, "seed": 1, "accuracy": accuracy}
                      for task, model, accuracy in (
                          ("WC", "baseline", 0.5), ("CoIn", "baseline", 0.7),
                          ("WC", "combined", 0.6), ("CoIn", "combined", 0.75))]},
         "frozen.json": {
-            "table": [],
+            "kind": "probing", "table": [],
             "runs": [{"task": "WC", "model": f"{model}-seed{seed}", "seed": 1, "accuracy": accuracy}
                      for model, seed, accuracy in (
                          ("baseline", 1, 0.5), ("baseline", 2, 0.5), ("combined", 1, 0.51),

@@ -1173,7 +1173,8 @@ def test_probing_averages_beside_the_published_ones():
                 },
             }
         )
-    stored = {"published": "li2021-7", "table": lines, "settings": {"data": "toy"}, "runs": []}
+    stored = {"kind": "probing", "published": "li2021-7", "table": lines,
+              "settings": {"data": "toy"}, "runs": []}
     assert cells_of(render.text(stored)) == [
         ["", "", "combined", "paper", "majority", "baseline", "paper"],
         ["surface", "WC", "10.00", "98.87", "11.00", "12.00", "98.03"],
@@ -1201,7 +1202,8 @@ def test_probing_beside_the_published_numbers(bench, capsys):
     folder.mkdir()
     runs = [{"model": model, "seed": 1} for model in ("baseline", "simple", "em")]
     (folder / "results.json").write_text(
-        json.dumps({"table": lines, "runs": runs, "settings": {"data": "/a/b/senteval"}})
+        json.dumps({"kind": "probing", "table": lines, "runs": runs,
+                    "settings": {"data": "/a/b/senteval"}})
     )
     assert (
         reproduce.main(["li2019-1", "--runs", str(bench.runs), "--store", "--device", "cpu"]) == 0
@@ -1225,6 +1227,19 @@ def test_logic_as_logic_prints_it(bench, capsys):
     assert logic.table(content) in capsys.readouterr().out
     stored = json.loads((bench.root / "results" / "li2021-fig4.json").read_text())
     assert logic.table(content) in render.text(stored)
+
+
+def test_a_script_s_table_of_another_version_is_named(bench, capsys):
+    content = json.loads((ROOT / "results" / "logic-bowman.json").read_text())
+    del content["kind"]
+    folder = bench.runs / "li2021-fig4"
+    folder.mkdir()
+    (folder / "results.json").write_text(json.dumps(content))
+    seeds = sorted({str(run["seed"]) for run in content["runs"]})
+    words = ["li2021-fig4", "--seeds", *seeds, "--runs", str(bench.runs), "--device", "cpu"]
+    assert reproduce.main(words) == 2
+    error = capsys.readouterr().err
+    assert "li2021-fig4/results.json: is no table of logic.py" in error and "delete it" in error
 
 
 def test_scores_and_layers(bench, capsys):
@@ -1368,7 +1383,7 @@ def test_logic_and_bench_files_are_rendered(tmp_path):
         "majority": {k: 0.25 for k in ("1", "12", "<=6", ">=7")},
         "models": {"baseline": {k: cell for k in ("1", "12", "<=6", ">=7")}},
     }
-    assert render.text(summary) == f"```\n{logic.table(summary)}\n```"
+    assert render.text({"kind": "logic", **summary}) == f"```\n{logic.table(summary)}\n```"
     row = {
         "label": "linear",
         "parameters": 5,
