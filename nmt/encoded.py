@@ -108,6 +108,22 @@ def tokenized(tokenizer, lines: list[str]) -> list[list[int]]:
     return [encoding.ids for encoding in encodings]
 
 
+def fitting(texts, sources, targets, max_length: int) -> tuple[list[int], Dropped]:
+    """The indices of the pairs that have two sides, of max_length tokens at most; how many of the
+    others have an empty side, how many one that is too long."""
+    kept = []
+    empty = 0
+    long = 0
+    for i, (source, target) in enumerate(texts):
+        if not source.strip() or not target.strip():
+            empty += 1
+        elif max(len(sources[i]), len(targets[i])) > max_length:
+            long += 1
+        else:
+            kept.append(i)
+    return kept, Dropped(empty, long)
+
+
 def encode_chunks(tokenizer, pairs, max_length=None):
     """Yields a Chunk for every CHUNK pairs. With max_length, pairs with an empty side or with more
     than max_length tokens on a side are left out."""
@@ -116,20 +132,12 @@ def encode_chunks(tokenizer, pairs, max_length=None):
     while texts := list(islice(remaining, CHUNK)):
         sources = tokenized(tokenizer, [source for source, _ in texts])
         targets = tokenized(tokenizer, [target for _, target in texts])
-        empty = 0
-        long = 0
+        dropped = Dropped(0, 0)
         if max_length is not None:
-            kept = []
-            for i, (source, target) in enumerate(texts):
-                if not source.strip() or not target.strip():
-                    empty += 1
-                elif max(len(sources[i]), len(targets[i])) > max_length:
-                    long += 1
-                else:
-                    kept.append(i)
+            kept, dropped = fitting(texts, sources, targets, max_length)
             sources = [sources[i] for i in kept]
             targets = [targets[i] for i in kept]
-        yield Chunk(flat_side(sources, kind), flat_side(targets, kind), Dropped(empty, long))
+        yield Chunk(flat_side(sources, kind), flat_side(targets, kind), dropped)
 
 
 def joined(sides: list[Side]) -> tuple[np.ndarray, np.ndarray]:
