@@ -165,7 +165,8 @@ KINDS = {
 }
 
 
-def mask_of(kind: str, component: str, source_mask: Tensor, target_mask: Tensor | None) -> Tensor:
+def mask_of(kind: str, component: str, source_mask: Tensor,
+            target_mask: Tensor | None) -> Tensor | None:
     """The mask [B, L] of the positions over which a kind averages in a component."""
     # queries of the encoder, and what cross-attention reads, are source tokens
     if component == "enc" or (component == "cross" and KINDS[kind].reads == "values"):

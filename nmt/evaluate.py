@@ -42,15 +42,19 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
         with torch.autocast(device.type, torch.bfloat16, enabled=amp):
             hidden, heads = model.hidden(source, target_in, need_weights=True)       # [B, L_t, d]
             n = int(target_mask.sum())
+            m = int(source_mask.sum())
             nll += of_tokens(hidden, model.output.weight, target_out, n).item()
         tokens += n
         for component, layers in heads.items():
             for kind in MEASURED:
                 D = [layer_disagreement(kind, component, h, source_mask, target_mask, "sum")
                      for h in layers]
-                count = len(source)
-                if kind != "position":
-                    count = int(mask_of(kind, component, source_mask, target_mask).sum())
+                if kind == "position":
+                    count = len(source)
+                elif mask_of(kind, component, source_mask, target_mask) is source_mask:
+                    count = m
+                else:
+                    count = n
                 D = np.array(torch.stack(D).tolist()) * count                # [layers]
                 sums[component, kind] = sums.get((component, kind), 0) + D
                 counts[component, kind] = counts.get((component, kind), 0) + count
