@@ -50,7 +50,7 @@ LENPEN = 0.6
 LABEL_SMOOTHING = 0.1
 # TFLOP/s of bfloat16 matrix products without sparsity, as NVIDIA prints them; the first name that
 # is part of the processor's
-CHIPS = {"H200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "A100": 312}
+CHIPS = {"H200 NVL": 835, "H200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "A100": 312}
 MODES = {"no": "not compiled", "routing": "routing compiled", "model": "layers compiled"}
 GROWTH = ("linear", "em-enc", "capsule")        # rows of the second table
 # what --gpu-report sets where no flag does; the batch is the papers' 8 x 4,096
@@ -205,7 +205,9 @@ def decoding_speed(model, work, args, where: Machine) -> float:
                 else:
                     search.beam_search(model, source, BEAM, LENPEN, max_length=length)
 
-    decode([(source, min(length, 3)) for source, length in work])
+    # a GPU loads kernels for every length; a CPU only has to touch its memory once
+    gpu = where.device.type == "cuda"
+    decode(work if gpu else [(source, min(length, 3)) for source, length in work])
     seconds = timed(lambda: decode(work), where)
     return sum(len(source) for source, _ in work) / seconds
 
@@ -303,6 +305,7 @@ def measure(args, where: Machine) -> dict:
     training, decoding = work_of(args, where)
     counted = {name: operations(name, args, training, decoding) for name in args.rows}
     tables = {}
+    failed = set()
     for mode in args.compile:
         rows = {name: dict(counted[name]) for name in args.rows}
         tables[mode] = {"rows": rows, "growth": {}}
@@ -311,15 +314,24 @@ def measure(args, where: Machine) -> dict:
         if args.minutes and started - begun > 60 * args.minutes:
             print(f"{args.minutes:g} minutes are over: the rest is left out", file=sys.stderr)
             break
+        if (kind, mode, name) in failed:
+            continue
         row = tables[mode]["rows"][name]
-        if kind == "memory":
-            row["memory"] = [memory_on_cpu(name, mode, args)]
-        elif kind == "growth":
-            found = growth_turn(name, mode, args, where)
-            tables[mode]["growth"].setdefault(name, []).append(found)
-        else:
-            for key, value in turn(name, mode, args, where, training, decoding).items():
-                row.setdefault(key, []).append(value)
+        try:
+            if kind == "memory":
+                row["memory"] = [memory_on_cpu(name, mode, args)]
+            elif kind == "growth":
+                found = growth_turn(name, mode, args, where)
+                tables[mode]["growth"].setdefault(name, []).append(found)
+            else:
+                for key, value in turn(name, mode, args, where, training, decoding).items():
+                    row.setdefault(key, []).append(value)
+        except RuntimeError as error:           # of the GPU's memory, of the compiler
+            if where.device.type == "cpu":
+                raise
+            failed.add((kind, mode, name))
+            print(f"{kind} {name}, {MODES[mode]}: left out: {error}".splitlines()[0],
+                  file=sys.stderr)
         if not sys.stderr.isatty():
             seconds = time.perf_counter() - started
             print(f"{kind} {name}, {MODES[mode]}: {seconds:.0f} s", file=sys.stderr, flush=True)
@@ -332,9 +344,10 @@ def jobs(args, where: Machine) -> list[tuple[str, str, str]]:
     if args.memory and where.device.type == "cpu":
         found += [("memory", mode, name) for mode in args.compile for name in args.rows]
     growing = [name for name in GROWTH if name in args.rows and args.lengths]
-    for _ in range(args.repeats):
-        found += [("row", mode, name) for mode in args.compile for name in args.rows]
-        found += [("growth", mode, name) for mode in args.compile for name in growing]
+    for mode in args.compile:           # one after the other, should the minutes not do for all
+        for _ in range(args.repeats):
+            found += [("row", mode, name) for name in args.rows]
+            found += [("growth", mode, name) for name in growing]
     return found
 
 
@@ -430,6 +443,8 @@ def computer(args, where: Machine) -> str:
 def chip_rate(args, where: Machine) -> float | None:
     """TFLOP/s of the processor, where they are known."""
     name = processor(where.device)
+    if "MIG" in name:                   # a slice of a chip
+        return None
     known = [rate for chip, rate in CHIPS.items() if chip in name and args.amp]
     return known[0] if known else None
 
@@ -499,17 +514,22 @@ def result_name(args, where: Machine) -> str:
 
 
 def store(figures: dict, name: str) -> None:
-    """Writes results/`name` and its table in RESULTS.md, a new one at the end."""
+    """Writes results/`name` and its table in the document that has it, a new one at the end of
+    RESULTS.md."""
     (ROOT / "results").mkdir(exist_ok=True)
     text = json.dumps(documents.portable(figures), indent=1) + "\n"
     files.atomic_write(ROOT / "results" / name, text)
     path = ROOT / "RESULTS.md"
+    marker = f"<!-- results/{name} -->"
+    for page in (ROOT / "docs").glob("*.md"):
+        if marker in page.read_text():
+            path = page
     document = path.read_text()
-    if f"<!-- results/{name} -->" not in document:
+    if marker not in document:
         document += f"\n## Speed: {figures['machine']}\n\n    {figures['command']}\n\n"
-        files.atomic_write(path, f"{document}<!-- results/{name} -->\n<!-- end -->\n")
+        files.atomic_write(path, f"{document}{marker}\n<!-- end -->\n")
     documents.write(path, ROOT)
-    print(f"stored: results/{name}, RESULTS.md")
+    print(f"stored: results/{name}, {path.relative_to(ROOT)}")
 
 
 def main(argv=None) -> int:

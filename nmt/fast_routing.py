@@ -68,6 +68,8 @@ def can_compile(device="cpu") -> bool:
     """Whether torch.compile works on this machine; one line on stderr says so where it does not."""
     # forms of one function: per shape of capsules, training or not
     torch._dynamo.config.cache_size_limit = 64
+    # pieces of a layer need no splitting for DDP, whose splitter cannot cut at every operation
+    torch._dynamo.config.optimize_ddp = False
     try:
         torch.compile(torch.exp)(torch.zeros(2, device=device))
         return True

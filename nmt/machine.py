@@ -31,6 +31,11 @@ def pick_device(name: str) -> torch.device:
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
         raise UserError(f"--device {name}: this machine has {count} GPUs; choose cpu or auto")
+    if device.type == "cuda":
+        # cuDNN's attention plans anew for every shape, and batches of sentences have hundreds
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    if device.index is not None:        # pinned memory would take some of the first GPU otherwise
+        torch.cuda.set_device(device)
     return device
 
 
@@ -112,12 +117,12 @@ def machine(name: str) -> Machine:
     keep_freed_memory()
     if device.type == "cuda" and world > 1:
         device = pick_device(f"cuda:{os.environ['LOCAL_RANK']}")
-    if device.index is not None:        # pinned memory would take some of the first GPU otherwise
-        torch.cuda.set_device(device)
     if world == 1:
         return Machine(device)
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(hours=2))
+    if device.type == "cuda":           # without its device NCCL guesses it from the rank
+        dist.init_process_group("nccl", timeout=timedelta(hours=2), device_id=device)
+    else:
+        dist.init_process_group("gloo", timeout=timedelta(hours=2))
     return Machine(device, dist.get_rank(), world)
 
 

@@ -100,7 +100,9 @@ def test_a_process_takes_the_gpu_of_its_number(monkeypatch):
     taken = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    torch.backends.cuda.enable_cudnn_sdp(True)
     assert machine("cuda:1").device == torch.device("cuda", 1)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
     assert taken == [torch.device("cuda", 1)]
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_RANK", "2")

@@ -402,6 +402,39 @@ def test_speeds_are_work_over_time(monkeypatch):
         assert value == pytest.approx(1e6 * 0.5 / (32 // length * length))
 
 
+def test_a_row_that_fails_on_a_gpu_is_left_out(monkeypatch, capsys):
+    args = arguments("--rows", "linear", "em-enc", "--repeats", "2", "--lengths", "--no-memory")
+    args.compile = ("routing", "no")
+    turns = []
+
+    def turn(name, mode, *_):
+        turns.append((mode, name))
+        if (mode, name) == ("routing", "em-enc"):
+            raise RuntimeError("CUDA out of memory\nand more")
+        return {"training": 1.0}
+    monkeypatch.setattr(bench, "turn", turn)
+    monkeypatch.setattr(bench, "work_of", lambda *_: ((), ()))
+    monkeypatch.setattr(bench, "operations", lambda *_: {})
+    tables = bench.measure(args, Machine(torch.device("cuda")))
+    assert tables["routing"]["rows"] == {"linear": {"training": [1.0, 1.0]}, "em-enc": {}}
+    assert tables["no"]["rows"]["em-enc"] == {"training": [1.0, 1.0]}
+    # a mode after the other, and the row not tried again
+    assert [mode for mode, _ in turns] == ["routing"] * 3 + ["no"] * 4
+    error = capsys.readouterr().err
+    assert error.count("left out: CUDA out of memory") == 1 and "and more" not in error
+    with pytest.raises(RuntimeError):                    # on a CPU it is a mistake of ours
+        bench.measure(args, CPU)
+
+
+@pytest.mark.parametrize("name, rate", [
+    ("NVIDIA H200", 989), ("NVIDIA H200 NVL", 835), ("NVIDIA H200 MIG 1g.18gb", None),
+    ("NVIDIA A100-SXM4-80GB", 312), ("a CPU", None)])
+def test_the_rate_by_the_name_of_a_chip(name, rate, monkeypatch):
+    monkeypatch.setattr(bench, "processor", lambda device: name)
+    assert bench.chip_rate(SimpleNamespace(amp=True), CPU) == rate
+    assert bench.chip_rate(SimpleNamespace(amp=False), CPU) is None
+
+
 def test_the_clock(monkeypatch):
     """CPU seconds with one thread, which other programs do not lengthen; seconds on the wall with
     several."""
