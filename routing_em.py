@@ -48,21 +48,21 @@ def m_step(V: Tensor, log_C: Tensor, beta_a: Tensor | None = None, beta_mu: Tens
     A = 1.
     Returns mu [..., N, D], log sigma [..., N, D], log A [..., N].
     """
-    # C_mn / S_n, straight from log C: exact where S_n underflows, a capsule that few votes chose
+    # sum_m C_mn
+    total_C = log_C.exp().sum(-2)                                            # [..., N]
+    # C_mn / sum_m C_mn, straight from log C: exact where a capsule that few votes chose underflows
     share = log_C.softmax(-2).unsqueeze(-1)                                  # [..., M, N, 1]
-    # S_n = sum_m C_mn
-    S = log_C.exp().sum(-2)                                                  # [..., N]
-    # mu_n = sum_m C_mn V_mn / S_n                                             Li Eq. 10, Gu Eq. 12
+    # mu_n = sum_m C_mn V_mn / sum_m C_mn                                      Li Eq. 10, Gu Eq. 12
     mu = (share * V).sum(-3)                                                 # [..., N, D]
-    # sigma_n^2 = sum_m C_mn (V_mn - mu_n)^2 / S_n + eps                       Li Eq. 11, Gu Eq. 12
+    # sigma_n^2 = sum_m C_mn (V_mn - mu_n)^2 / sum_m C_mn + eps                Li Eq. 11, Gu Eq. 12
     sigma2 = (share * (V - mu.unsqueeze(-3)).square()).sum(-3) + eps         # [..., N, D]
     log_sigma = sigma2.log() / 2                                             # [..., N, D]
     if beta_a is None:
         return mu, log_sigma, torch.zeros_like(log_sigma[..., 0])
-    # chi_n = sum_i (log sigma_n^i + (1 + log 2 pi) / 2) S_n         Li section 4.2.2, Gu Eq. 13
-    chi = (log_sigma + (1 + math.log(2 * math.pi)) / 2).sum(-1) * S          # [..., N]
-    # A_n = logistic(lambda_t (beta_A - beta_mu S_n - chi_n))        Li section 4.2.2, Gu Eq. 13
-    log_A = F.logsigmoid(lambda_t * (beta_a - beta_mu * S - chi))            # [..., N]
+    # chi_n = sum_i (log sigma_n^i + (1 + log 2 pi) / 2) sum_m C_mn  Li section 4.2.2, Gu Eq. 13
+    chi = (log_sigma + (1 + math.log(2 * math.pi)) / 2).sum(-1) * total_C    # [..., N]
+    # A_n = logistic(lambda_t (beta_A - beta_mu sum_m C_mn - chi_n)) Li section 4.2.2, Gu Eq. 13
+    log_A = F.logsigmoid(lambda_t * (beta_a - beta_mu * total_C - chi))      # [..., N]
     return mu, log_sigma, log_A
 
 
@@ -103,7 +103,7 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     result.
 
     votes: V [..., M, N, D]; beta_a, beta_mu: [N], learned; both None leaves the activations out (A
-    = 1). eps: the floor under the variance.
+    = 1). eps: added to the variance.
     density: "product" of the densities of the D dimensions, as in Hinton et al. 2018, or their
     "sum", to the letter of Li 2019 (Gu Eq. 14 prints one dimension); the same for D = 1. With
     "product" and without activations the mixture's likelihood cannot fall between iterations.

@@ -468,7 +468,7 @@ class Transformer(nn.Module):
                 need_weights: bool = False) -> tuple[Tensor, dict]:
         """source [B, L_s], target_in [B, L_t] (BOS first) -> logits [B, L_t, V] and the Heads of
         every layer, {"enc": [...], "cross": [...], "dec": [...]}. need_weights: A^h in all of
-        them, not only where --reg position asks for it."""
+        them, not only where a kind in `reg` reads it."""
         x, heads = self.hidden(source, target_in, need_weights)
         return self.output(x), heads
 

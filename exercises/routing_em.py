@@ -79,7 +79,7 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     result.
 
     votes: V [..., M, N, D]; beta_a, beta_mu: [N], learned; both None leaves the activations out (A
-    = 1). eps: the floor under the variance.
+    = 1). eps: added to the variance.
     density: "product" of the densities of the D dimensions, as in Hinton et al. 2018, or their
     "sum", to the letter of Li 2019 (Gu Eq. 14 prints one dimension); the same for D = 1. With
     "product" and without activations the mixture's likelihood cannot fall between iterations.

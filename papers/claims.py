@@ -33,10 +33,10 @@ RULE = f"""Ours: the mean difference between runs of the same seed, in BLEU wher
 said, and its 95 % interval (paired, Student's t over the seeds). Verdicts follow by a rule: a claim
 *holds* where the interval lies above 0 and *does not hold* where it lies below; where the p of the
 bootstrap over the test sentences is known, its median must be below 0.05 besides (–: the two are
-less than {APART} BLEU apart). Else, and with one seed, it *{UNKNOWN}* at this size. "No worse"
-holds where the interval lies above -0.3, and does not where it lies below. Where the claim holds of
-a control as well, which lacks the mechanism alone, the verdict names it. Of twenty such intervals
-one misses its mean by chance."""
+less than {APART} BLEU apart; the median counts it). Else, and with one seed, it *{UNKNOWN}* at this
+size. "No worse" holds where the interval lies above -0.3, and does not where it lies below. Where
+the claim holds of a control as well, which lacks the mechanism alone, the verdict names it. Of
+twenty such intervals one misses its mean by chance."""
 
 
 class Claim(NamedTuple):

@@ -25,7 +25,8 @@ LEGEND = ("In parentheses: differences of parameters and ratios of speed to the 
           "in the paper. BLEU: mean ± standard deviation over the seeds; lower-cased: the same "
           "translations scored without case. Δ: mean difference to the baseline of the same seed, "
           "and its 95 % interval (paired, Student's t over the seeds); p: paired bootstrap on the "
-          "test sentences, seed by seed, where the two are at least 0.05 BLEU apart.")
+          f"test sentences, seed by seed (–: the two are less than {APART} BLEU apart, or no "
+          "translations are left to compare).")
 
 
 # ---- Numbers as cells
