@@ -138,9 +138,9 @@ class Settings(ModelFlags, DataFlags):
         None, "bfloat16 matrix products (yes on a GPU that has them; on a CPU with AMX they pay "
         "from size base on)", MACHINE)
     compile: str | None = flag(
-        None, "routing compiled into a few loops, or every layer of the model: faster after a "
+        None, "no; routing: it is compiled into a few loops; model: every layer is: faster after a "
         "start of minutes (routing with CUDA, else no)", MACHINE,
-        choices=("no", "routing", "model"), metavar="WHAT", bare="routing")
+        choices=("no", "routing", "model"), metavar="no|routing|model", bare="routing")
     workers: int | None = flag(
         None, "processes that prepare batches (CUDA 2, else 0)", MACHINE, 0, 256)
 
@@ -196,7 +196,8 @@ def train_step(objective, optimizer, step: Step, settings: Settings, where: Mach
     total = torch.zeros(2, device=where.device)
     for i, batch in enumerate(step.batches):
         last = i + 1 == len(step.batches)
-        with contextlib.nullcontext() if last or where.world == 1 else objective.no_sync():
+        more_to_come = where.world > 1 and not last
+        with objective.no_sync() if more_to_come else contextlib.nullcontext():
             tokens = int((batch.target[:, 1:] != PAD).sum())                 # on the CPU still
             # Apple's GPU may read memory that is not pinned after it was freed
             source, target = (x.to(where.device, non_blocking=x.is_pinned()) for x in batch)
@@ -204,9 +205,10 @@ def train_step(objective, optimizer, step: Step, settings: Settings, where: Mach
                 cross_entropy, D = objective(source, target, tokens, settings.label_smoothing)
             # J = likelihood + lambda D                                        Li 2018 section 3.1
             loss = (cross_entropy - reg_lambda * D * tokens) / step.tokens
-            # NaN reaches every process's norm
-            sound = torch.where(loss.detach().isfinite(), where.world, math.nan)
-            (loss * sound).backward()                        # the processes' gradients are averaged
+            # DistributedDataParallel averages the gradients: times the processes they are a sum;
+            # times NaN every process learns of a loss that is not finite
+            factor = torch.where(loss.detach().isfinite(), where.world, math.nan)
+            (loss * factor).backward()
         total += torch.stack([cross_entropy.detach(), D.detach() * tokens])
     gradients = [p.grad for p in objective.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)

@@ -101,7 +101,8 @@ class TransformerConfig:
         }
         for name, known in choices.items():
             value = getattr(self, name)
-            for one in (value,) if isinstance(value, str) else value:
+            values = (value,) if isinstance(value, str) else value
+            for one in values:
                 if one not in known:
                     raise ValueError(f"{name}={one}: choose from {', '.join(known)}")
 
@@ -407,9 +408,12 @@ class Transformer(nn.Module):
                              "Encoder(config)")
         self.config = config
         self.source_embedding = Embedding(config.vocab_size, config.d_model, config.dropout)
-        self.target_embedding = self.source_embedding if config.tie == "all" else \
-            Embedding(config.vocab_size, config.d_model, config.dropout)
-        self.encoder, self.decoder = Encoder(config), Decoder(config)
+        if config.tie == "all":
+            self.target_embedding = self.source_embedding
+        else:
+            self.target_embedding = Embedding(config.vocab_size, config.d_model, config.dropout)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
         self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
         if config.tie == "none":
             nn.init.normal_(self.output.weight, std=config.d_model ** -0.5)

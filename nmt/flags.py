@@ -367,10 +367,11 @@ class ModelFlags:
         "hinton", "lambda of EM's activations: 0.01 (1 - 0.95^(t+1)), or 1 to 3 as in Li's "
         "released code", AGGREGATION, choices=SCHEDULES)
     em_gradient: str = flag(
-        "last", "gradient through the last M-step alone, or through the full routing", AGGREGATION,
+        "last", "full: through all iterations; last: through the last M-step alone", AGGREGATION,
         choices=GRADIENTS)
     em_activations: bool = flag(
-        True, "EM routing with activations A_n (the released code ran without)", AGGREGATION)
+        True, "EM routing with activations A_n, the default (the released code ran without)",
+        AGGREGATION)
     coupling: str = flag(
         "routed", "random: a control with the same parameters, drawn anew for every batch",
         AGGREGATION, choices=COUPLINGS)
