@@ -13,13 +13,13 @@ from routing_em import em_routing
 
 
 def concatenate(outputs: Tensor) -> Tensor:
-    """`O^ = [O_1, ..., O_H]` (Li 2019 Eq. 3, Gu Eq. 7, Duan Eq. 3): [B, H, L, d_k] ->
+    """`O_hat = [O^1, ..., O^H]` (Li 2019 Eq. 3, Gu Eq. 7, Duan Eq. 3): [B, H, L, d_k] ->
     [B, L, H d_k]."""
     return outputs.transpose(-3, -2).flatten(-2)
 
 
 class LinearAggregation(nn.Module):
-    """`O = [O_1, ..., O_H] W^O`: Li 2019 Eq. 3-4, the Transformer's own. [B, H, L, d_k] ->
+    """`O = [O^1, ..., O^H] W^O`: Li 2019 Eq. 3-4, the Transformer's own. [B, H, L, d_k] ->
     [B, L, d]."""
 
     def __init__(self, d_model: int):
@@ -29,7 +29,7 @@ class LinearAggregation(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, outputs: Tensor) -> Tensor:
-        # O = O^ W^O                                                           Li Eq. 4
+        # O = O_hat W^O                                                        Li Eq. 4
         return self.output(concatenate(outputs))                             # [B, L, d]
 
 
@@ -67,9 +67,9 @@ class RoutingAggregation(nn.Module):
     """Li 2019, section 4.1: votes from all heads together, routing, the N capsules concatenated.
     Replaces W^O.
 
-    `Omega_in = f(O^)` (Eq. 5) is `relu(hidden(norm(O^)))`, one hidden layer for all heads: the
-    paper writes a distinct f_h, but its parameter counts fit one shared layer, as in the released
-    code. `V = Omega_in W` (Eq. 6).
+    `Omega_in = f(O_hat)` (Eq. 5) is `relu(hidden(norm(O_hat)))`, one hidden layer for all heads:
+    the paper writes a distinct f_h, but its parameter counts fit one shared layer, as in the
+    released code. `V = Omega_in W` (Eq. 6).
 
     capsules: N, a divisor of d_model; default d_model, capsules of width D = d_model / N = 1, the
     papers' best.
@@ -109,7 +109,7 @@ class RoutingAggregation(nn.Module):
 
     def cast_votes(self, outputs: Tensor) -> Tensor:
         """The votes V [B, L, H, N, D] of the heads' outputs [B, H, L, d_k]."""
-        # Omega_in = f(O^)                                                     Li Eq. 5
+        # Omega_in = f(O_hat)                                                  Li Eq. 5
         omega_in = torch.relu(self.hidden(self.norm(concatenate(outputs))))  # [B, L, d]
         # V_{h->n} = Omega_in W_{h->n}                                         Li Eq. 6
         V = self.votes(omega_in)                                             # [B, L, H d]

@@ -79,7 +79,7 @@ def causal_mask(queries: int, keys: int, device=None) -> Tensor:
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
-def both(mask: Tensor | None, other: Tensor) -> Tensor:
+def both_masks(mask: Tensor | None, other: Tensor) -> Tensor:
     """Where both masks are True; None is True everywhere."""
     return other if mask is None else mask & other
 
@@ -138,11 +138,11 @@ class MultiHeadAttention(nn.Module):
         return parts.unbind(2)
 
     def project_self(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Q_h, K_h, V_h = X W_h^Q, X W_h^K, X W_h^V (Li 2019 Eq. 1), each [B, H, L, d_k]."""
+        """Q^h, K^h, V^h = X W_h^Q, X W_h^K, X W_h^V (Li 2019 Eq. 1), each [B, H, L, d_k]."""
         return self.split(self.in_proj(x))
 
     def project_cross(self, query: Tensor, memory: Tensor, cache: Cache | None):
-        """Q_h, K_h, V_h = Q W_h^Q, K W_h^K, V W_h^V (Li 2019 Eq. 1), each [B, H, L, d_k]; keys and
+        """Q^h, K^h, V^h = Q W_h^Q, K W_h^K, V W_h^V (Li 2019 Eq. 1), each [B, H, L, d_k]; keys and
         values from the cache, where they are there."""
         d = query.shape[-1]
         W, b = self.in_proj.weight, self.in_proj.bias
@@ -156,7 +156,7 @@ class MultiHeadAttention(nn.Module):
 
     def attend_fused(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None,
                      causal: bool) -> Tensor:
-        """O_h = softmax(Q_h K_h^T / sqrt(d_k)) V_h (Li 2019 Eq. 2) by the fused kernel."""
+        """O^h = softmax(Q^h K^hT / sqrt(d_k)) V^h (Li 2019 Eq. 2) by the fused kernel."""
         queries, keys = Q.shape[2], K.shape[2]
         kernel_is_causal = causal and mask is None
         # an if of its own: under torch.compile the sizes are symbols, and `queries == keys` in the
@@ -165,7 +165,7 @@ class MultiHeadAttention(nn.Module):
             kernel_is_causal = False
         # a single newest query may look at everything there is
         if causal and not kernel_is_causal and queries > 1:
-            mask = both(mask, causal_mask(queries, keys, Q.device))
+            mask = both_masks(mask, causal_mask(queries, keys, Q.device))
         return F.scaled_dot_product_attention(Q, K, V, attn_mask=mask, is_causal=kernel_is_causal,
                                               dropout_p=self.dropout.p if self.training else 0.0)
 
@@ -175,16 +175,16 @@ class MultiHeadAttention(nn.Module):
         (A^h, O^h)."""
         queries, keys = Q.shape[2], K.shape[2]
         if causal and keys > 1:
-            mask = both(mask, causal_mask(queries, keys, Q.device))
-        # E_h = Q_h K_h^T / sqrt(d_k)                                          Duan Eq. 5
+            mask = both_masks(mask, causal_mask(queries, keys, Q.device))
+        # E^h = Q^h K^hT / sqrt(d_k)                                           Duan Eq. 5
         logits = Q @ K.transpose(-2, -1) / math.sqrt(self.d_k)               # [B, H, L_q, L_k]
         if self.capsule is not None:
-            # E' = E + Omega_vertical + Omega_horizontal                  Duan section 3.2
-            # before mask and softmax
+            # E' = E + Omega_vertical + Omega_horizontal, before mask and softmax
+            #                                                             Duan section 3.2
             logits = self.routed_logits(logits, mask, cache)                 # [B, H, L_q, L_k]
         if mask is not None:
             logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
-        # A_h = softmax(E_h)                                                   Duan Eq. 4
+        # A^h = softmax(E^h)                                                   Duan Eq. 4
         weights = logits.softmax(-1)                                         # [B, H, L_q, L_k]
         O = self.dropout(weights).to(V.dtype) @ V                            # [B, H, L_q, d_k]
         return weights, O
@@ -195,6 +195,6 @@ class MultiHeadAttention(nn.Module):
         if cache is None:
             return self.capsule(logits, mask)
         rows, keys = logits.shape[2:]
-        seen = both(mask, causal_mask(rows, keys, logits.device))
+        seen = both_masks(mask, causal_mask(rows, keys, logits.device))
         E = cache.extend_logits(self, logits.masked_fill(~seen, 0))          # [B, H, L, L]
         return self.capsule(E, causal_mask(keys, keys, logits.device), rows)

@@ -27,7 +27,7 @@ class CapsuleAggregation(nn.Module):
     """Gu 2019, section 4: a vote per pair of heads and output capsules, routing, `O = u + FFN(v)`.
     No W^O.
 
-    routing "dynamic" (Eq. 8-11): `u^_{j|i} = W_ij u_i` with `weight` [H, N, d_k, d/N], which
+    routing "dynamic" (Eq. 8-11): `u_hat_{j|i} = W_ij u_i` with `weight` [H, N, d_k, d/N], which
     holds W_ij transposed. routing "em" (Eq. 12-15): head i is a pose matrix M_i [p, q], its vote is
     `W_ij M_i` [p', q] with `weight` [H, N, p', p], W_ij as it is, and the capsules come out without
     their activations. capsules: N, default the number of heads. activations, coupling, settings: as
@@ -76,17 +76,18 @@ class CapsuleAggregation(nn.Module):
         self.ffn = nn.Sequential(inner, nn.ReLU(), outer)
 
     def cast_votes(self, outputs: Tensor) -> Tensor:
-        """The votes u^ [B, L, H, N, D] of the heads' outputs u [B, H, L, d_k]."""
-        # u^_{j|i} = W_ij u_i                                                  Gu Eq. 3
+        """The votes u_hat [B, L, H, N, D] of the heads' outputs u [B, H, L, d_k]."""
+        # u_hat_{j|i} = W_ij u_i                                               Gu Eq. 3
         if self.routing == "dynamic":
             return torch.einsum("...hld,hnde->...lhne", outputs, self.weight)
         poses = outputs.unflatten(-1, (-1, self.q))                          # [B, H, L, p, q]
+        # o is p', the rows of a vote
         return torch.einsum("...hlpq,hnop->...lhnoq", poses, self.weight).flatten(-2)
 
     def forward(self, outputs: Tensor) -> Tensor:
         """O [B, L, d] of the heads' outputs u [B, H, L, d_k]."""
         votes = self.cast_votes(outputs)                                     # [B, L, H, N, D]
-        # v = f(u^, c), c = Update(u^, v)                                      Gu Eq. 4
+        # v = f(u_hat, c), c = Update(u_hat, v)                                Gu Eq. 4
         start = random_coupling(votes) if self.random else None
         settings = {"iterations": self.iterations, "start": start, **self.settings}
         v = self.route(votes, *betas(self), **settings)

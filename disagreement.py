@@ -203,7 +203,7 @@ def model_disagreement(heads: dict[str, list[Heads]], places: dict[str, set[int]
     """
     total = source_mask.new_zeros((), dtype=heads["enc"][0].values.dtype)
     for component, layers in places.items():
-        for kind in dict.fromkeys(kinds):
+        for kind in dict.fromkeys(kinds):                # a kind named twice counts once
             D = []
             for i in sorted(layers):
                 D.append(layer_disagreement(kind, component, heads[component][i], source_mask,

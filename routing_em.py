@@ -78,7 +78,8 @@ def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
     # (V_mn^i - mu_n^i)^2 / (2 sigma_n^i^2)
     precision = (-2 * log_sigma).exp().unsqueeze(-3)                         # [..., 1, N, D]
     distance = (V - mu.unsqueeze(-3)).square() * (precision / 2)             # [..., M, N, D]
-    # log Normal(V_mn^i | mu_n^i, sigma_n^i), Gu Eq. 14 = -distance - log sigma_n^i - log(2 pi) / 2
+    # log Normal(V_mn^i | mu_n^i, sigma_n^i)                                   Gu Eq. 14
+    # = -(V_mn^i - mu_n^i)^2 / (2 sigma_n^i^2) - log sigma_n^i - log(2 pi) / 2
     log_divisor = (log_sigma + math.log(2 * math.pi) / 2).unsqueeze(-3)      # [..., 1, N, D]
     if density == "product":
         # P_mn = prod_i Normal(V_mn^i | mu_n^i, sigma_n^i)        Hinton et al. 2018, Procedure 1

@@ -192,7 +192,8 @@ def train_step(objective, optimizer, step: Step, settings: Settings, where: Mach
     the tokens fall on the processes.
     """
     optimizer.zero_grad(set_to_none=True)
-    reg_lambda = getattr(objective, "module", objective).model.config.reg_lambda
+    whole = getattr(objective, "module", objective)      # inside DistributedDataParallel's wrapper
+    reg_lambda = whole.model.config.reg_lambda
     total = torch.zeros(2, device=where.device)
     for i, batch in enumerate(step.batches):
         last = i + 1 == len(step.batches)

@@ -413,8 +413,8 @@ class Decoder(nn.Module):
         return self.norm(x), selves, crosses
 
 
-def disagreement(config: TransformerConfig, heads: dict, source_mask: Tensor,
-                 target_mask: Tensor | None = None, reduce: str = "mean") -> Tensor:
+def disagreement_of(config: TransformerConfig, heads: dict, source_mask: Tensor,
+                    target_mask: Tensor | None = None, reduce: str = "mean") -> Tensor:
     """The D of the training loss for the places, weights and kinds of a configuration, see
     `model_disagreement`; 0 if it has none. heads: {component: Heads of every layer}; masks [B, L],
     True at a token."""
@@ -480,4 +480,4 @@ class Transformer(nn.Module):
                      reduce: str = "mean") -> Tensor:
         """The D of the training loss. heads: as `forward` gives them; masks [B, L], True at a
         token."""
-        return disagreement(self.config, heads, source_mask, target_mask, reduce)
+        return disagreement_of(self.config, heads, source_mask, target_mask, reduce)

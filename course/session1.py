@@ -95,7 +95,7 @@ assert torch.allclose(fused.outputs, heads.outputs, atol=1e-5)
 print("the fused kernel's weights:  ", fused.weights)
 
 # %% [markdown]
-# **Aggregation**, Eq. 3-4: $O = [O_1, \ldots, O_H] W^O$. That is a sum over the heads, in which
+# **Aggregation**, Eq. 3-4: $O = [O^1, \ldots, O^H] W^O$. That is a sum over the heads, in which
 # each adds its part $O_h W_h^O$ whatever the others say. Sessions 3 to 5 are about parts that
 # depend on one another.
 
@@ -109,5 +109,5 @@ for h in range(2):
     alone[:, h] = O[:, h]
     parts = parts + linear(alone)
 assert torch.allclose(together, parts, atol=1e-5)        # W^O has a bias, too, which starts at 0
-print("O^h", list(O.shape), "-> [O_1, ..., O_H]", list(concatenate(O).shape),
+print("O^h", list(O.shape), "-> [O^1, ..., O^H]", list(concatenate(O).shape),
       "-> O", list(together.shape))

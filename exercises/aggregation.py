@@ -13,14 +13,14 @@ from routing_em import em_routing
 
 
 def concatenate(outputs: Tensor) -> Tensor:
-    """`O^ = [O_1, ..., O_H]` (Li 2019 Eq. 3, Gu Eq. 7, Duan Eq. 3): [B, H, L, d_k] ->
+    """`O_hat = [O^1, ..., O^H]` (Li 2019 Eq. 3, Gu Eq. 7, Duan Eq. 3): [B, H, L, d_k] ->
     [B, L, H d_k]."""
     # Li 2019 Eq. 3: concatenation, 1 point
     raise NotImplementedError("Li 2019 Eq. 3: concatenation")
 
 
 class LinearAggregation(nn.Module):
-    """`O = [O_1, ..., O_H] W^O`: Li 2019 Eq. 3-4, the Transformer's own. [B, H, L, d_k] ->
+    """`O = [O^1, ..., O^H] W^O`: Li 2019 Eq. 3-4, the Transformer's own. [B, H, L, d_k] ->
     [B, L, d]."""
 
     def __init__(self, d_model: int):
@@ -30,7 +30,7 @@ class LinearAggregation(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, outputs: Tensor) -> Tensor:
-        # O = O^ W^O                                                           Li Eq. 4
+        # O = O_hat W^O                                                        Li Eq. 4
         return self.output(concatenate(outputs))                             # [B, L, d]
 
 
@@ -68,9 +68,9 @@ class RoutingAggregation(nn.Module):
     """Li 2019, section 4.1: votes from all heads together, routing, the N capsules concatenated.
     Replaces W^O.
 
-    `Omega_in = f(O^)` (Eq. 5) is `relu(hidden(norm(O^)))`, one hidden layer for all heads: the
-    paper writes a distinct f_h, but its parameter counts fit one shared layer, as in the released
-    code. `V = Omega_in W` (Eq. 6).
+    `Omega_in = f(O_hat)` (Eq. 5) is `relu(hidden(norm(O_hat)))`, one hidden layer for all heads:
+    the paper writes a distinct f_h, but its parameter counts fit one shared layer, as in the
+    released code. `V = Omega_in W` (Eq. 6).
 
     capsules: N, a divisor of d_model; default d_model, capsules of width D = d_model / N = 1, the
     papers' best.

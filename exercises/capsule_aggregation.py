@@ -27,7 +27,7 @@ class CapsuleAggregation(nn.Module):
     """Gu 2019, section 4: a vote per pair of heads and output capsules, routing, `O = u + FFN(v)`.
     No W^O.
 
-    routing "dynamic" (Eq. 8-11): `u^_{j|i} = W_ij u_i` with `weight` [H, N, d_k, d/N], which
+    routing "dynamic" (Eq. 8-11): `u_hat_{j|i} = W_ij u_i` with `weight` [H, N, d_k, d/N], which
     holds W_ij transposed. routing "em" (Eq. 12-15): head i is a pose matrix M_i [p, q], its vote is
     `W_ij M_i` [p', q] with `weight` [H, N, p', p], W_ij as it is, and the capsules come out without
     their activations. capsules: N, default the number of heads. activations, coupling, settings: as
@@ -76,7 +76,7 @@ class CapsuleAggregation(nn.Module):
         self.ffn = nn.Sequential(inner, nn.ReLU(), outer)
 
     def cast_votes(self, outputs: Tensor) -> Tensor:
-        """The votes u^ [B, L, H, N, D] of the heads' outputs u [B, H, L, d_k]."""
+        """The votes u_hat [B, L, H, N, D] of the heads' outputs u [B, H, L, d_k]."""
         # Gu 2019 Eq. 3: Gu's votes, 1 point
         # Gu 2019 Eq. 3, §4: Gu's pose votes, 3 points
         raise NotImplementedError("Gu 2019 Eq. 3: Gu's votes")

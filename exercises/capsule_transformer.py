@@ -83,6 +83,7 @@ class CapsuleRouting(nn.Module):
             raise ValueError(f"parts={parts!r}: choose from 'vertical' and 'horizontal'")
         self.parts = tuple(parts)
         self.iterations = iterations
+        # attributes, so that faster forms of the same can take their places
         self.route_vertical = vertical_routing
         self.route_horizontal = horizontal_routing
         if "vertical" in parts:

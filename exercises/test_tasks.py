@@ -129,7 +129,7 @@ def test_vaswani_3_2_3_the_future_is_unseen(module, Q, K, V):
 
 @task("concatenation", outputs=(2, 3, 4, 2))
 def test_li2019_eq3_concatenation(module, outputs):
-    return {"O^": module.concatenate(outputs)}
+    return {"O_hat": module.concatenate(outputs)}
 
 
 @task("positions")
@@ -423,13 +423,13 @@ def test_li2019_eq5_eq6_votes(module, outputs):
 @task("Gu's votes", outputs=(2, 2, 3, 4))
 def test_gu_eq3_votes(module, outputs):
     aggregation = settled(module.CapsuleAggregation(8, 2, capsules=4))
-    return {"u^": aggregation.cast_votes(outputs)}
+    return {"u_hat": aggregation.cast_votes(outputs)}
 
 
 @task("Gu's pose votes", outputs=(1, 2, 2, 8))
 def test_gu_eq3_pose_votes(module, outputs):
     aggregation = settled(module.CapsuleAggregation(16, 2, capsules=4, routing="em"))
-    return {"u^": aggregation.cast_votes(outputs)}
+    return {"u_hat": aggregation.cast_votes(outputs)}
 
 
 @task("Gu's aggregation", outputs=(2, 2, 3, 4))

@@ -14,7 +14,7 @@ from transformer import PAD
 class Batch(NamedTuple):
     """Padded sentences, int64, 0 on the right."""
     source: torch.Tensor        # [B, L_s]: tokens, EOS
-    target: torch.Tensor        # [B, L_t]: BOS, tokens, EOS
+    target: torch.Tensor        # [B, L_t + 1]: BOS, tokens, EOS
 
 
 def batches(source_lengths, target_lengths, max_tokens: int, seed: int = 0, epoch: int = 0,

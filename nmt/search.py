@@ -111,7 +111,8 @@ def expand(logits: Tensor, log_p: Tensor, beam: int, last: Tensor):
     ends = log_p + logits.log_softmax(-1)[:, :, EOS]                         # [B, k]
     # log P(y, word) = log P(y) + z_word - logsumexp(z): the best words have the largest z
     so_far = ends - logits[:, :, EOS]                                        # [B, k]
-    words, ids = largest(logits[:, :, EOS + 1:], beam)   # padding and BOS are never produced
+    # padding, BOS and EOS are the first ids: the first two are never produced, EOS is above
+    words, ids = largest(logits[:, :, EOS + 1:], beam)
     branches = words.shape[-1]
     ids = ids + EOS + 1
     words = (so_far.unsqueeze(-1) + words).flatten(1)                        # [B, k * branches]

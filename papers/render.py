@@ -153,14 +153,7 @@ def body(stored: dict, table: Table, rows: list[Row]) -> list[list[str]]:
     base = baselines(rows)
     paper = [f"paper: {column}" for column in table.columns]
     runs = [row["runs"] for row in stored["rows"]]
-    layers = max([len(run["layers"]) for of_row in runs for run in of_row if "layers" in run],
-                 default=0)
-    if table.kind == "mt":
-        header = ["BLEU", "lower-cased", "Δ", "p", "parameters", "tokens/s", "sentences/s"]
-    elif table.kind == "scores":
-        header = list(MEASURED)
-    else:
-        header = [f"layer {i}" for i in range(1, layers + 1)]
+    header = measured_columns(table.kind, runs)
     cells = [["", "flags", *header, *paper]]
     for i, row in enumerate(rows):
         flags = stored["rows"][i]["flags"]
@@ -172,8 +165,10 @@ def body(stored: dict, table: Table, rows: list[Row]) -> list[list[str]]:
             numbers = [""] * len(header)
         else:
             shown = f"`{flags}`" if flags else ""
-            others = runs[base[i]] if base[i] not in (None, i) else []
-            numbers = row_numbers(table.kind, runs[i], others, layers)
+            others = []
+            if base[i] not in (None, i):
+                others = runs[base[i]]
+            numbers = row_numbers(table.kind, header, runs[i], others)
         cells.append([row.label, shown, *numbers, *published(table, row, compared)])
     if table.kind == "mt" and stored.get("data") == "toy":
         # scored for the published figures of other texts
@@ -181,17 +176,30 @@ def body(stored: dict, table: Table, rows: list[Row]) -> list[list[str]]:
     return cells
 
 
-def row_numbers(kind: str, runs: list[dict], others: list[dict], layers: int) -> list[str]:
-    """The measured cells of a row of a table of that kind."""
+def measured_columns(kind: str, runs: list[list[dict]]) -> list[str]:
+    """The names of the measured columns of a table of that kind; runs: of every row."""
+    if kind == "mt":
+        return ["BLEU", "lower-cased", "Δ", "p", "parameters", "tokens/s", "sentences/s"]
+    if kind == "scores":
+        return list(MEASURED)
+    layers = 0
+    for of_row in runs:
+        for run in of_row:
+            layers = max(layers, len(run["layers"]))
+    return [f"layer {i}" for i in range(1, layers + 1)]
+
+
+def row_numbers(kind: str, header: list[str], runs: list[dict], others: list[dict]) -> list[str]:
+    """The measured cells of a row below the `measured_columns`; others: the baseline's runs."""
     if kind == "mt":
         return measured(runs, others)
     numbers = []
-    if kind == "scores":
-        for name in MEASURED:
-            numbers.append(spread([run["scores"][name] for run in runs], 3))
-    else:
-        for i in range(layers):
-            numbers.append(spread([run["layers"][i] for run in runs], 3))
+    for i, name in enumerate(header):
+        if kind == "scores":
+            values = [run["scores"][name] for run in runs]
+        else:
+            values = [run["layers"][i] for run in runs]
+        numbers.append(spread(values, 3))
     return numbers
 
 
@@ -325,7 +333,9 @@ def probe_parts(stored: dict) -> Parts:
     names = list(lines[0]["cells"])
     header = ["", ""]
     for name in names:
-        header += [name, "paper"] if name in models else [name]
+        header.append(name)
+        if name in models:
+            header.append("paper")
     cells = [header]
     for line in lines:
         column = line["group"] if line["task"] == "Ave." else line["task"]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attention import MultiHeadAttention
 from tasks.logic_data import PAD, RELATIONS
-from transformer import Embedding, Encoder, TransformerConfig, disagreement, positions
+from transformer import Embedding, Encoder, TransformerConfig, disagreement_of, positions
 
 QUERIES = 2
 NO_PAIR = -100                                           # a label that the loss leaves out
@@ -146,7 +146,7 @@ class LogicModel(nn.Module):
             cross_entropy = F.cross_entropy(self.classify(reading.vectors, reading.rows), labels)
         else:
             cross_entropy = self.loss_of_all(reading, labels)
-        D = disagreement(self.config, reading.heads, reading.mask)
+        D = disagreement_of(self.config, reading.heads, reading.mask)
         return cross_entropy - self.config.reg_lambda * D
 
     def loss_of_all(self, reading: Reading, labels: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ def test_li2019_eq1_eq2_li2018_background_li2021_eq1_eq2_duan_eq1_eq2_heads(B, d
     assert close(heads.values, values, 1e-12)
     assert close(heads.weights, weights, 1e-12)
     assert close(heads.outputs, outputs, 1e-12)
-    # Eq. 3-4: O = [O_1, ..., O_H] W^O
+    # Eq. 3-4: O = [O^1, ..., O^H] W^O
     concatenated = torch.cat([outputs[:, h] for h in range(H)], dim=-1)  # [B, L_q, d]
     linear = attention.aggregation.output
     assert close(out, nn.functional.linear(concatenated, linear.weight, linear.bias), 1e-12)

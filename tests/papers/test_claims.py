@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from papers import claims, plan, render
-from papers.claims import BASE, BOTH, EM, FAILS, OUTPUT, UNKNOWN, Comparison
+from papers.claims import BASE, BOTH, EM, ENCODER, FAILS, OUTPUT, UNKNOWN, Comparison
 from papers.tables import TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,9 +119,11 @@ def test_a_page_has_every_number_in_its_place():
         "one.json": table("text", 100, {
             BASE: [(1, 20.0, 0.5, None), (2, 21.0, 0.5, None), (3, 22.0, 0.5, None)],
             EM: [(3, 24.1, 0.5, 0.01), (1, 22.0, 0.5, 0.02), (2, 22.9, 0.5, 0.5)]}),
-        "two.json": table("text", 100, {BOTH: [(1, 19.0, 0.9, 0.01), (9, 90.0, 0.1, 0.01)]}),
+        "two.json": table("text", 100, {BOTH: [(1, 19.0, 0.6, 0.01), (9, 90.0, 0.1, 0.01)],
+                                        OUTPUT: [(1, 18.5, 0.9, 0.02)]}),
         "other.json": table("text", 200, {EM: [(1, 99.0, 0.5, None)]}),
-        "recipe.json": table("text", 100, {OUTPUT: [(1, 9.0, 0.5, 0.1)]}, " --dropout 0.3"),
+        "recipe.json": table("text", 100, {f"{ENCODER} --reg-weight 0.5": [(1, 9.0, 0.5, 0.1)]},
+                             " --dropout 0.3"),
         "logic.json": {
             "kind": "logic", "majority": {}, "pairs": {"6": 5, "7": 1, "12": 3, ">=7": 4},
             "runs": [{"model": model, "seed": 1, "accuracy": {"6": 1, "7": 0.5, "12": x}}
@@ -149,8 +151,8 @@ def test_a_page_has_every_number_in_its_place():
         ["Li 2019 Table 4", "+0.95 En-De, +0.55 Zh-En", "text, tiny, 100 steps",
          "+2.00 [+1.75, +2.25] (3 seeds; p 0.020, 0.500, 0.010)", "holds"]]
     (both,) = found["Both together beat disagreement alone and aggregation alone"]
-    assert both[2:] == ["text, tiny, 100 steps", "–; -3.00 (1 seed)", UNKNOWN]
-    (differ,) = [cells for name, cells in found.items() if "outputs differ" in name]
+    assert both[2:] == ["text, tiny, 100 steps", "+0.50 (1 seed); -3.00 (1 seed)", UNKNOWN]
+    (differ,) = [cells for name, cells in found.items() if "makes them differ" in name]
     assert differ[0][3] == f"{claims.SCORE}: +0.400 (1 seed)"
     (logic,) = [cells for name, cells in found.items() if name.startswith("Logical")]
     # seven and more: 1 of 4 pairs at the same accuracy, 3 of 4 at 20 points more
@@ -166,8 +168,8 @@ def test_a_page_has_every_number_in_its_place():
                               UNKNOWN]
     assert found["Routing beats a uniform coupling"][0][2:] == ["–", "–", "not run"]
     # another recipe's run has no baseline to be compared with
-    (reward,) = found["Rewarding the heads' outputs for disagreeing beats the baseline"]
-    assert reward[-1] == "not run"
+    (encoder,) = found["The same in the encoder alone (here with λ = H/8)"]
+    assert encoder[-1] == "not run"
 
 
 def test_a_screen_holds_every_column_once_within_its_width():
