@@ -55,21 +55,21 @@ class Settings:
                            "folder)", metavar="DIR")
     checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
     device: str = flag("auto", DEVICES)
-    max_tokens: int = flag(4096, "batch size in tokens", "", 1, 10 ** 8, metavar="N")
+    max_tokens: int = flag(4096, "batch size in tokens", "", 1, 10 ** 8)
 
     component: str = flag("enc", "enc: encoder self-attention, cross: decoder to encoder, dec: "
                           "decoder self-attention; of the heat maps and of the heads as points",
                           DRAWN, choices=COMPONENTS)
     layer: int | None = flag(None, "layer of the heat maps, from 1 at the bottom (the top one)",
-                             DRAWN, 1, 1000, metavar="N")
+                             DRAWN, 1, 1000)
     sentence: str | None = flag(None, "validation pair N, from 1, or a source sentence, which "
                                 "every run then translates itself (the first pair of 8 to 16 "
                                 "tokens a side)", DRAWN, metavar="N|TEXT")
 
     bins: tuple[int, ...] | None = flag(None, "upper ends of the bins, in source words (up to 7 "
-                                        "that fit the text)", LENGTH, 1, metavar="N")
+                                        "that fit the text)", LENGTH, 1)
     beam: int | None = flag(None, "beam size, of the ablation too (the run's own)", LENGTH, 1,
-                            1000, metavar="N")
+                            1000)
 
     valid: str | None = flag(None, "validation text, PREFIX.SRC and PREFIX.TGT (the run's)", TEXT,
                              metavar="PREFIX")

@@ -107,7 +107,7 @@ class Settings:
         "(no; on a GPU routing)", choices=tuple(MODES), metavar="WHAT")
     threads: int = flag(1, "threads on a CPU; with one, times are CPU seconds, which other "
                         "programs disturb least", low=1, high=1024)
-    vocab_size: int = flag(10_000, "joint vocabulary", low=100, high=10 ** 6, metavar="N")
+    vocab_size: int = flag(10_000, "joint vocabulary", low=100, high=10 ** 6)
     median_length: float = flag(24.0, "tokens of a source sentence", low=1, high=1000, metavar="L")
     max_tokens: int = flag(4096, "size of a training batch", low=16, high=10 ** 8)
     batches: int = flag(3, "training batches per turn", low=1, high=1000)

@@ -152,7 +152,7 @@ class Settings(ModelFlags):
         f"first twentieth of the steps {both('decay')}", TRAINING, choices=("none", "linear"))
     spread: int | None = flag(
         None, "spread the positions of a formula over N, for longer formulas than in training; 0 "
-        f"counts its tokens {both('spread')}", TRAINING, 0, 10 ** 5, metavar="N")
+        f"counts its tokens {both('spread')}", TRAINING, 0, 10 ** 5)
     batch: int | None = flag(None, f"pairs per step {both('batch')}", TRAINING, 1, 10 ** 6)
     learn: str | None = flag(
         None, "from the labels of a batch's pairs, or from the relations of all its formulas to "

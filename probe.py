@@ -159,8 +159,7 @@ class Settings(ModelFlags):
         metavar="FILE")
     sentences: int | None = flag(
         None, f"training sentences of a task ({SENTENCES:,}; files: all); toy and --text have "
-        f"{VALID:,} more to validate and {TEST:,} to test, but no more than N", DATA, 20, 10 ** 7,
-        metavar="N")
+        f"{VALID:,} more to validate and {TEST:,} to test, but no more than N", DATA, 20, 10 ** 7)
     data_seed: int = flag(1, "seed of the drawing, for toy and --text", DATA, 0)
 
     arch: str | None = flag(

@@ -34,6 +34,10 @@ from papers.tables import TABLES
 
 ROOT = Path(__file__).resolve().parent
 GROUP = "tables"
+DESCRIPTION = ("Reproduces tables of the five papers at the scale that the flags of train_mt.py "
+               "set: size tiny on the embedded corpus without any, where a row takes minutes per "
+               "seed. Begin with --list, then --dry-run: it says what would be trained. The rows "
+               "set the mechanisms, --seed and --name themselves.")
 
 
 @dataclass
@@ -47,7 +51,7 @@ class Settings(train_mt.Settings):
                                   metavar="SEED")
     rows: tuple[str, ...] = flag((), "train these rows alone, by the names that --dry-run "
                                  "shows", GROUP, metavar="ROW")
-    jobs: int | None = flag(None, "runs at once (one per GPU, else 1)", GROUP, 1, 1024, metavar="N")
+    jobs: int | None = flag(None, "runs at once (one per GPU, else 1)", GROUP, 1, 1024)
     finished: bool = flag(False, "train nothing: show, and --store, what is finished", GROUP)
     store: bool = flag(False, "keep what is measured in results/ for RESULTS.md, as "
                        "TABLE.DATA-SIZE-STEPS.json, beside other runs that are there", GROUP)
@@ -389,9 +393,7 @@ def reproduce(settings: Settings) -> None:
 
 def main(argv=None) -> int:
     """The command line; returns the exit status."""
-    return run(reproduce, Settings, "reproduce.py", "Reproduces tables of the five papers at the "
-               "scale that the flags of train_mt.py set: size tiny on the embedded corpus without "
-               "any. The rows set the mechanisms, --seed and --name themselves.", argv)
+    return run(reproduce, Settings, "reproduce.py", DESCRIPTION, argv)
 
 
 if __name__ == "__main__":

@@ -100,8 +100,8 @@ class Settings(ModelFlags, DataFlags):
         None, f"warm-up steps ({recipe('warmup')}; at most a quarter of --steps)", TRAINING, 1)
     lr: float | None = flag(
         None, f"factor on the learning rate d^-0.5 min(step^-0.5, step warmup^-1.5), not the rate "
-        f"itself ({recipe('lr')}; less after a shortened warm-up, for the same peak)", TRAINING,
-        above=0, high=1000, metavar="FACTOR")
+        f"itself ({recipe('lr')}; with a shorter warm-up so much less that the peak stays)",
+        TRAINING, above=0, high=1000, metavar="FACTOR")
     dropout: float | None = flag(None, f"dropout rate ({recipe('dropout')})", MODEL, 0, 0.99)
     decay: str | None = flag(
         None, f"how the learning rate falls after the warm-up: with step^-0.5, or linearly to 0 "

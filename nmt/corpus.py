@@ -59,10 +59,10 @@ class DataFlags:
     vocab_size: int | None = flag(
         None, "size of the joint BPE vocabulary (toy 2000, multi30k 10000, wmt 32000; own text "
         "10000, from a million lines on 32000; these defaults shrink where the text is too small)",
-        DATA, 259, 1_000_000, metavar="N")
+        DATA, 259, 1_000_000)
     max_length: int = flag(
         256, "training pairs with more tokens on a side are dropped; valid and test are kept whole",
-        DATA, 1, 1_000_000, metavar="N")
+        DATA, 1, 1_000_000)
 
 
 def text_name(flags: DataFlags) -> str:

@@ -30,6 +30,9 @@ class UserError(ValueError):
 
 # ---- From a dataclass to a parser
 
+LETTERS = {int: "N", float: "X"}        # for numbers in --help, where a flag names no other
+
+
 def flag(default=MISSING, help: str = "", group: str = "", low=None, high=None, above=None,
          choices=None, metavar: str | None = None, alias: str | None = None, type=None,
          positional: bool = False, empty: bool = False, bare: str | None = None):
@@ -37,10 +40,11 @@ def flag(default=MISSING, help: str = "", group: str = "", low=None, high=None, 
 
     default: the field's; None or () where something else decides, which the help then says. group:
     the heading in --help. low, high, above: the range of a number (above: from there, exclusive).
-    choices: the words allowed. alias: another spelling, as in "--capsule". type: text -> value,
-    where the annotation alone does not say. positional: without dashes. empty: may be given
-    without a word; bare: it then is this one. The annotation decides the rest: bool gives --name,
-    and --no-name where the default is not False; tuple[...] takes several words.
+    choices: the words allowed. metavar: the value's name in --help. alias: another spelling, as in
+    "--capsule". type: text -> value, where the annotation alone does not say. positional: without
+    dashes. empty: may be given without a word; bare: it then is this one. The annotation decides
+    the rest: bool gives --name, and --no-name where the default is not False; tuple[...] takes
+    several words.
     """
     metadata = dict(help=help, group=group, low=low, high=high, above=above, choices=choices,
                     metavar=metavar, alias=alias, type=type, positional=positional,
@@ -137,8 +141,8 @@ def options_of(field, hint) -> dict:
     if given["choices"]:
         options["choices"] = given["choices"]
         options["metavar"] = given["metavar"]
-    elif given["metavar"]:
-        options["metavar"] = given["metavar"]
+    elif given["metavar"] or kind in LETTERS:
+        options["metavar"] = given["metavar"] or LETTERS[kind]
     if given["type"]:
         options["type"] = given["type"]
     elif kind in (int, float) and not given["choices"]:
@@ -358,7 +362,7 @@ class ModelFlags:
         "lowest two encoder layers; gu-*: the last of cross and dec)", AGGREGATION, metavar="PLACE")
     capsules: int | None = flag(
         None, "output capsules N, a divisor of the width (dynamic, em: the width itself; gu-*: the "
-        "number of heads)", AGGREGATION, 1, 65536, metavar="N")
+        "number of heads)", AGGREGATION, 1, 65536)
     iterations: int = flag(3, "iterations of every routing", AGGREGATION, 1, 100, metavar="T")
     em_density: str = flag(
         "product", "density of a vote in EM routing: the product over its dimensions (Hinton et "
