@@ -90,6 +90,8 @@ class CapsuleAggregation(nn.Module):
         # v = f(u_hat, c), c = Update(u_hat, v)                                Gu Eq. 4
         start = random_coupling(votes) if self.random else None
         settings = {"iterations": self.iterations, "start": start, **self.settings}
-        v = self.route(votes, *betas(self), **settings)
+        omega = self.route(votes, *betas(self), **settings)
+        # a model in half precision goes on in it; the routing counts in float32
+        v = omega.capsules.flatten(-2).to(self.weight.dtype)                 # [B, L, d]
         # O = u + FFN(v), FFN(x) = max(0, x W_1 + b_1) W_2 + b_2               Gu Eq. 5-7
-        return concatenate(outputs) + self.ffn(v.capsules.flatten(-2))       # [B, L, d]
+        return concatenate(outputs) + self.ffn(v)                            # [B, L, d]

@@ -119,4 +119,6 @@ class RoutingAggregation(nn.Module):
         settings = {"iterations": self.iterations, "start": start, **self.settings}
         omega = self.route(V, *betas(self), **settings)
         # O = [Omega_1, ..., Omega_N]                                          Li section 4.1
-        return omega.capsules.flatten(-2)                                    # [B, L, d]
+        O = omega.capsules.flatten(-2)                                       # [B, L, d]
+        # a model in half precision goes on in it; the routing counts in float32
+        return O.to(self.hidden.weight.dtype)

@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from aggregation import LinearAggregation, RoutingAggregation
 from attention import Cache
 from capsule_aggregation import CapsuleAggregation
+from nmt.fast_routing import install
 from nmt.flags import ModelFlags, parse
 from transformer import Transformer, TransformerConfig
 
@@ -538,6 +539,23 @@ def test_bf16_autocast_stays_finite(agg):
     (logits.float().square().mean() - disagreement.float()).backward()
     assert logits[target != 0].isfinite().all() and disagreement.isfinite()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("agg", AGGREGATIONS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@torch.no_grad()
+def test_a_model_in_half_precision_gives_the_same_but_for_rounding(agg, dtype):
+    """`model.half()`, as for translating on a GPU: the routing counts in float32 and hands back
+    what the model counts in."""
+    torch.manual_seed(0)
+    places = None if agg == "linear" else EVERYWHERE
+    model = Transformer(config(agg=agg, agg_at=places, capsule_attention=("enc", "dec"))).eval()
+    source, target = batch()
+    exact = model(source, target)[0]
+    logits = model.to(dtype)(source, target)[0]
+    assert logits.dtype == dtype
+    assert close(logits.float(), exact, 16 * torch.finfo(dtype).eps)
+    assert close(install(model)(source, target)[0].float(), exact, 16 * torch.finfo(dtype).eps)
 
 
 def flags(*argv):
