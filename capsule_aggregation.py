@@ -69,7 +69,8 @@ class CapsuleAggregation(nn.Module):
             self.weight = nn.Parameter(torch.empty(heads, self.capsules, fan_in, fan_out))
         bound = math.sqrt(6 / (fan_in + fan_out))                      # Xavier, each W_ij by itself
         nn.init.uniform_(self.weight, -bound, bound)
-        inner, outer = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+        inner = nn.Linear(d_model, d_model)
+        outer = nn.Linear(d_model, d_model)
         for linear in (inner, outer):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)

@@ -307,7 +307,8 @@ def build_attention(config: TransformerConfig, component: str, layer: int) -> Mu
 def build_ffn(config: TransformerConfig) -> nn.Sequential:
     """`max(0, x W_1 + b_1) W_2 + b_2` (Vaswani et al. 2017, Eq. 2), with dropout on the hidden
     layer."""
-    inner, outer = nn.Linear(config.d_model, config.d_ff), nn.Linear(config.d_ff, config.d_model)
+    inner = nn.Linear(config.d_model, config.d_ff)
+    outer = nn.Linear(config.d_ff, config.d_model)
     for linear in (inner, outer):
         nn.init.xavier_uniform_(linear.weight)
         nn.init.zeros_(linear.bias)

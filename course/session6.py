@@ -32,7 +32,8 @@ def vertical(E, mask=None):
 # that routing can shift the softmax but hardly overrule a strong logit.
 
 # %%
-up, across = vertical(E), horizontal_routing(E)
+up = vertical(E)
+across = horizontal_routing(E)
 routed = CapsuleRouting(H)(E.unsqueeze(0))[0].detach()
 assert torch.allclose(routed, E + up + across)
 assert up.norm(dim=-1).max() < 1 and across.norm(dim=-1).max() < 1

@@ -35,7 +35,8 @@ def squash(s: list) -> list:
 
 def output_capsule(votes: list, C: list, n: int, normalize: bool) -> list:
     """Ω_n: Σ_m C_mn V_mn, over Σ_m C_mn when normalize, squashed."""
-    M, D = len(votes), len(votes[0][n])
+    M = len(votes)
+    D = len(votes[0][n])
     total = [0.0] * D
     for m in range(M):
         for i in range(D):
@@ -50,7 +51,8 @@ def dynamic_routing(votes: list, T: int, normalize: bool = True,
 
     exists[n]: whether output capsule n is there; the others take no coupling and are 0.
     """
-    M, N = len(votes), len(votes[0])
+    M = len(votes)
+    N = len(votes[0])
     D = len(votes[0][0])
     there = [n for n in range(N) if exists is None or exists[n]]
     B = [[0.0] * N for _ in range(M)]

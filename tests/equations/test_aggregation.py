@@ -37,7 +37,8 @@ def randomize(module):
 
 def affine(linear, x):
     """W x + b with x a list of numbers."""
-    rows, biases = linear.weight.tolist(), linear.bias.tolist()
+    rows = linear.weight.tolist()
+    biases = linear.bias.tolist()
     return [by_hand.dot(row, x) + b for row, b in zip(rows, biases)]
 
 
@@ -172,10 +173,8 @@ def test_li2019_alg2_with_two_heads_keeps_the_mean_vote(N, T):
     densities are equal, and so are the next shares. Of the routing only the activation is left,
     here 1 (Li) or unused (Gu). Three heads do move."""
     for H, stays in ((2, True), (3, T == 1)):
-        module, outputs = (
-            randomize(RoutingAggregation(12, H, N, "em", T)),
-            torch.randn(2, H, 3, 12 // H).double(),
-        )
+        module = randomize(RoutingAggregation(12, H, N, "em", T))
+        outputs = torch.randn(2, H, 3, 12 // H).double()
         module.beta_a.fill_(1e8)
         assert (
             close(module(outputs), module.cast_votes(outputs).mean(-3).flatten(-2), 1e-9) == stays
@@ -337,7 +336,8 @@ def test_hard_inputs_stay_finite(hard, autocast, H):
 
 @pytest.mark.parametrize("name", modules(4, 2))
 def test_positions_do_not_mix(name):
-    module, x = randomize(modules(4, 2)[name]), torch.randn(2, 2, 3, 2).double()
+    module = randomize(modules(4, 2)[name])
+    x = torch.randn(2, 2, 3, 2).double()
     with torch.no_grad():
         together = module(x)
         for b in range(2):

@@ -57,7 +57,8 @@ def literal_heads(attention, query, memory, heads, mask=None):
 @torch.no_grad()
 def test_li2019_eq1_eq2_li2018_background_li2021_eq1_eq2_duan_eq1_eq2_heads(B, d, L_q, L_k, H):
     attention = build(d, H)
-    query, memory = torch.randn(B, L_q, d).double(), torch.randn(B, L_k, d).double()
+    query = torch.randn(B, L_q, d).double()
+    memory = torch.randn(B, L_k, d).double()
     out, heads = attention(query, memory, need_weights=True)
     values, weights, outputs = literal_heads(attention, query, memory, H)
     assert close(heads.values, values, 1e-12)
@@ -77,7 +78,8 @@ def test_gu_eq1_eq2_masked_heads():
     L_k = 4
     H = 3
     attention = build(d, H)
-    query, memory = torch.randn(B, L_q, d).double(), torch.randn(B, L_k, d).double()
+    query = torch.randn(B, L_q, d).double()
+    memory = torch.randn(B, L_k, d).double()
     mask = torch.rand(B, 1, L_q, L_k) < 0.6
     mask[..., 0] = True
     _, heads = attention(query, memory, mask=mask, need_weights=True)
@@ -98,7 +100,8 @@ def test_causal_hides_what_comes_after(padded, need_weights):
     d = 6
     L = 4
     H = 3
-    attention, x = build(d, H), torch.randn(B, L, d).double()
+    attention = build(d, H)
+    x = torch.randn(B, L, d).double()
     keys = (
         (torch.arange(L) < torch.tensor([L, 2])[:, None])[:, None, None] if padded else None
     )  # [B, 1, 1, L]
@@ -122,7 +125,8 @@ def test_fused_kernel_equals_explicit_path(masked):
     d = 8
     L = 5
     H = 2
-    attention, x = build(d, H), torch.randn(B, L, d).double()
+    attention = build(d, H)
+    x = torch.randn(B, L, d).double()
     keys = torch.arange(L) < torch.tensor([5, 3, 1])[:, None]
     mask = {
         "no mask": None,
@@ -147,7 +151,8 @@ def test_fused_kernel_equals_explicit_path(masked):
 
 def test_rows_of_weights_sum_to_one():
     attention = build(8, 4, dropout=0.5).train()
-    x, mask = torch.randn(2, 6, 8).double(), torch.tensor([6, 2])[:, None] > torch.arange(6)
+    x = torch.randn(2, 6, 8).double()
+    mask = torch.tensor([6, 2])[:, None] > torch.arange(6)
     _, heads = attention(x, x, mask=mask[:, None, None], need_weights=True)
     assert heads.weights.shape == (2, 4, 6, 6) and (heads.weights >= 0).all()
     assert close(heads.weights.sum(-1), torch.ones(2, 4, 6).double(), 1e-12)
@@ -157,7 +162,8 @@ def test_rows_of_weights_sum_to_one():
 @pytest.mark.parametrize("need_weights", [False, True])
 @pytest.mark.parametrize("agg", list(AGGREGATIONS))
 def test_outputs_are_what_the_aggregation_gets(agg, need_weights):
-    attention, x = build(8, 2, agg, dropout=0.4).train(), torch.randn(2, 5, 8).double()
+    attention = build(8, 2, agg, dropout=0.4).train()
+    x = torch.randn(2, 5, 8).double()
     out, heads = attention(x, x, need_weights=need_weights)
     assert out.shape == (2, 5, 8) and heads.values.shape == heads.outputs.shape == (2, 2, 5, 4)
     assert close(out, attention.aggregation(heads.outputs), 1e-12)
@@ -165,7 +171,8 @@ def test_outputs_are_what_the_aggregation_gets(agg, need_weights):
 
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_dropout_acts_in_training_only_and_keeps_the_mean(need_weights):
-    attention, x = build(8, 2, dropout=0.3), torch.randn(1, 4, 8).double()
+    attention = build(8, 2, dropout=0.3)
+    x = torch.randn(1, 4, 8).double()
     attention.eval()
     exact = attention(x, x, need_weights=need_weights)[1].outputs
     assert torch.equal(exact, attention(x, x, need_weights=need_weights)[1].outputs)
@@ -183,13 +190,15 @@ def test_linear_equals_torch_multihead_attention(H, need_weights):
     d = 8
     L_q = 4
     L_k = 5
-    attention, theirs = build(d, H), nn.MultiheadAttention(d, H, batch_first=True).double()
+    attention = build(d, H)
+    theirs = nn.MultiheadAttention(d, H, batch_first=True).double()
     with torch.no_grad():
         theirs.in_proj_weight.copy_(attention.in_proj.weight)
         theirs.in_proj_bias.copy_(attention.in_proj.bias)
         theirs.out_proj.weight.copy_(attention.aggregation.output.weight)
         theirs.out_proj.bias.copy_(attention.aggregation.output.bias)
-    query, memory = torch.randn(B, L_q, d).double(), torch.randn(B, L_k, d).double()
+    query = torch.randn(B, L_q, d).double()
+    memory = torch.randn(B, L_k, d).double()
     keys = torch.arange(L_k) < torch.tensor([5, 2, 3])[:, None]
     out, heads = attention(query, memory, mask=keys[:, None, None], need_weights=need_weights)
     want, weights = theirs(
@@ -212,7 +221,8 @@ def test_cache_equals_full_pass(agg, parts, steps):
     d = 8
     L = 5
     H = 2
-    attention, x = build(d, H, agg, parts).eval(), torch.randn(B, L, d).double()
+    attention = build(d, H, agg, parts).eval()
+    x = torch.randn(B, L, d).double()
     full, _ = attention(x, x, mask=causal(L))
     cache, start = Cache(), 0
     for step in steps:
@@ -226,7 +236,8 @@ def test_cache_equals_full_pass(agg, parts, steps):
 @torch.no_grad()
 def test_cache_of_cross_attention_keeps_the_first_memory():
     attention = build(8, 2).eval()
-    query, memory = torch.randn(2, 3, 8).double(), torch.randn(2, 4, 8).double()
+    query = torch.randn(2, 3, 8).double()
+    memory = torch.randn(2, 4, 8).double()
     mask = (torch.arange(4) < torch.tensor([4, 2])[:, None])[:, None, None]
     full, _ = attention(query, memory, mask=mask)
     cache = Cache()
@@ -240,7 +251,8 @@ def test_cache_of_cross_attention_keeps_the_first_memory():
 @pytest.mark.parametrize("parts", [(), ("horizontal",)])
 @torch.no_grad()
 def test_cache_reorder_follows_the_beams(parts, index):
-    attention, x = build(8, 2, parts=parts).eval(), torch.randn(2, 3, 8).double()
+    attention = build(8, 2, parts=parts).eval()
+    x = torch.randn(2, 3, 8).double()
     index = torch.tensor(index)
     cache = Cache()
     for l in range(2):
@@ -272,7 +284,8 @@ def test_cache_reorder_follows_the_beams_in_cross_attention():
 @pytest.mark.parametrize("parts", [(), ("vertical", "horizontal")])
 @pytest.mark.parametrize("agg", list(AGGREGATIONS))
 def test_a_sentence_without_any_key_harms_nobody(agg, parts, need_weights):
-    attention, x = build(8, 2, agg, parts), torch.randn(3, 4, 8).double()
+    attention = build(8, 2, agg, parts)
+    x = torch.randn(3, 4, 8).double()
     keys = torch.arange(4) < torch.tensor([4, 0, 2])[:, None]
     inputs = x.clone().requires_grad_()
     out, _ = attention(inputs, inputs, mask=keys[:, None, None], need_weights=need_weights)
@@ -290,7 +303,8 @@ def test_a_sentence_without_any_key_harms_nobody(agg, parts, need_weights):
 @pytest.mark.parametrize("agg", list(AGGREGATIONS))
 @torch.no_grad()
 def test_padding_changes_nothing(agg, parts):
-    attention, x = build(8, 2, agg, parts).eval(), torch.randn(3, 5, 8).double()
+    attention = build(8, 2, agg, parts).eval()
+    x = torch.randn(3, 5, 8).double()
     lengths = [5, 1, 3]
     keys = torch.arange(5) < torch.tensor(lengths)[:, None]
     padded, _ = attention(x, x, mask=keys[:, None, None])
@@ -315,7 +329,8 @@ BOTH_PARTS = ("vertical", "horizontal")
 )
 def test_gradcheck_attention(agg, parts, need_weights):
     """The fused and the explicit path; every aggregation has a gradcheck of its own."""
-    attention, x = build(4, 2, agg, parts), torch.randn(1, 3, 4).double().requires_grad_()
+    attention = build(4, 2, agg, parts)
+    x = torch.randn(1, 3, 4).double().requires_grad_()
     mask = torch.tensor([[True, True, False]])[:, None, None]
     names, parameters = zip(*attention.named_parameters())
 

@@ -62,10 +62,8 @@ def test_duan_alg2_alg3_padding(H, garbage):
     keys = torch.arange(L) < torch.tensor(lengths)[:, None]
     mask = keys[:, None, :, None] & keys[:, None, None, :]  # [B, 1, L, L]
     E = torch.where(mask, E, garbage * torch.ones_like(E))
-    vertical, horizontal = (
-        vertical_routing(E, weight, bias, mask=mask),
-        horizontal_routing(E, mask=mask),
-    )
+    vertical = vertical_routing(E, weight, bias, mask=mask)
+    horizontal = horizontal_routing(E, mask=mask)
     assert vertical.isfinite().all() and horizontal.isfinite().all()
     padded = ~keys[:, None, :, None].expand_as(E)
     # what takes no part comes out as 0
@@ -144,7 +142,8 @@ def test_duan_eq4_eq5_attention(parts, causal):
     lengths = [4, 2]
     capsule = CapsuleRouting(H, parts=parts, iterations=3)
     attention = MultiHeadAttention(d, H, capsule=capsule).double().eval()
-    weight, bias = torch.zeros(H, H).double(), torch.zeros(H).double()
+    weight = torch.zeros(H, H).double()
+    bias = torch.zeros(H).double()
     for parameter in attention.parameters():
         parameter.copy_(0.3 * torch.randn_like(parameter))  # small, so that no softmax saturates
     for parameter in capsule.parameters():

@@ -50,7 +50,8 @@ def test_random_coupling_rows_sum_to_1_and_are_uniform_on_the_simplex():
 @pytest.mark.parametrize("routing", ["em", "dynamic"])
 def test_coupling_random_is_drawn_anew_at_every_call(kind, routing):
     heads = torch.randn(2, 3, 5, 4)
-    control, routed = kind(12, 3, routing=routing, coupling="random"), kind(12, 3, routing=routing)
+    control = kind(12, 3, routing=routing, coupling="random")
+    routed = kind(12, 3, routing=routing)
     assert not torch.allclose(control(heads), control(heads))
     assert torch.equal(routed(heads), routed(heads))
     torch.manual_seed(3)
@@ -61,10 +62,8 @@ def test_coupling_random_is_drawn_anew_at_every_call(kind, routing):
 
 def test_coupling_random_is_one_m_step_under_the_drawn_coupling():
     """Omega_n = A_n mu_n with mu_n = sum_h C_hn V_hn / sum_h C_hn."""
-    aggregation, heads = (
-        RoutingAggregation(12, 3, routing="em", coupling="random").double(),
-        torch.randn(2, 3, 5, 4).double(),
-    )
+    aggregation = RoutingAggregation(12, 3, routing="em", coupling="random").double()
+    heads = torch.randn(2, 3, 5, 4).double()
     torch.manual_seed(5)
     got = aggregation(heads)
     torch.manual_seed(5)
@@ -77,10 +76,8 @@ def test_coupling_random_is_one_m_step_under_the_drawn_coupling():
 
 def test_one_iteration_is_uniform_coupling():
     """--iterations 1: every head counts alike, mu is the plain mean of the votes (times A)."""
-    aggregation, heads = (
-        RoutingAggregation(12, 3, routing="em", iterations=1, activations=False),
-        torch.randn(2, 3, 5, 4),
-    )
+    aggregation = RoutingAggregation(12, 3, routing="em", iterations=1, activations=False)
+    heads = torch.randn(2, 3, 5, 4)
     torch.testing.assert_close(
         aggregation(heads), aggregation.cast_votes(heads).mean(-3).flatten(-2)
     )
@@ -151,7 +148,8 @@ def test_li2018_weights_of_the_components(reg_at, reg_weight, want):
     averages them."""
     config = small(reg=("output",), reg_at=reg_at, reg_weight=reg_weight)
     assert config.component_weights() == want
-    model, ids = Transformer(config), torch.randint(4, 20, (2, 6))
+    model = Transformer(config)
+    ids = torch.randint(4, 20, (2, 6))
     _, heads = model(ids, ids)
     mask = ids != 0
     D = model.disagreement(heads, mask, mask)

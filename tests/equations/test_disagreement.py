@@ -56,7 +56,8 @@ def right_padding(lead: tuple, L: int) -> Tensor:
 @masked_or_not
 @every_shape
 def test_li2018_eq1_li2021_eq5_subspace(lead, H, L, width, masked):
-    values, mask = normal(*lead, H, L, width), right_padding(lead, L) if masked else None
+    values = normal(*lead, H, L, width)
+    mask = right_padding(lead, L) if masked else None
     D = subspace_disagreement(values, mask)
     assert D.shape == () and D.dtype == torch.float64
     assert D.item() == pytest.approx(cosine_double_sum(values, mask), abs=1e-9)
@@ -66,7 +67,8 @@ def test_li2018_eq1_li2021_eq5_subspace(lead, H, L, width, masked):
 @masked_or_not
 @every_shape
 def test_li2018_eq2_li2021_eq6_position(lead, H, L, width, masked, reduce):
-    weights, mask = attention(*lead, H, L, width), right_padding(lead, L) if masked else None
+    weights = attention(*lead, H, L, width)
+    mask = right_padding(lead, L) if masked else None
     D = position_disagreement(weights, mask, reduce)
     assert D.shape == () and D.dtype == torch.float64
     assert D.item() == pytest.approx(position_double_sum(weights, mask, reduce), abs=1e-12)
@@ -75,7 +77,8 @@ def test_li2018_eq2_li2021_eq6_position(lead, H, L, width, masked, reduce):
 @masked_or_not
 @every_shape
 def test_li2018_eq3_li2021_eq7_output(lead, H, L, width, masked):
-    outputs, mask = normal(*lead, H, L, width), right_padding(lead, L) if masked else None
+    outputs = normal(*lead, H, L, width)
+    mask = right_padding(lead, L) if masked else None
     D = output_disagreement(outputs, mask)
     assert D.shape == () and D.dtype == torch.float64
     assert D.item() == pytest.approx(cosine_double_sum(outputs, mask), abs=1e-9)
@@ -93,7 +96,8 @@ both_squares = pytest.mark.parametrize("function", SQUARED.values(), ids=SQUARED
 @every_shape
 def test_squared_cosines(lead, H, L, width, masked, function):
     """-1/H² Σ_i Σ_j cos(x^i, x^j)², of the released code's commit f7cda33."""
-    vectors, mask = normal(*lead, H, L, width), right_padding(lead, L) if masked else None
+    vectors = normal(*lead, H, L, width)
+    mask = right_padding(lead, L) if masked else None
     D = function(vectors, mask)
     assert D.shape == () and D.dtype == torch.float64
     assert D.item() == pytest.approx(cosine_double_sum(vectors, mask, power=2), abs=1e-9)
@@ -127,7 +131,8 @@ def test_squared_cosines_gradcheck_and_precision(function):
 def test_li2018_footnote2_squared_position(lead, H, L, width, masked, reduce):
     """+1/H² Σ_i Σ_j |A^i - A^j|², the sum over the cells of valid queries, per valid query or per
     sentence."""
-    weights, mask = attention(*lead, H, L, width), right_padding(lead, L) if masked else None
+    weights = attention(*lead, H, L, width)
+    mask = right_padding(lead, L) if masked else None
     D = squared_position_disagreement(weights, mask, reduce)
     assert D.shape == () and D.dtype == torch.float64
     want = position_double_sum(weights, mask, reduce, squared_difference)
@@ -136,16 +141,15 @@ def test_li2018_footnote2_squared_position(lead, H, L, width, masked, reduce):
 
 @pytest.mark.parametrize("H", [1, 2, 8])
 def test_squared_position_runs_from_heads_alike_to_heads_apart(H):
-    alike, apart = (
-        attention(1, 1, 3, 8).expand(1, H, 3, 8),
-        torch.eye(8, dtype=torch.float64)[:H].view(1, H, 1, 8),
-    )
+    alike = attention(1, 1, 3, 8).expand(1, H, 3, 8)
+    apart = torch.eye(8, dtype=torch.float64)[:H].view(1, H, 1, 8)
     assert squared_position_disagreement(alike).item() == pytest.approx(0, abs=1e-15)
     assert squared_position_disagreement(apart).item() == pytest.approx(2 - 2 / H)
 
 
 def test_squared_position_gradcheck_and_unknown_reduction():
-    logits, mask = normal(2, 3, 4, 5).requires_grad_(), right_padding((2,), 4)
+    logits = normal(2, 3, 4, 5).requires_grad_()
+    mask = right_padding((2,), 4)
     assert torch.autograd.gradcheck(
         lambda x: squared_position_disagreement(x.softmax(-1), mask), logits
     )
@@ -154,7 +158,8 @@ def test_squared_position_gradcheck_and_unknown_reduction():
 
 
 def test_position_reduces_by_mean_unless_told():
-    weights, mask = attention(2, 3, 4, 5), right_padding((2,), 4)
+    weights = attention(2, 3, 4, 5)
+    mask = right_padding((2,), 4)
     assert (
         position_disagreement(weights, mask).item()
         == position_disagreement(weights, mask, reduce="mean").item()
@@ -162,10 +167,8 @@ def test_position_reduces_by_mean_unless_told():
 
 
 def test_position_sum_is_mean_times_queries_per_sentence():
-    weights, mask = (
-        attention(2, 3, 4, 5),
-        torch.tensor([[True, True, True, True], [True, False, False, False]]),
-    )
+    weights = attention(2, 3, 4, 5)
+    mask = torch.tensor([[True, True, True, True], [True, False, False, False]])
     per_query, per_sentence = (
         position_disagreement(weights, mask, reduce) for reduce in ("mean", "sum")
     )
@@ -273,7 +276,8 @@ def test_the_order_of_heads_and_of_sentences_does_not_count():
     heads = normal(3, 4, 5, 2)
     weights = attention(3, 4, 5, 6)
     mask = right_padding((3,), 5)
-    sentence, head = torch.tensor([2, 0, 1]), torch.tensor([3, 1, 0, 2])
+    sentence = torch.tensor([2, 0, 1])
+    head = torch.tensor([3, 1, 0, 2])
     for function, x in (
         (subspace_disagreement, heads),
         (output_disagreement, heads),
@@ -298,9 +302,11 @@ def test_padded_positions_change_nothing(garbage):
     ):
         x.requires_grad_()
         other = torch.where(hidden, garbage * torch.rand_like(x), x).detach().requires_grad_()
-        D, D_other = function(x, mask), function(other, mask)
+        D = function(x, mask)
+        D_other = function(other, mask)
         assert D_other.item() == D.item()
-        (slope,), (slope_other,) = torch.autograd.grad(D, x), torch.autograd.grad(D_other, other)
+        slope, = torch.autograd.grad(D, x)
+        slope_other, = torch.autograd.grad(D_other, other)
         assert torch.equal(slope_other, slope)
         assert not slope.masked_select(hidden).any()
     assert (
@@ -407,7 +413,8 @@ ALL = {**COSINES, "position": position_disagreement}
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("function", ALL.values(), ids=ALL.keys())
 def test_autocast_changes_nothing(function, dtype):
-    x, mask = attention(3, 4, 5, 6, dtype=dtype), right_padding((3,), 5)
+    x = attention(3, 4, 5, 6, dtype=dtype)
+    mask = right_padding((3,), 5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         D = function(x, mask)
     assert D.dtype == dtype and D.item() == function(x, mask).item()
@@ -415,7 +422,8 @@ def test_autocast_changes_nothing(function, dtype):
 
 @pytest.mark.parametrize("function", ALL.values(), ids=ALL.keys())
 def test_bfloat16_is_computed_in_float32(function):
-    x, mask = attention(3, 4, 5, 6).bfloat16().requires_grad_(), right_padding((3,), 5)
+    x = attention(3, 4, 5, 6).bfloat16().requires_grad_()
+    mask = right_padding((3,), 5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         D = function(x, mask)
     assert D.dtype == torch.float32

@@ -84,7 +84,8 @@ def torchs(theirs, model, source, target):
 @torch.no_grad()
 def test_dropout_acts_where_torch_has_it(norm, need_weights, no_chance):
     """On embeddings, attention weights, the FFN's hidden layer, every residual branch."""
-    model, (source, target) = build(norm=norm, tie="none", dropout=RATE).train(), batch()
+    model = build(norm=norm, tie="none", dropout=RATE).train()
+    source, target = batch()
     logits, _ = model(source, target, need_weights)
     asked = list(no_chance)
     want = torchs(torch_transformer(model), model, source, target)
@@ -97,7 +98,8 @@ def test_dropout_acts_where_torch_has_it(norm, need_weights, no_chance):
 @pytest.mark.parametrize("need_weights", [False, True])
 @torch.no_grad()
 def test_nothing_is_dropped_outside_training(need_weights, no_chance):
-    model, (source, target) = build(dropout=RATE), batch()
+    model = build(dropout=RATE)
+    source, target = batch()
     still = build(dropout=0.0)
     still.load_state_dict(model.state_dict())
     want, _ = still(source, target, need_weights)
@@ -125,7 +127,8 @@ def test_the_rate_of_the_embedding_is_a_share_of_zeros_and_keeps_the_mean():
     """With torch's own dropout again: 30 % of the numbers are 0, the others are divided by 0.7."""
     table = Embedding(50, 64, RATE).train()
     ids = torch.randint(1, 50, (20, 30))
-    dropped, exact = table(ids), table.eval()(ids)
+    dropped = table(ids)
+    exact = table.eval()(ids)
     kept = dropped != 0
     assert (1 - kept.float().mean()).item() == pytest.approx(RATE, abs=0.01)
     assert close(dropped[kept], (exact / (1 - RATE))[kept], 1e-5)

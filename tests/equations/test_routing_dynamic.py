@@ -65,7 +65,8 @@ def test_squash_works_along_any_dimension(dim):
 
 def test_squash_keeps_the_direction_and_a_length_below_1():
     s = normal(100, 4) * torch.logspace(-4, 4, 100, dtype=torch.float64).unsqueeze(1)
-    lengths, squashed = s.norm(dim=-1), squash(s).norm(dim=-1)
+    lengths = s.norm(dim=-1)
+    squashed = squash(s).norm(dim=-1)
     assert (squashed >= 0).all() and (squashed < 1).all()
     assert (squashed.argsort() == lengths.argsort()).all()  # longer stays longer
     torch.testing.assert_close(
@@ -102,7 +103,8 @@ def test_li2019_eq7_li2021_eq10_gu_eq8_duan_eq7(M, N, D, normalize):
     votes = normal(M, N, D)
     for T in (1, 3):
         result = dynamic_routing(votes, T, normalize)
-        C, V = result.coupling.tolist(), votes.tolist()
+        C = result.coupling.tolist()
+        V = votes.tolist()
         want = votes.new_tensor([by_hand.output_capsule(V, C, n, normalize) for n in range(N)])
         torch.testing.assert_close(result.capsules, want)
 
@@ -303,7 +305,8 @@ PLANTS = [([0, 0, 1, 1], 2), ([0, 1, 2, 0, 1, 2], 3), ([1, 1, 1, 0, 0, 0, 0, 0],
 def test_more_iterations_sharpen_the_coupling_towards_the_planted_parts(
     assignment, N, noise, normalize
 ):
-    votes, whole = planted(assignment, N, noise), torch.tensor(assignment)
+    votes = planted(assignment, N, noise)
+    whole = torch.tensor(assignment)
     entropies = []
     agreements = []
     members = []
@@ -368,7 +371,8 @@ def test_zero_votes_give_zero_capsules_and_an_even_coupling(normalize):
 def test_autocast_changes_nothing(dtype, normalize):
     votes = normal(2, 4, 3, 5, dtype=dtype)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside, squashed = dynamic_routing(votes, 3, normalize, EXISTS[:2, :3]), squash(votes)
+        inside = dynamic_routing(votes, 3, normalize, EXISTS[:2, :3])
+        squashed = squash(votes)
     assert squashed.dtype == dtype and torch.equal(squashed, squash(votes))
     for got, want in zip(inside, dynamic_routing(votes, 3, normalize, EXISTS[:2, :3])):
         assert got.dtype == dtype and torch.equal(got, want)
@@ -378,7 +382,8 @@ def test_autocast_changes_nothing(dtype, normalize):
 def test_bfloat16_votes_are_routed_in_float32(normalize):
     votes = normal(2, 4, 3, 5).bfloat16().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        result, squashed = dynamic_routing(votes, 3, normalize), squash(votes)
+        result = dynamic_routing(votes, 3, normalize)
+        squashed = squash(votes)
     assert squashed.dtype == torch.float32
     torch.testing.assert_close(squashed, squash(votes.detach().float()))
     for got, want in zip(result, dynamic_routing(votes.detach().float(), 3, normalize)):

@@ -55,7 +55,8 @@ def random_coupling(M: int, N: int) -> Tensor:
 @every_size
 def test_li2019_eq9_li2021_eq12_capsules(M, N, D, active):
     """Omega_n = A_n mu_n; Gu leaves A_n out of the result, and it changes nothing else."""
-    votes, (beta_a, beta_mu) = normal(2, M, N, D), betas(N, active)
+    votes = normal(2, M, N, D)
+    beta_a, beta_mu = betas(N, active)
     result = em_routing(votes, beta_a, beta_mu)
     mu = em_routing(votes, beta_a, beta_mu, scale_by_activation=False)
     torch.testing.assert_close(result.capsules, result.activations.unsqueeze(-1) * mu.capsules)
@@ -65,7 +66,8 @@ def test_li2019_eq9_li2021_eq12_capsules(M, N, D, active):
 
 @every_size
 def test_li2019_eq10_li2021_eq13_gu_eq12_mean(M, N, D):
-    votes, C = normal(M, N, D), random_coupling(M, N)
+    votes = normal(M, N, D)
+    C = random_coupling(M, N)
     mu, _, _ = m_step(votes, C.log())
     torch.testing.assert_close(mu, em_by_hand.m_step(votes, C)[1])
 
@@ -74,7 +76,8 @@ def test_li2019_eq10_li2021_eq13_gu_eq12_mean(M, N, D):
 @every_size
 def test_li2019_eq11_li2021_eq14_gu_eq12_variance(M, N, D, eps):
     """The variance under the coupling, plus eps: all of it where there is one input capsule."""
-    votes, C = normal(M, N, D), random_coupling(M, N)
+    votes = normal(M, N, D)
+    C = random_coupling(M, N)
     _, log_sigma, _ = m_step(votes, C.log(), eps=eps)
     torch.testing.assert_close(log_sigma.exp(), em_by_hand.m_step(votes, C, eps)[2])
     if M == 1:
@@ -143,7 +146,8 @@ def test_schedules_of_lambda(schedule, T, want):
 def test_the_schedule_reaches_the_activations(schedule, T):
     """Same votes for all n: the densities cancel, C_mn = A_n / sum_k A_k: the routing is a
     recursion in A alone."""
-    votes, (beta_a, beta_mu) = normal(5, 1, 2).expand(5, 3, 2), betas(3)
+    votes = normal(5, 1, 2).expand(5, 3, 2)
+    beta_a, beta_mu = betas(3)
     cost = (votes[:, 0].var(0, correction=0).log() / 2 + (1 + math.log(2 * math.pi)) / 2).sum()
     share = torch.full((3,), 1 / 3, dtype=torch.float64)
     for t in range(T):
@@ -166,7 +170,8 @@ CASES += [(size, T, ("product", "hinton", True)) for size in SIZES for T in (1, 
 @pytest.mark.parametrize("size, T, options", CASES, ids=str)
 def test_li2019_alg2_li2021_alg2(size, T, options):
     density, schedule, active = options
-    votes, (beta_a, beta_mu) = normal(*size), betas(size[1], active)
+    votes = normal(*size)
+    beta_a, beta_mu = betas(size[1], active)
     result = em_routing(
         votes, beta_a, beta_mu, T, density=density, schedule=schedule, scale_by_activation=False
     )
@@ -179,7 +184,8 @@ def test_li2019_alg2_li2021_alg2(size, T, options):
 @with_and_without
 @pytest.mark.parametrize("lead", [(1,), (2, 3)], ids=str)
 def test_leading_dimensions_are_a_batch(lead, active):
-    votes, beta = normal(*lead, 4, 3, 2), betas(3, active)
+    votes = normal(*lead, 4, 3, 2)
+    beta = betas(3, active)
     result = em_routing(votes, *beta)
     for index in itertools.product(*map(range, lead)):
         for got, want in zip(result, em_routing(votes[index], *beta)):
@@ -206,7 +212,8 @@ def test_li2019_alg2_gradient(gradient, density, active):
 
 @with_and_without
 def test_the_gradient_changes_no_result(active):
-    votes, beta = normal(2, 4, 3, 5).requires_grad_(), betas(3, active)
+    votes = normal(2, 4, 3, 5).requires_grad_()
+    beta = betas(3, active)
     for full, last in zip(em_routing(votes, *beta), em_routing(votes, *beta, gradient="last")):
         assert torch.equal(full, last)
 
@@ -244,7 +251,8 @@ def test_start_replaces_the_uniform_coupling():
 
 
 def test_the_defaults():
-    votes, (beta_a, beta_mu) = normal(2, 4, 3, 5), betas(3)
+    votes = normal(2, 4, 3, 5)
+    beta_a, beta_mu = betas(3)
     want = em_routing(
         votes,
         beta_a,
@@ -265,7 +273,8 @@ def test_the_defaults():
 @with_and_without
 def test_trace_hands_out_the_coupling_of_every_iteration(active, gradient):
     """With Hinton's schedule lambda_t does not depend on T: iteration t is the last one of t."""
-    votes, beta = normal(2, 4, 3, 5), betas(3, active)
+    votes = normal(2, 4, 3, 5)
+    beta = betas(3, active)
     traced = em_routing(votes, *beta, iterations=4, gradient=gradient, trace=True)
     assert traced.coupling.shape == (4, 2, 4, 3)
     for t in range(4):
@@ -312,8 +321,10 @@ def test_coupling_rows_sum_to_1_and_activations_lie_between_0_and_1(active, dens
 
 @with_and_without
 def test_permuting_capsules_permutes_coupling_rows_and_columns(active):
-    votes, beta = normal(2, 5, 3, 4), betas(3, active)
-    parts, wholes = torch.tensor([3, 0, 4, 1, 2]), torch.tensor([2, 0, 1])
+    votes = normal(2, 5, 3, 4)
+    beta = betas(3, active)
+    parts = torch.tensor([3, 0, 4, 1, 2])
+    wholes = torch.tensor([2, 0, 1])
     result = em_routing(votes, *beta)
     permuted = em_routing(
         votes[:, parts][:, :, wholes], *(b[wholes] if active else None for b in beta)
@@ -339,7 +350,8 @@ def test_votes_and_their_negatives_have_the_same_coupling(active, density):
     """coupling(-V) = coupling(V), to the last bit: only (V - mu)^2 enters, so EM routing cannot
     tell a vote from its negative. A routing that is to tell them apart needs an f_h before it that
     is not odd, such as Li's ReLU."""
-    votes, beta = normal(2, 5, 3, 4), betas(3, active)
+    votes = normal(2, 5, 3, 4)
+    beta = betas(3, active)
     here = em_routing(votes, *beta, iterations=4, density=density)
     there = em_routing(-votes, *beta, iterations=4, density=density)
     assert torch.equal(here.coupling, there.coupling)
@@ -352,7 +364,8 @@ def test_votes_and_their_negatives_have_the_same_coupling(active, density):
 def test_moving_all_votes_moves_the_means_alone(active, dtype, atol):
     """Also at a distance of 1,000 spreads in float32, where E[V^2] - mu^2 would have lost the
     variance."""
-    votes, beta = normal(8, 3, 2, dtype=dtype), betas(3, active, dtype)
+    votes = normal(8, 3, 2, dtype=dtype)
+    beta = betas(3, active, dtype)
     here, there = (em_routing(votes + way, *beta, scale_by_activation=False) for way in (0, 1000))
     torch.testing.assert_close(there.coupling, here.coupling, atol=atol, rtol=0)
     torch.testing.assert_close(there.activations, here.activations, atol=atol, rtol=0)
@@ -368,7 +381,8 @@ def part_whole(assignment: list, N: int, D: int = 4) -> tuple[Tensor, Tensor]:
     A part stands at its place in its own whole, so its vote there is that whole's pose up to noise
     0.1; its votes on the other wholes lie 3 sqrt(2) off in every dimension.
     """
-    wholes, places = normal(N, D), 3 * normal(len(assignment), N, D)
+    wholes = normal(N, D)
+    places = 3 * normal(len(assignment), N, D)
     parts = torch.stack([wholes[n] + places[m, n] for m, n in enumerate(assignment)])
     return (parts + 0.1 * normal(len(assignment), D)).unsqueeze(1) - places, wholes
 
@@ -416,7 +430,8 @@ def found(each: int, T: int, draws: int = 40, **options) -> float:
     right = 0
     for seed in range(draws):
         torch.manual_seed(seed)
-        poses, places = torch.randn(3, 4), 3 * torch.randn(3 * each, 3, 4)
+        poses = torch.randn(3, 4)
+        places = 3 * torch.randn(3 * each, 3, 4)
         parts = poses[whole] + places[range(3 * each), whole] + 0.1 * torch.randn(3 * each, 4)
         votes = parts.unsqueeze(1) - places
         right += em_routing(votes, zeros, zeros, T, **options).coupling.argmax(-1).equal(whole)
@@ -511,10 +526,8 @@ def test_hard_inputs_stay_finite(hard_votes, precision):
 
 @pytest.mark.parametrize("beta", [-1e4, 1e4])
 def test_a_capsule_that_loses_all_parts_stays_finite(beta):
-    votes, beta_a = (
-        torch.randn(2, 4, 3, 5).requires_grad_(),
-        torch.tensor([0.0, beta, 0.0], requires_grad=True),
-    )
+    votes = torch.randn(2, 4, 3, 5).requires_grad_()
+    beta_a = torch.tensor([0.0, beta, 0.0], requires_grad=True)
     result = em_routing(votes, beta_a, torch.zeros(3), schedule="released")
     assert_finite(result, (votes, beta_a))
     if beta < 0:
@@ -523,7 +536,8 @@ def test_a_capsule_that_loses_all_parts_stays_finite(beta):
 
 def test_a_capsule_with_next_to_no_parts_keeps_its_weighted_mean():
     """mu_n = sum_m C_mn V_mn / S_n also where S_n is 1e-20."""
-    votes, C = normal(4, 3, 2), random_coupling(4, 3) * torch.tensor([1, 1e-20, 1]).double()
+    votes = normal(4, 3, 2)
+    C = random_coupling(4, 3) * torch.tensor([1, 1e-20, 1]).double()
     mu, _, _ = m_step(votes, C.log())
     torch.testing.assert_close(mu, em_by_hand.m_step(votes, C)[1])
 
@@ -538,7 +552,8 @@ def test_zero_votes_give_zero_capsules_and_an_even_coupling(active):
 @with_and_without
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_autocast_changes_nothing(dtype, active):
-    votes, beta = normal(2, 4, 3, 5, dtype=dtype), betas(3, active, dtype)
+    votes = normal(2, 4, 3, 5, dtype=dtype)
+    beta = betas(3, active, dtype)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = em_routing(votes, *beta)
     for got, want in zip(inside, em_routing(votes, *beta)):
@@ -547,7 +562,8 @@ def test_autocast_changes_nothing(dtype, active):
 
 @with_and_without
 def test_bfloat16_votes_are_routed_in_float32(active):
-    votes, beta = normal(2, 6, 3, 4).bfloat16().requires_grad_(), betas(3, active, torch.float32)
+    votes = normal(2, 6, 3, 4).bfloat16().requires_grad_()
+    beta = betas(3, active, torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         result = em_routing(votes, *beta)
     for got, want in zip(result, em_routing(votes.detach().float(), *beta)):

@@ -80,10 +80,8 @@ def sinusoids(length, d):
     table = torch.zeros(length, d).double()
     for pos in range(length):
         for i in range(0, d, 2):
-            table[pos, i], table[pos, i + 1] = (
-                math.sin(pos / 10000 ** (i / d)),
-                math.cos(pos / 10000 ** (i / d)),
-            )
+            table[pos, i] = math.sin(pos / 10000 ** (i / d))
+            table[pos, i + 1] = math.cos(pos / 10000 ** (i / d))
     return table
 
 
@@ -126,7 +124,8 @@ def torch_transformer(model):
 @torch.no_grad()
 def test_baseline_equals_torch_transformer(norm):
     model = build(norm=norm, tie="none", layers=3)
-    theirs, (source, target) = torch_transformer(model), batch()
+    theirs = torch_transformer(model)
+    source, target = batch()
     embedded = [
         table.weight[ids] * math.sqrt(8) + sinusoids(ids.shape[1], 8)
         for table, ids in ((model.source_embedding, source), (model.target_embedding, target))
@@ -139,7 +138,8 @@ def test_baseline_equals_torch_transformer(norm):
         tgt_key_padding_mask=target == 0,
         memory_key_padding_mask=source == 0,
     )
-    (logits, _), memory = model(source, target), model.encode(source)
+    logits, _ = model(source, target)
+    memory = model.encode(source)
     assert logits.shape == (2, 6, 13)
     assert close(logits[target != 0], (states @ model.output.weight.T)[target != 0])
     assert torch.equal(memory.mask, source != 0)
@@ -186,7 +186,8 @@ def test_padding_changes_nothing(agg, capsule):
 @pytest.mark.parametrize("agg,capsule", COMBINATIONS)
 @torch.no_grad()
 def test_decoder_sees_no_future_token(agg, capsule):
-    model, (source, target) = everywhere(agg, capsule), batch((4,), (5,))
+    model = everywhere(agg, capsule)
+    source, target = batch((4,), (5,))
     logits, _ = model(source, target)
     for t in range(1, 5):
         changed = target.clone()
@@ -203,7 +204,8 @@ def test_decoder_sees_no_future_token(agg, capsule):
 def test_decoding_with_cache_equals_full_pass(agg, capsule, norm):
     model = everywhere(agg, capsule, norm=norm)
     source, target = batch((5, 3), (6, 6))
-    (full, _), memory = model(source, target), model.encode(source)
+    full, _ = model(source, target)
+    memory = model.encode(source)
     assert close(model.decode(target, memory), full, 1e-12)
     for steps in ((1,) * 6, (2, 3, 1)):
         cache, start = Cache(), 0
@@ -220,9 +222,11 @@ def test_decoding_with_reordered_beams(capsule):
     its own; then one beam of each sentence is left, the sentences swapped."""
     model = everywhere("em", capsule)
     source, target = batch((5, 3), (4, 4))
-    source, target = source.repeat_interleave(2, dim=0), target.repeat_interleave(2, dim=0)
+    source = source.repeat_interleave(2, dim=0)
+    target = target.repeat_interleave(2, dim=0)
     target[1::2, 1], target[1::2, 2:] = 11, 12
-    memory, cache = model.encode(source), Cache()
+    memory = model.encode(source)
+    cache = Cache()
     for t in range(2):
         model.decode(target[:, t : t + 1], memory, cache)
     # then all beams but two are finished
@@ -260,7 +264,8 @@ def test_hypotheses_that_share_their_source(agg):
 
 @torch.no_grad()
 def test_heads_of_every_layer_come_back():
-    model, (source, target) = build(layers=3), batch()
+    model = build(layers=3)
+    source, target = batch()
     logits, heads = model(source, target, need_weights=True)
     assert torch.equal(logits, model.output(model.hidden(source, target, need_weights=True)[0]))
     assert [len(heads[component]) for component in EVERYWHERE] == [3, 3, 3]
@@ -302,7 +307,8 @@ def literal_disagreement(kind, heads, query_mask, key_mask, reduce):
 def test_li2018_disagreement_of_the_model(reg, reg_at, layers, reduce):
     """The mean over the chosen layers of a component, summed over the components and the kinds;
     the encoder counts 1, and so do the decoder's two attentions together."""
-    model, (source, target) = build(layers=3, reg=reg, reg_at=reg_at), batch()
+    model = build(layers=3, reg=reg, reg_at=reg_at)
+    source, target = batch()
     s, t = source != 0, target != 0
     masks = {"enc": (s, s), "cross": (t, s), "dec": (t, t)}  # of queries, of keys
     _, heads = model(source, target, need_weights=True)
@@ -320,7 +326,8 @@ def test_li2018_disagreement_of_the_model(reg, reg_at, layers, reduce):
 
 
 def test_training_gets_the_weights_that_its_disagreement_needs():
-    model, (source, target) = build(reg=("position",), reg_at=("enc:2", "dec")).train(), batch()
+    model = build(reg=("position",), reg_at=("enc:2", "dec")).train()
+    source, target = batch()
     heads = model(source, target)[1]
     model.disagreement(heads, source != 0, target != 0).backward()
     computed = {}
@@ -606,7 +613,8 @@ def test_iterations_and_capsules_reach_the_routing():
     for changes in [dict(agg=agg, agg_at=EVERYWHERE, capsules=2) for agg in AGGREGATIONS[1:]] + [
         dict(capsule_attention=("dec",))
     ]:
-        model, other = build(**changes), build(**changes, iterations=1)
+        model = build(**changes)
+        other = build(**changes, iterations=1)
         assert "agg" not in changes or model.decoder.layers[1].cross.aggregation.capsules == 2
         other.load_state_dict(model.state_dict())
         assert not close(other(source, target)[0], model(source, target)[0])

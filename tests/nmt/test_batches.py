@@ -80,7 +80,8 @@ def test_padding_share(toy_encoded):
     """Against counting the zeros of the collated batches."""
     found = batches(toy_encoded.source_lengths, toy_encoded.target_lengths, 512)
     tensors = [tensor for batch in found for tensor in collate(toy_encoded, batch)]
-    zeros, cells = sum(int((t == PAD).sum()) for t in tensors), sum(t.numel() for t in tensors)
+    zeros = sum(int((t == PAD).sum()) for t in tensors)
+    cells = sum(t.numel() for t in tensors)
     share = padding_share(toy_encoded.source_lengths, toy_encoded.target_lengths, found)
     assert share == pytest.approx(zeros / cells) and 0 < share
     assert padding_share([3, 3], [4, 4], [np.array([0, 1])]) == 0 == padding_share([], [], [])

@@ -169,7 +169,8 @@ def test_toy(monkeypatch):
     """The embedded corpus in both directions; its parts share no sentence."""
     for name, size in (("TOY_TRAIN", 60), ("TOY_VALID", 20), ("TOY_TEST", 30)):
         monkeypatch.setattr(corpus, name, size)
-    forth, back = load_corpora(data_flags()), load_corpora(data_flags("--src", "de"))
+    forth = load_corpora(data_flags())
+    back = load_corpora(data_flags("--src", "de"))
     assert [len(part.source) for part in (forth.train, forth.valid, forth.test)] == [60, 20, 30]
     assert (forth.src, forth.tgt) == ("en", "de") and (back.src, back.tgt) == ("de", "en")
     assert forth.train == tuple(reversed(back.train))

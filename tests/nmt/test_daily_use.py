@@ -188,7 +188,8 @@ def test_training_validating_and_searching_need_no_float64(mechanisms):
     with NoFloat64():
         config = TransformerConfig(30, 16, 2, 1, 16, **mechanisms)
         where = train_mt.Machine(torch.device("cpu"))
-        args, encoded = settings(["--max-tokens", "40"]), corpus(9)
+        args = settings(["--max-tokens", "40"])
+        encoded = corpus(9)
         train_mt.complete(args, where)
         job = train_mt.Training(args, config, where)
         step = next(train_mt.steps(encoded, flags(), (0, 0)))

@@ -121,7 +121,8 @@ def test_stale_files_are_not_used(pairs, tokenizer, tmp_path, monkeypatch):
     calls = count_encoding(monkeypatch)
     encode_files(tokenizer, pairs, 100, tmp_path / "encoded")
     path = tmp_path / "train.de"
-    times, text = path.stat(), path.read_bytes()
+    times = path.stat()
+    text = path.read_bytes()
     path.write_bytes(text.replace(b"house", b"mouse", 1))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert path.stat().st_mtime_ns == times.st_mtime_ns and path.stat().st_size == times.st_size

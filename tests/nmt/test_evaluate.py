@@ -42,7 +42,8 @@ def model_with_dropout():
 
 def sentence(encoded, i):
     """Pair i as (source [1, L_s] with EOS, target [1, L_t] with BOS and EOS)."""
-    source, target = encoded.source(i).tolist(), encoded.target(i).tolist()
+    source = encoded.source(i).tolist()
+    target = encoded.target(i).tolist()
     return torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *target, EOS]])
 
 
@@ -65,7 +66,8 @@ def test_li2018_section5_5_validation_is_that_of_single_sentences():
     Positions by the literal sum of Eq. 2, averaged over the sentences, the cosines over all
     valid positions.
     """
-    model, encoded = model_with_dropout(), corpus()
+    model = model_with_dropout()
+    encoded = corpus()
     groups = batches(encoded.source_lengths, encoded.target_lengths, CROWDED, shuffle=False)
     assert len({len(group) for group in groups}) > 2
     nll, D = validate(model, encoded, CROWDED)
@@ -103,12 +105,15 @@ def test_li2018_section5_5_validation_is_that_of_single_sentences():
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("amp", [False, True])
 def test_validation_runs_in_eval_mode_and_leaves_no_trace(training, amp, monkeypatch):
-    model, encoded = model_with_dropout().float().train(training), corpus()
-    before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    model = model_with_dropout().float().train(training)
+    encoded = corpus()
+    before = copy.deepcopy(model.state_dict())
+    state = torch.get_rng_state()
     seen, hidden = [], model.hidden
 
     def spy(source, *args, **options):
-        autocast, gradient = torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()
+        autocast = torch.is_autocast_enabled("cpu")
+        gradient = torch.is_grad_enabled()
         seen.append((model.training, autocast, gradient, len(source)))
         return hidden(source, *args, **options)
     monkeypatch.setattr(model, "hidden", spy)

@@ -20,7 +20,8 @@ def model(dropout, **settings):
 
 def ids():
     """source [3, 5], target [3, 4], padded."""
-    source, target = torch.randint(3, 30, (3, 5)), torch.randint(3, 30, (3, 4))
+    source = torch.randint(3, 30, (3, 5))
+    target = torch.randint(3, 30, (3, 4))
     source[1, 3:] = 0
     target[2, 2:] = 0
     return source, target

@@ -256,7 +256,8 @@ def test_layers_are_compiled_in_training_alone(monkeypatch):
     monkeypatch.setattr(torch, "compile", compiler)
     config = TransformerConfig(50, d_model=8, heads=2, layers=2, d_ff=16, dropout=0.0)
     model = compile_layers(install(Transformer(config)))
-    source, target = torch.randint(3, 50, (3, 7)), torch.randint(3, 50, (3, 5))
+    source = torch.randint(3, 50, (3, 7))
+    target = torch.randint(3, 50, (3, 5))
     trained, _ = model(source, target)
     assert ran == [True] * 4
     tested, _ = model.eval()(source, target)

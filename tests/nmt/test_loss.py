@@ -38,10 +38,8 @@ def usual(hidden, weight, target, smoothing=0.0):
 @pytest.mark.parametrize("n", [0, 1, 4, 11])
 def test_it_is_cross_entropy(n, smoothing):
     hidden, weight, target = arguments(n)
-    found, expected = (
-        smoothed_cross_entropy(hidden, weight, target, smoothing),
-        usual(hidden, weight, target, smoothing),
-    )
+    found = smoothed_cross_entropy(hidden, weight, target, smoothing)
+    expected = usual(hidden, weight, target, smoothing)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     for ours, theirs in zip(
         torch.autograd.grad(-0.3 * found, (hidden, weight)),
@@ -90,14 +88,10 @@ def test_only_what_has_the_shape_of_the_arguments_is_kept():
 @pytest.mark.parametrize("scale", [1.0, 1e-4, 1e4])
 def test_float32_is_finite_and_right_at_any_scale(scale):
     hidden, weight, target = arguments(dtype=torch.float32)
-    small, exact = (
-        (hidden.detach() * scale).requires_grad_(),
-        (hidden.detach().double() * scale).requires_grad_(),
-    )
-    found, expected = (
-        smoothed_cross_entropy(small, weight, target, 0.1),
-        usual(exact, weight.double(), target, 0.1),
-    )
+    small = (hidden.detach() * scale).requires_grad_()
+    exact = (hidden.detach().double() * scale).requires_grad_()
+    found = smoothed_cross_entropy(small, weight, target, 0.1)
+    expected = usual(exact, weight.double(), target, 0.1)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
     (gradient,) = torch.autograd.grad(found, small)
     torch.testing.assert_close(
@@ -108,10 +102,8 @@ def test_float32_is_finite_and_right_at_any_scale(scale):
 def test_autocast_multiplies_in_bfloat16_and_sums_in_float32():
     hidden, weight, target = arguments(200, 50, 16, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        found, expected = (
-            smoothed_cross_entropy(hidden, weight, target, 0.1),
-            usual(hidden, weight, target, 0.1),
-        )
+        found = smoothed_cross_entropy(hidden, weight, target, 0.1)
+        expected = usual(hidden, weight, target, 0.1)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=0)
     # it did round
@@ -137,7 +129,8 @@ def test_without_gradients():
 
 def test_padding_is_left_out():
     """Wherever it stands, as cross_entropy's ignore_index."""
-    hidden, weight = torch.randn(3, 4, 5, requires_grad=True), torch.randn(7, 5, requires_grad=True)
+    hidden = torch.randn(3, 4, 5, requires_grad=True)
+    weight = torch.randn(7, 5, requires_grad=True)
     target = torch.tensor([[3, 0, 1, 0], [2, 2, 6, 5], [0, 0, 0, 0]])
     found = of_tokens(hidden, weight, target, 6, 0.1)
     expected = F.cross_entropy(

@@ -223,7 +223,8 @@ class Tied(nn.Module):
     """Two names for one weight, and an integer buffer."""
     def __init__(self):
         super().__init__()
-        self.embed, self.out = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+        self.embed = nn.Embedding(5, 3)
+        self.out = nn.Linear(3, 5, bias=False)
         self.out.weight = self.embed.weight
         self.norm = nn.LayerNorm(3)
         self.register_buffer("count", torch.tensor(0))
@@ -286,7 +287,8 @@ def draw():
 def test_random_states_survive_a_checkpoint(tmp_path):
     random.gauss(0, 1), np.random.randn()                     # leaves half a pair in each generator
     run_folder.save(tmp_path / "a.pt", {"random": run_folder.random_state()})
-    first, second = draw(), draw()
+    first = draw()
+    second = draw()
     run_folder.set_random_state(run_folder.load(tmp_path / "a.pt")["random"])
     assert draw() == first != second
     if torch.cuda.is_available():

@@ -107,7 +107,8 @@ def slow_beam_search(model, sentence, beam, lenpen, limit, nbest):
 @pytest.fixture(scope="module")
 def enumerated():
     """A model, sentences, and of each all translations of at most three words: (log P, words)."""
-    model, source = tiny(6), sentences(words=(3, 4, 5), count=4)
+    model = tiny(6)
+    source = sentences(words=(3, 4, 5), count=4)
     every = [list(words) for n in range(4) for words in itertools.product((3, 4, 5), repeat=n)]
     with torch.no_grad():
         found = []
@@ -171,7 +172,8 @@ def test_the_search_stops_as_soon_as_nothing_better_can_come(monkeypatch):
 @torch.no_grad()
 @pytest.mark.parametrize("plan", [None, like_the_source])
 def test_beam_1_is_greedy_search(plan):
-    model, source = tiny(plan=plan), sentences(count=8)
+    model = tiny(plan=plan)
+    source = sentences(count=8)
     for sentence, (found,) in zip(source, beam_search(model, source, beam=1, max_length=12)):
         words, alone = [], sentence[sentence != PAD].unsqueeze(0)
         while len(words) < 11:
@@ -189,7 +191,8 @@ def test_beam_1_is_greedy_search(plan):
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_translation_does_not_depend_on_its_batch_and_dropping_changes_nothing(beam, plan):
     """With the plan, sentences of 1 to 9 words leave the batch when they are done."""
-    model, source = tiny(plan=plan), sentences(count=12)
+    model = tiny(plan=plan)
+    source = sentences(count=12)
     lengths = (source != PAD).sum(1).tolist()
     together = beam_search(model, source, beam, nbest=beam)
     assert plan is None or [len(found[0].tokens) + 1 for found in together] == lengths
@@ -203,7 +206,8 @@ def test_a_translation_does_not_depend_on_its_batch_and_dropping_changes_nothing
 
 
 def test_the_nbest_are_sorted_distinct_and_scored_as_the_full_pass_scores_them():
-    model, source = tiny(), sentences()
+    model = tiny()
+    source = sentences()
     for sentence, found in zip(source, beam_search(model, source, beam=6, lenpen=0.6, nbest=5)):
         assert len(found) == 5 and len({tuple(h.tokens) for h in found}) == 5
         assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
@@ -239,14 +243,16 @@ def test_the_largest_of_many_are_those_of_topk(width):
 
 
 def test_scores_are_float32_under_bfloat16():
-    logits, last = torch.randn(6, 50).bfloat16(), torch.tensor([False, True])
+    logits = torch.randn(6, 50).bfloat16()
+    last = torch.tensor([False, True])
     scores, parents, ids, ends = expand(logits, torch.zeros(2, 3), 3, last)
     exact = logits.float().log_softmax(-1).view(2, 3, 50)
     assert scores.dtype == ends.dtype == torch.float32
     torch.testing.assert_close(scores[0], exact[0, parents[0], ids[0]])
     assert scores[1].isneginf().all()
     assert torch.equal(ends[1], exact[1, :, EOS])
-    model, source = tiny().float(), sentences()
+    model = tiny().float()
+    source = sentences()
     with torch.autocast("cpu", torch.bfloat16):
         results = beam_search(model, source, beam=3)
     for sentence, (found,) in zip(source, results):

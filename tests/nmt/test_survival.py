@@ -128,7 +128,8 @@ def test_a_full_disk_ends_the_run_with_the_last_checkpoint_intact(
     resource = pytest.importorskip("resource")
     last = tmp_path / "run" / "last.pt"
     interrupt(argv, 5, signal.SIGTERM, monkeypatch)
-    before, limits = last.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = last.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     capsys.readouterr()
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 3, limits[1]))

@@ -126,7 +126,8 @@ def test_shards_are_the_whole_without_overlap(world, accumulate):
         for rank in range(world)
     ]
     for _ in range(12):  # over the ends of several epochs
-        whole, parts = next(alone), [next(shard) for shard in shards]
+        whole = next(alone)
+        parts = [next(shard) for shard in shards]
         assert all(len(part.batches) == accumulate for part in parts)
         assert rows(whole.batches) == rows([b for part in parts for b in part.batches])
         assert {whole.tokens} == {part.tokens for part in parts}
@@ -135,7 +136,8 @@ def test_shards_are_the_whole_without_overlap(world, accumulate):
 
 
 def test_the_stream_goes_on_from_its_place():
-    encoded, args = corpus(), flags(accumulate=3)
+    encoded = corpus()
+    args = flags(accumulate=3)
     stream = train_mt.steps(encoded, args, (0, 0))
     first = [next(stream) for _ in range(9)]
     for k in range(8):
@@ -153,7 +155,8 @@ def test_li2018_objective():
     config = TransformerConfig(
         30, 16, 2, 1, 16, dropout=0.0, reg=("output", "position"), reg_weight=0.7
     )
-    model, encoded = Transformer(config).double(), corpus()
+    model = Transformer(config).double()
+    encoded = corpus()
     micro = [
         collate(encoded, [0, 1, 2, 3, 4, 5]),
         collate(encoded, [6]),
@@ -203,7 +206,8 @@ class Blind(torch.optim.Adam):
 @pytest.mark.parametrize("adam, leaves_out", [(torch.optim.Adam, ("cpu",)), (Blind, ())])
 def test_an_infinite_gradient_leaves_parameters_and_optimizer_alone(adam, leaves_out, monkeypatch):
     monkeypatch.setattr(train_mt, "LEAVES_OUT", leaves_out)
-    model, encoded = Transformer(TransformerConfig(30, 16, 2, 1, 16, reg=("output",))), corpus()
+    model = Transformer(TransformerConfig(30, 16, 2, 1, 16, reg=("output",)))
+    encoded = corpus()
     optimizer = adam(model.parameters(), fused=True)
     step = next(train_mt.steps(encoded, flags(), (0, 0)))
     train_mt.train_step(
@@ -290,11 +294,10 @@ def test_resuming_is_exact(text, whole, tmp_path, monkeypatch, stop):
 def test_resuming_is_exact_in_the_other_processes_too(tmp_path, monkeypatch):
     """The second of two processes, played alone; a checkpoint has the random state of the first
     one only."""
-    where, config = (
-        train_mt.Machine(torch.device("cpu"), 1, 2),
-        TransformerConfig(30, 16, 2, 1, 16, dropout=0.3),
-    )
-    args, encoded = settings("--steps 9 --max-tokens 40 --device cpu".split()), {"train": corpus()}
+    where = train_mt.Machine(torch.device("cpu"), 1, 2)
+    config = TransformerConfig(30, 16, 2, 1, 16, dropout=0.3)
+    args = settings("--steps 9 --max-tokens 40 --device cpu".split())
+    encoded = {"train": corpus()}
     train_mt.complete(args, where)
     monkeypatch.setattr(train_mt, "DistributedDataParallel", lambda model, **options: model)
     monkeypatch.setattr(train_mt.dist, "all_reduce", lambda *arguments: None)
@@ -308,7 +311,8 @@ def test_resuming_is_exact_in_the_other_processes_too(tmp_path, monkeypatch):
         assert job.step == until
         return job
 
-    whole, part = trained(7), trained(4)
+    whole = trained(7)
+    part = trained(4)
     torch.manual_seed(99)  # as far as this process knows
     part.save(tmp_path / "last.pt")
     again = trained(7, tmp_path / "last.pt")

@@ -94,7 +94,8 @@ def folders(tokenizer, tmp_path_factory):
     for language, lines in (("en", ENGLISH), ("de", GERMAN)):
         (root / f"text.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for name, flags in (("plain", PLAIN), ("routed", ROUTED)):
-        model, prefix = random_model(tokenizer, flags), str(root / "text")
+        model = random_model(tokenizer, flags)
+        prefix = str(root / "text")
         settings = {
             "model": asdict(model.config),
             "data": "toy",
@@ -432,10 +433,8 @@ def test_capsule_attention_votes_are_routed_as_in_the_model(make):
         ]  # [1, H, L]: the row that sees all tokens
         torch.testing.assert_close(capsules, horizontal_routing(E)[:, :, -1])
         E = logits["dec:2"]
-        capsules, causal = (
-            measure.route(found["dec:2 horizontal"], 3)[0],
-            torch.ones(E.shape[-2:]).tril().bool(),
-        )
+        capsules = measure.route(found["dec:2 horizontal"], 3)[0]
+        causal = torch.ones(E.shape[-2:]).tril().bool()
         torch.testing.assert_close(capsules, horizontal_routing(E, mask=causal)[:, :, -1])
 
 
@@ -502,7 +501,8 @@ def test_routing_statistics(make):
         with torch.no_grad():
             heads, logits, masks, _ = measure.sentence_heads(run, i)
             for place, cast in measure.cast_votes(run.model, heads, logits, masks).items():
-                n, traced = int(cast.inputs.sum()), measure.trace(cast)
+                n = int(cast.inputs.sum())
+                traced = measure.trace(cast)
                 rows[place] = rows.get(place, 0) + n * traced[0]
                 counts[place] = counts.get(place, 0) + n
                 if traced[1] is not None:
@@ -1081,7 +1081,8 @@ def test_a_run_whose_text_is_gone(folders, tmp_path, capsys):
 def test_text_of_known_corpora(folders, monkeypatch):
     for size in ("TOY_TRAIN", "TOY_VALID", "TOY_TEST"):
         monkeypatch.setattr(corpus, size, 20)
-    flags, prefix = Namespace(valid=None, test=None, src=None, tgt=None), str(folders / "text")
+    flags = Namespace(valid=None, test=None, src=None, tgt=None)
+    prefix = str(folders / "text")
     toy = read_text(
         "run", {"data": "toy", "src": "de"}, flags
     )  # embedded: there on every machine

@@ -187,21 +187,21 @@ def test_torch_is_the_same_model_as_linear():
     """Twice the same weights: torch.nn.Transformer's output is that of this project's, whole and
     step by step with a cache."""
     args = arguments()
-    ours, theirs = (
-        bench.build("linear", args, "cpu").eval(),
-        bench.build("torch", args, "cpu").eval(),
-    )
+    ours = bench.build("linear", args, "cpu").eval()
+    theirs = bench.build("torch", args, "cpu").eval()
     with torch.no_grad():
         for weight in ours.parameters():
             weight.copy_(torch.randn_like(weight) / 4)
         weights = {torch_name(name): weight for name, weight in ours.state_dict().items()}
         weights.pop("target_embedding.weight")  # tied: one matrix
         theirs.load_state_dict(weights)
-        source, target = torch.randint(3, V, (3, 6)), torch.randint(3, V, (3, 5))
+        source = torch.randint(3, V, (3, 6))
+        target = torch.randint(3, V, (3, 5))
         source[1, 4:] = PAD
         wanted, _ = ours(source, target)  # [B, L_t, V]
         torch.testing.assert_close(theirs(source, target)[0], wanted, rtol=1e-3, atol=1e-3)
-        memory, cache = theirs.encode(source), Cache()
+        memory = theirs.encode(source)
+        cache = Cache()
         for t in range(5):
             step = theirs.decode(target[:, t : t + 1], memory, cache)
             torch.testing.assert_close(step[:, 0], wanted[:, t], rtol=1e-3, atol=1e-3)
@@ -438,7 +438,8 @@ def test_the_rate_of_a_chip(name, rate, monkeypatch):
 def test_the_clock(monkeypatch):
     """CPU seconds with one thread, which other programs do not lengthen; seconds on the wall with
     several."""
-    wall, cpu = iter((100.0, 107.0)), iter((3.0, 5.0))
+    wall = iter((100.0, 107.0))
+    cpu = iter((3.0, 5.0))
     clocks = SimpleNamespace(perf_counter=lambda: next(wall), process_time=lambda: next(cpu))
     monkeypatch.setattr(bench, "time", clocks)
     assert bench.timed(lambda: None, CPU) == 2
@@ -500,7 +501,8 @@ def test_marian_is_as_large_as_linear_and_decodes_as_far():
     for model in (ours, theirs):
         count.append(sum(p.numel() for p in model.parameters() if p.requires_grad))
     assert count[0] - count[1] == 4 * D
-    source, target = torch.randint(3, V, (3, 6)), torch.randint(3, V, (3, 5))
+    source = torch.randint(3, V, (3, 6))
+    target = torch.randint(3, V, (3, 5))
     flops = []
     for model in (ours, theirs):
         with torch.no_grad(), FlopCounterMode(display=False) as counter:

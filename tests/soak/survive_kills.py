@@ -104,7 +104,8 @@ def kill(argv: list[str], folder: Path, rng: random.Random, longest: float) -> s
     faster."""
     kind = rng.choice(("random moment", "file half-written", "system call"))
     child = start(argv, rng.randrange(2 * 60) if kind == "system call" else None)
-    moment, seen = time.monotonic() + rng.uniform(0, longest), rng.randrange(12)
+    moment = time.monotonic() + rng.uniform(0, longest)
+    seen = rng.randrange(12)
     old = set(half_written(folder))
     while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
         if kind == "random moment" and time.monotonic() > moment:
@@ -179,7 +180,8 @@ def main(runs: int = 20, seed: int = 0) -> int:
         argv = FLAGS + write_text(base) + ["--runs", str(base / "runs"), "--name"]
         started = time.monotonic()
         assert os.waitpid(start(argv + ["whole"]), 0)[1] == 0
-        whole, longest = content(base / "runs" / "whole"), time.monotonic() - started
+        whole = content(base / "runs" / "whole")
+        longest = time.monotonic() - started
         assert {"last.pt", "best.pt", "average.pt", "step-24.pt"} <= set(whole), set(whole)
         for number in range(1, runs + 1):
             folder, wanted = base / "runs" / f"killed-{number}", rng.randint(1, 4)
@@ -204,7 +206,8 @@ def main(runs: int = 20, seed: int = 0) -> int:
                 f"run {number}: killed {mine.total()} times ({listed(mine)}), ended like the first",
                 flush=True,
             )
-    half, read = kills.pop("half", 0), kills.pop("read", 0)
+    half = kills.pop("half", 0)
+    read = kills.pop("read", 0)
     print(
         f"{runs} runs survived {kills.total()} kills ({listed(kills)}), {half} of which left a "
         "half-written file; "

@@ -137,7 +137,8 @@ def check(lines: list[str], output: bytes) -> Counter:
 def main(count: int = 10_000, seed: int = 0) -> int:
     """Translates `count` random lines and says what they were."""
     torch.set_num_threads(1)
-    lines, started = random_lines(count, seed), time.perf_counter()
+    lines = random_lines(count, seed)
+    started = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         random_run(folder / "run")

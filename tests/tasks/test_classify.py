@@ -114,7 +114,8 @@ class Noisy(nn.Module):
 def test_accuracy_is_of_all_examples_without_dropout():
     """Against a loop, in batches that do not divide the examples, on a model that was in training.
     """
-    inputs, labels = torch.randn(600, 5), torch.randint(2, (600,))
+    inputs = torch.randn(600, 5)
+    labels = torch.randint(2, (600,))
     right = sum(int((x[0] > 0) == y) for x, y in zip(inputs.tolist(), labels.tolist()))
     for size in (7, 512, 1000):
         assert classifier.accuracy(Noisy().train(), examples(inputs, labels), size) == (right, 600)
@@ -124,7 +125,8 @@ def test_accuracy_is_of_all_examples_without_dropout():
 def test_an_epoch_is_with_dropout_and_its_loss_the_mean_over_the_examples():
     """10 examples in batches of 4, 4 and 2: every example counts alike. The seed draws order and
     dropout."""
-    data, model = examples(torch.arange(50.0).view(10, 5), [0] * 10), Noisy().eval()
+    data = examples(torch.arange(50.0).view(10, 5), [0] * 10)
+    model = Noisy().eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     model.dropout.p = 0.0
     assert classifier.train_epoch(model, optimizer, data, 4, 3) == pytest.approx(24.5)

@@ -69,14 +69,16 @@ def test_pooling_ignores_padding(agg, capsule, reach):
 def test_pooling_is_two_queries_by_multi_head_attention_and_four_vectors_are_classified():
     """Written out for one pair: softmax(Q K^T / sqrt(d_k)) V by head, concatenated, W^O; then 4d ->
     d -> d -> 7."""
-    model, (ids, _) = build(), pairs(24)
+    model = build()
+    ids, _ = pairs(24)
     width = [(ids[3, side] != 0).sum() for side in (0, 1)]
     d = 8
     found = []
     for side in (0, 1):
         formula = ids[3:4, side, :width[side]]
         states, _ = model.encoder(model.embedding(formula), formula != 0)
-        W, b = model.pooling.in_proj.weight.chunk(3), model.pooling.in_proj.bias.chunk(3)
+        W = model.pooling.in_proj.weight.chunk(3)
+        b = model.pooling.in_proj.bias.chunk(3)
         for query in model.queries:
             q = query @ W[0].T + b[0]
             k = states[0] @ W[1].T + b[1]
@@ -98,7 +100,8 @@ def test_pooling_is_two_queries_by_multi_head_attention_and_four_vectors_are_cla
 
 def test_a_formula_of_several_pairs_is_read_once():
     """In training without dropout: the loss and the gradients are those of reading every copy."""
-    model, (ids, labels) = build(dropout=0.0), pairs(24)
+    model = build(dropout=0.0)
+    ids, labels = pairs(24)
     ids = torch.cat([ids, ids[:5].flip(1)])  # copies on the other side
     labels, read = torch.cat([labels, labels[:5]]), []
     model.embedding.register_forward_pre_hook(lambda module, inputs: read.append(len(inputs[0])))
@@ -142,7 +145,8 @@ def test_spread_positions():
             places |= set(row[:length])
         differ += rows[0, 0] != rows[3, 0]
     assert all(places == set(range(reach)) for places in drawn) and differ > 50
-    long, table = torch.ones(2, 30, dtype=torch.long), positions(30, d, dtype=torch.float64)
+    long = torch.ones(2, 30, dtype=torch.long)
+    table = positions(30, d, dtype=torch.float64)
     long[1, 3:] = 0
     for training in (True, False) * 5:  # longer than the reach: counted
         found = embedding.train(training)(long) - embedding.weight[long] * math.sqrt(
@@ -183,7 +187,8 @@ def test_loss_over_every_pair_of_a_batch(once):
 
 @pytest.mark.parametrize("agg", ["linear", "em"])
 def test_loss_is_cross_entropy_minus_lambda_disagreement(agg):
-    model, (ids, labels) = build(agg, reg=("output",), reg_weight=0.7), pairs(24)
+    model = build(agg, reg=("output",), reg_weight=0.7)
+    ids, labels = pairs(24)
     logits, heads, mask = model(ids)
     D = sum(output_disagreement(layer.outputs, mask) for layer in heads["enc"]) / 2
     torch.testing.assert_close(model.loss(ids, labels), F.cross_entropy(logits, labels) - 0.7 * D)
@@ -353,7 +358,8 @@ def test_training_learns():
             ("^", f"( not {letter} )", letter),
         )
     ]
-    data, args = encode(found), filled("--lr", "0.003")
+    data = encode(found)
+    args = filled("--lr", "0.003")
     torch.manual_seed(0)
     model = logic.LogicModel(
         TransformerConfig(
@@ -448,7 +454,8 @@ def test_the_table_has_every_number_in_its_place(two_models):
     assert lines[0] == ["operators", "pairs", "majority", "baseline", "em"]
     groups = {**{str(b): [b] for b in BINS}, "<=6": range(1, 7), ">=7": range(7, 13)}
     for (name, *cells), (group, sizes) in zip(lines[1:], groups.items()):
-        total, most = sum(10 * b for b in sizes), sum(b + 3 for b in sizes)
+        total = sum(10 * b for b in sizes)
+        most = sum(b + 3 for b in sizes)
         relations = []
         for i in range(6):
             relations.append(sum(math.ceil((9 * b - 3 - i) / 6) for b in sizes))

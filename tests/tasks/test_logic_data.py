@@ -303,7 +303,8 @@ def test_files_are_read_as_they_were_written(tmp_path):
 
 
 def test_without_validation_files_the_last_ninth_of_train_serves(tmp_path):
-    parts, read = small_files(tmp_path / "new", valid=False), read_files(tmp_path / "new")
+    parts = small_files(tmp_path / "new", valid=False)
+    read = read_files(tmp_path / "new")
     for size in BINS:
         assert (
             read["train"][size] == parts["train"][size][:16]
@@ -391,7 +392,8 @@ def test_compact_pairs_have_their_letters_in_order_of_appearance():
     for pair in generate(raw=2000)[6]:
         new = renamed(pair)
         assert new.relation == pair.relation == relation(new.left, new.right)
-        left, right = infix(new.left), infix(new.right)
+        left = infix(new.left)
+        right = infix(new.right)
         letters = [token for token in left + right if token in LETTERS]
         assert (
             sorted(set(letters))

@@ -228,12 +228,14 @@ def build(classes=3, d=8, **other):
     "agg, capsule", [("linear", ()), ("em", ()), ("dynamic", ()), ("linear", ("enc",))]
 )
 def test_mean_pooling_ignores_padding(agg, capsule):
-    states, mask = torch.randn(2, 5, 4), torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]).bool()
+    states = torch.randn(2, 5, 4)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]).bool()
     wanted = torch.stack([states[0].mean(0), states[1, :2].mean(0)])
     torch.testing.assert_close(
         probe_model.mean_pool(states.masked_fill(~mask[..., None], torch.nan), mask), wanted
     )
-    model, ids = build(agg=agg, capsule_attention=capsule), torch.randint(2, 20, (3, 7))
+    model = build(agg=agg, capsule_attention=capsule)
+    ids = torch.randint(2, 20, (3, 7))
     ids[1, 4:] = 0
     logits = model(ids)[0]
     torch.testing.assert_close(model(F.pad(ids, (0, 5)))[0], logits)
@@ -242,7 +244,8 @@ def test_mean_pooling_ignores_padding(agg, capsule):
 
 def test_loss_is_cross_entropy_minus_lambda_disagreement():
     model = build(reg=("output",), reg_weight=0.7)
-    ids, labels = torch.randint(0, 20, (4, 6)), torch.tensor([0, 1, 2, 0])
+    ids = torch.randint(0, 20, (4, 6))
+    labels = torch.tensor([0, 1, 2, 0])
     logits, heads, mask = model(ids)
     D = sum(output_disagreement(layer.outputs, mask) for layer in heads["enc"]) / 2
     torch.testing.assert_close(model.loss(ids, labels), F.cross_entropy(logits, labels) - 0.7 * D)
@@ -387,7 +390,8 @@ def test_frozen_encoders(tmp_path, translation_run, capsys):
             means[part] = torch.stack(
                 [model.encode(sentence).states[0].mean(0) for sentence in ids]
             )
-    center, deviation = means["train"].mean(0), means["train"].std(0)
+    center = means["train"].mean(0)
+    deviation = means["train"].std(0)
     for part, found in means.items():  # all parts by training's mean and deviation
         torch.testing.assert_close(
             data[part].inputs, (found - center) / deviation, atol=1e-4, rtol=1e-3

@@ -253,7 +253,8 @@ def test_neither_words_nor_length_tell_the_class(tasks, task):
     """A logistic regression on the words, and one on the length alone, stay within 4 standard
     deviations of chance."""
     parts = tasks[task]
-    chance, n = 1 / len(LABELS[task]), len(parts["test"])
+    chance = 1 / len(LABELS[task])
+    n = len(parts["test"])
     limit = chance + 4 * (chance * (1 - chance) / n) ** 0.5
     lengths = {}
     for part, items in parts.items():

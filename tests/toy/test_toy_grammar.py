@@ -68,7 +68,8 @@ def test_every_production_is_reached(monkeypatch):
         drawn.add((self.name, self.labels[index]))
         return self.parts[index].sample(uniform)
     monkeypatch.setattr(grammar.Choice, "sample", recorded)
-    rng, times = random.Random(6), Counter()
+    rng = random.Random(6)
+    times = Counter()
     for _ in range(20_000):
         toy.derive(rng)
         times.update(drawn)
