@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 
 from transformer import PAD, Transformer
 
-# tokens at a time: with fewer the matrix products are slower, more leave the cache
-TOKENS = {"cpu": 256, "cuda": 4096}
+# tokens at a time: with fewer the matrix products are slower, more take memory
+TOKENS = {"cpu": 1024, "cuda": 4096}
 
 
 def smoothed_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor,
@@ -62,25 +62,19 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             # what -eps / V of dz, see below, adds up to in the same row of every word
             d_weight = (-smoothing / V * total).to(weight.dtype).repeat(V, 1)      # [V, d]
         step = TOKENS.get(device, TOKENS["cuda"])
-        # one tensor for the logits of all pieces: to get its memory from the system anew takes a
-        # CPU as long as to fill it
-        logits = h.new_empty(min(step, len(h)), V)
         for start in range(0, len(hidden), step):
             piece = h[start:start + step]                                    # [c, d]
             y = target[start:start + step].unsqueeze(1)                      # [c, 1]
-            z = torch.mm(piece, W.T, out=logits[:len(piece)]).to(exact)      # [c, V]
-            z_y = z.gather(1, y)                                             # [c, 1]
-            # logsumexp(z) = m + log sum exp(z - m), of which nothing overflows for m = max(z)
-            m = z.amax(-1, keepdim=True)                                     # [c, 1]
-            exponentials = z.sub_(m).exp_()                                  # [c, V], in place of z
-            total_exp = exponentials.sum(-1, keepdim=True)                   # [c, 1]
-            logsumexp = m + total_exp.log()
+            z = piece @ W.T                                                  # [c, V]
+            softmax = z.softmax(-1, dtype=exact)
+            # logsumexp(z) = z_i - log softmax(z)_i for every i; for the largest nothing underflows
+            logsumexp = z.amax(-1).to(exact) - softmax.amax(-1).log()        # [c]
+            z_y = z.gather(1, y).squeeze(1).to(exact)                        # [c]
             loss += (logsumexp - (1 - smoothing) * z_y).sum()
             if training:
                 # dz = softmax(z) - (1 - eps) onehot(y) - eps / V, the last of which comes below
-                softmax = exponentials.div_(total_exp)
                 share = softmax.new_full(y.shape, smoothing - 1)
-                dz = softmax.scatter_add_(1, y, share).to(product)           # [c, V]
+                dz = softmax.scatter_add_(1, y, share).to(product)          # [c, V]
                 d_hidden[start:start + step] = dz @ W
                 if d_weight.dtype == product:
                     d_weight.addmm_(dz.T, piece)         # without a tensor in between
