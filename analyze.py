@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tabulate import tabulate
 
 from disagreement import MEASURED
 from nmt.corpus import Pairs
@@ -25,6 +24,7 @@ from nmt.encoded import encode_pairs, encode_valid
 from nmt.files import atomic_write, check_writable, reported
 from nmt.flags import UserError, flag, run
 from nmt.machine import DEVICES, pick_device
+from nmt.progress import aligned
 from nmt.run_folder import load_run, without_nan
 from nmt.search import translate_lines
 from papers import measure, plan
@@ -185,11 +185,9 @@ def shown(value) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def table(head: list[str], rows: list[list]) -> str:
-    """Rows as text: the first column to the left, the others to the right."""
-    cells = [list(map(shown, row)) for row in rows]
-    sides = ["left", *["right"] * (len(head) - 1)]
-    return tabulate(cells, head, "plain", colalign=sides, disable_numparse=True)
+def table(header: list[str], rows: list[list]) -> str:
+    """Rows as text, see `shown`."""
+    return aligned(header, [list(map(shown, row)) for row in rows])
 
 
 def padded(values, width: int) -> list:

@@ -26,7 +26,6 @@ from typing import NamedTuple
 
 import torch
 import torch.nn as nn
-from tabulate import tabulate
 from tqdm import tqdm
 
 from disagreement import MEASURED
@@ -36,6 +35,7 @@ from nmt.fast_routing import can_compile, compile_layers, install
 from nmt.flags import UserError, command_line, flag, run
 from nmt.loss import Objective
 from nmt.machine import Machine, has_bfloat16, keep_freed_memory, pick_device, processor
+from nmt.progress import aligned
 from nmt.tokenizer import EOS
 from papers import documents, flops, marian, synthetic
 from papers.torch_transformer import LogitsObjective, TorchTransformer
@@ -375,12 +375,6 @@ def summarized(rows: dict, layers: int) -> dict[str, dict]:
             found[name][f"{what}_paper"] = paper
             found[name][f"{what}_limit"] = base[f"{what}_flops"] / row[f"{what}_flops"]
     return found
-
-
-def aligned(header: list[str], rows: list[list[str]]) -> str:
-    """Cells as text: the first column to the left, the others to the right."""
-    sides = ["left"] + ["right"] * (len(header) - 1)
-    return tabulate([header, *rows], tablefmt="plain", disable_numparse=True, colalign=sides)
 
 
 def speed_table(found: dict[str, dict], chip: float | None = None) -> str:

@@ -30,13 +30,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tabulate import tabulate
 
 from nmt.fast_routing import can_compile, install
 from nmt.files import atomic_write
 from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
 from nmt.machine import DEVICES, keep_freed_memory, pick_device
-from nmt.progress import say
+from nmt.progress import aligned, say
 from nmt.run_folder import RunFolder, defaults_of
 from tasks.classifier import accuracy, fit
 from tasks.logic_data import (
@@ -264,8 +263,8 @@ def table(summary: dict) -> str:
         for cells in summary["models"].values():
             line.append(percent(cells[group]["mean"], cells[group]["spread"]))
         lines.append(line)
-    headers = ["operators", "pairs", "majority", *summary["models"]]
-    return tabulate(lines, headers, tablefmt="plain", stralign="right", disable_numparse=True)
+    header = ["operators", "pairs", "majority", *summary["models"]]
+    return aligned(header, lines, words=0)
 
 
 def draw(summary: dict, path: Path) -> None:

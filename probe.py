@@ -26,13 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, NamedTuple
 
-from tabulate import tabulate
-
 from nmt.fast_routing import install
 from nmt.files import atomic_write, reported
 from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
 from nmt.machine import DEVICES, keep_freed_memory, pick_device
-from nmt.progress import say
+from nmt.progress import aligned, say
 from nmt.run_folder import RunFolder, defaults_of, load_run
 from tasks import probe_model
 from tasks.classifier import accuracy, fit
@@ -391,9 +389,7 @@ def table(lines: list[dict]) -> str:
                 text += f" ±{100 * cell['spread']:.2f}"
             row.append(text)
         rows.append(row)
-    sides = ["left", "left", *["right"] * len(columns)]
-    headers = ["", "", *columns]
-    return tabulate(rows, headers, tablefmt="plain", colalign=sides, disable_numparse=True)
+    return aligned(["", "", *columns], rows, words=2)
 
 
 def report(path: Path, rows: list[dict], models: list[str], identity: dict) -> None:

@@ -1,8 +1,9 @@
-"""What a person sees of a run: lines beside the bar, its learning rate in words, steps left out,
-loss.png in its folder, TensorBoard."""
+"""What a person sees: lines beside the bar, tables, and of a run its learning rate in words, steps
+left out, loss.png in its folder, TensorBoard."""
 import math
 import sys
 
+from tabulate import tabulate
 from tqdm import tqdm
 
 from nmt.files import atomic_write
@@ -16,6 +17,13 @@ def say(text: str) -> None:
     """Prints past the progress bar."""
     tqdm.write(text, file=sys.stdout)
     sys.stdout.flush()
+
+
+def aligned(header: list[str], rows: list[list[str]], words: int = 1) -> str:
+    """A table for a terminal: its first `words` columns stand at the left, the others, numbers, at
+    the right."""
+    sides = ["left"] * words + ["right"] * (len(header) - words)
+    return tabulate([header, *rows], tablefmt="plain", colalign=sides, disable_numparse=True)
 
 
 def rate_in_words(d_model: int, settings) -> str:

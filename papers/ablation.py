@@ -7,10 +7,10 @@ little.
 import contextlib
 import statistics
 
-from tabulate import tabulate
 from tqdm import tqdm
 
 from nmt.evaluate import corpus_bleu
+from nmt.progress import aligned
 from nmt.search import translate_lines
 from papers import measure
 
@@ -91,10 +91,9 @@ def cost_table(found: dict) -> str:
         cells.append(["", "all", *[""] * depth, *summary(every)])
     one = next(iter(found.values()))
     header = ["", "", *(f"layer {i}" for i in range(1, depth + 1)), "mean", "least", "most"]
-    sides = ["left", "left", *["right"] * (depth + 3)]
     return (f"BLEU that a head costs that is left out (Michel et al. 2019), means over heads;\n"
             f"validation set, beam {one['beam']}, {one['signature']}\n\n"
-            + tabulate(cells, header, "plain", colalign=sides, disable_numparse=True))
+            + aligned(header, cells, words=2))
 
 
 def summary(costs: list[float]) -> list[str]:
