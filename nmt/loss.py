@@ -38,7 +38,8 @@ def of_tokens(hidden: Tensor, weight: Tensor, target: Tensor, tokens: int,
     """
     target = target.flatten()
     places = (target == PAD).int().argsort(stable=True)[:tokens]             # [tokens]
-    return smoothed_cross_entropy(hidden.flatten(0, 1)[places], weight, target[places], smoothing)
+    hidden = hidden.flatten(0, 1).index_select(0, places)                    # [tokens, d]
+    return smoothed_cross_entropy(hidden, weight, target[places], smoothing)
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
