@@ -139,6 +139,7 @@ def test_fused_kernel_equals_explicit_path(masked):
         inputs = x.clone().requires_grad_()
         out, heads = attention(inputs, inputs, mask=mask, need_weights=need_weights)
         assert (heads.weights is None) != need_weights
+        assert attention(x, x, mask=mask)[1].weights is None       # nobody asked
         attention.zero_grad()
         out.square().sum().backward()
         gradients.append(

@@ -219,10 +219,17 @@ def test_hard_inputs_stay_finite(hard, H, L, autocast):
 
 
 def test_autocast_computes_in_float32():
-    E, weight, bias = (x.float() for x in inputs(3, 5, 5, scale=0.3))
-    plain = vertical_routing(E, weight, bias), horizontal_routing(E)
+    E, weight, bias = inputs(3, 5, 5, scale=0.3)
+    exact = vertical_routing(E, weight, bias), horizontal_routing(E)
+    E, weight, bias = E.float(), weight.float(), bias.float()
     with torch.autocast("cpu", torch.bfloat16):
         cast = vertical_routing(E, weight, bias), horizontal_routing(E)
-    for a, b in zip(plain, cast):
+    for a, b in zip(exact, cast):
         assert b.dtype == torch.float32
-        assert close(a, b, 1e-6)
+        assert close(a, b.double(), 1e-5)
+
+
+@pytest.mark.parametrize("parts", [(), ("diagonal",), ("vertical", "diagonal")])
+def test_parts_are_vertical_and_horizontal(parts):
+    with pytest.raises(ValueError, match="choose from 'vertical' and 'horizontal'"):
+        CapsuleRouting(4, parts=parts)

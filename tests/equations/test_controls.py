@@ -1,6 +1,7 @@
 """Tests of the controls that a claim about routing needs, of EM's options in a model, and of the
 weights of D."""
 
+import inspect
 import math
 
 import pytest
@@ -8,9 +9,11 @@ import torch
 
 from aggregation import RoutingAggregation, random_coupling
 from capsule_aggregation import CapsuleAggregation
+from capsule_transformer import CapsuleRouting, horizontal_routing, vertical_routing
 from nmt.flags import parse
 from papers.plan import plan
 from papers.tables import TABLES
+from routing_dynamic import dynamic_routing
 from routing_em import em_routing
 from train_mt import Settings
 from transformer import Transformer, TransformerConfig
@@ -72,6 +75,43 @@ def test_coupling_random_is_one_m_step_under_the_drawn_coupling():
     mu = (C * V).sum(-3) / C.sum(-3)
     A = em_routing(V, torch.zeros(12), torch.zeros(12), 1, start=C.squeeze(-1).log()).activations
     torch.testing.assert_close(got, (A.unsqueeze(-1) * mu).flatten(-2))
+
+
+@pytest.mark.parametrize("kind", [RoutingAggregation, CapsuleAggregation])
+@pytest.mark.parametrize("routing", ["em", "dynamic"])
+def test_coupling_random_is_not_iterated(kind, routing):
+    """What the routing gets: a coupling to start from, and one iteration."""
+    asked = []
+    control = kind(12, 3, routing=routing, iterations=3, coupling="random")
+    route = control.route
+
+    def recorded(votes, *betas, **settings):
+        asked.append(settings)
+        return route(votes, *betas, **settings)
+
+    control.route = recorded
+    control(torch.randn(2, 3, 5, 4))
+    (settings,) = asked
+    assert settings["iterations"] == 1
+    assert settings["start"].shape == (2, 5, 3, control.capsules)          # [B, L, H, N]
+
+
+@pytest.mark.parametrize(
+    "routing",
+    [
+        dynamic_routing,
+        em_routing,
+        vertical_routing,
+        horizontal_routing,
+        RoutingAggregation,
+        CapsuleAggregation,
+        CapsuleRouting,
+        TransformerConfig,
+    ],
+)
+def test_three_iterations_are_the_default(routing):
+    """T = 3, as Gu 2019 (section 5.1) and Li 2021 (section 4.1) have it."""
+    assert inspect.signature(routing).parameters["iterations"].default == 3
 
 
 def test_one_iteration_is_uniform_coupling():

@@ -489,7 +489,9 @@ def test_capsule_attention_lands_where_it_was_asked_for(capsule, parts, want):
         (dict(capsule_attention=("cross",)), ["cross", "enc", "dec"]),
         (dict(heads=3), ["heads", "3", "8"]),
         (dict(agg="em", capsules=5), ["capsules", "5", "8"]),
+        (dict(agg="em", capsules=0), ["capsules", "0", "8"]),
         (dict(agg="gu-dynamic", capsules=3), ["capsules", "3", "8"]),
+        (dict(agg="em", coupling="random", iterations=2), ["iterations", "2", "random"]),
         (dict(agg="nonsense"), ["nonsense", "gu-em"]),
         (dict(reg=("nonsense",)), ["nonsense", "position"]),
         (dict(capsule_parts=("x",)), ["x", "vertical"]),
@@ -501,6 +503,11 @@ def test_what_does_not_exist_is_one_clear_error(changes, words):
     with pytest.raises(ValueError) as error:
         Transformer(config(**changes))
     assert all(word in str(error.value) for word in words) and "\n" not in str(error.value)
+
+
+def test_one_capsule_and_the_iterations_of_a_capsule_attention_are_allowed():
+    Transformer(config(agg="em", capsules=1))
+    Transformer(config(agg="em", coupling="random", capsule_attention=("enc",), iterations=2))
 
 
 @pytest.mark.parametrize("i", range(5))
