@@ -184,7 +184,7 @@ class MultiHeadAttention(nn.Module):
         routing runs over all rows t <= l so far, which the cache keeps. Duan 2020 section 3.4.3."""
         if cache is None:
             return self.capsule(logits, mask)
-        # what is decoded has no padding: nothing is hidden but what lies ahead
         rows, keys = logits.shape[2:]
-        E = cache.extend_logits(self, logits)                                # [B, H, L, L]
+        seen = both_masks(mask, causal_mask(rows, keys, logits.device))
+        E = cache.extend_logits(self, logits.masked_fill(~seen, 0))          # [B, H, L, L]
         return self.capsule(E, causal_mask(keys, keys, logits.device), rows)

@@ -114,7 +114,8 @@ def test_causal_hides_what_comes_after(padded, need_weights):
         cache, stop = Cache(), 0
         for step in steps:
             start, stop = stop, stop + step
-            new, mask = x[:, start:stop], None if keys is None else keys[..., :stop]
+            new = x[:, start:stop]
+            mask = None if keys is None else keys[..., :stop]
             part, _ = attention(new, new, mask, cache, need_weights, causal=True)
             assert close(part, out[:, start:stop])
 

@@ -501,7 +501,7 @@ def test_capsule_attention_lands_where_it_was_asked_for(capsule, parts, want):
 )
 def test_what_does_not_exist_is_one_clear_error(changes, words):
     with pytest.raises(ValueError) as error:
-        Transformer(config(**changes))
+        config(**changes)
     assert all(word in str(error.value) for word in words) and "\n" not in str(error.value)
 
 

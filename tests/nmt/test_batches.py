@@ -13,8 +13,7 @@ from nmt.encoded import encode_pairs
 from nmt.tokenizer import BOS, EOS, train_tokenizer
 from transformer import PAD
 
-ROOT = Path(__file__).resolve().parents[2]
-MULTI30K = ROOT / "data" / "multi30k"
+MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
 
 
 def lengths(count=3000, seed=0):

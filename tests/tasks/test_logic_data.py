@@ -33,7 +33,7 @@ from tasks.logic_data import (
     write_files,
 )
 
-FILES = Path(__file__).resolve().parents[2] / "shared" / "data" / "propositional_logic"
+FILES = Path(__file__).resolve().parents[3] / "shared" / "data" / "propositional_logic"
 needs_files = pytest.mark.skipif(not FILES.is_dir(), reason="Bowman et al.'s files are not at hand")
 SWAPPED = dict(zip("=<>^|v#", "=><^|v#"))
 HAND_MADE = [
