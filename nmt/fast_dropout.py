@@ -12,7 +12,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from attention import causal_mask
+from attention import both_masks, causal_mask
 
 LEVELS = 2 ** 16                # so finely a rate is told: 0.1 becomes 0.10001
 
@@ -51,11 +51,8 @@ def attend(attention: nn.Module, fused, Q, K, V, mask, causal) -> Tensor:
     if not rate or Q.device.type != "cpu":
         return fused(Q, K, V, mask, causal)
     B, H, L_q, d_k = Q.shape
-    ahead = causal_mask(L_q, K.shape[2]) if causal else None
-    if mask is None:
-        mask = ahead
-    elif ahead is not None:
-        mask = mask & ahead
+    if causal:
+        mask = both_masks(mask, causal_mask(L_q, K.shape[2]))
     Q, K, V = (x.flatten(0, 1) for x in (Q, K, V))                           # [B H, L, d_k]
     bias = Q.new_zeros(())
     if mask is not None:

@@ -9,11 +9,10 @@ import torch
 
 from aggregation import RoutingAggregation, random_coupling
 from capsule_aggregation import CapsuleAggregation
-from capsule_transformer import CapsuleRouting, horizontal_routing, vertical_routing
+from capsule_transformer import CapsuleRouting
 from nmt.flags import parse
 from papers.plan import plan
 from papers.tables import TABLES
-from routing_dynamic import dynamic_routing
 from routing_em import em_routing
 from train_mt import Settings
 from transformer import Transformer, TransformerConfig
@@ -79,35 +78,39 @@ def test_coupling_random_is_one_m_step_under_the_drawn_coupling():
 
 @pytest.mark.parametrize("kind", [RoutingAggregation, CapsuleAggregation])
 @pytest.mark.parametrize("routing", ["em", "dynamic"])
-def test_coupling_random_is_not_iterated(kind, routing):
-    """What the routing gets: a coupling to start from, and one iteration."""
-    asked = []
-    control = kind(12, 3, routing=routing, iterations=3, coupling="random")
+def test_coupling_random_is_the_drawn_one_and_not_iterated(kind, routing):
+    """What the routing gets: the coupling that was drawn to start from, and one iteration."""
+    found = []
+    control = kind(12, 3, routing=routing, iterations=3, coupling="random").double()
     route = control.route
 
     def recorded(votes, *betas, **settings):
-        asked.append(settings)
+        found.append((votes, settings))
         return route(votes, *betas, **settings)
 
     control.route = recorded
-    control(torch.randn(2, 3, 5, 4))
-    (settings,) = asked
-    assert settings["iterations"] == 1
+    heads = torch.randn(2, 3, 5, 4).double()
+    torch.manual_seed(5)
+    control(heads)
+    torch.manual_seed(5)
+    ((votes, settings),) = found
+    assert torch.equal(settings["start"], random_coupling(votes))
     assert settings["start"].shape == (2, 5, 3, control.capsules)          # [B, L, H, N]
+    assert settings["iterations"] == 1
 
 
+@pytest.mark.parametrize("agg", ROUTED)
+@pytest.mark.parametrize("coupling", ["routed", "random"])
+def test_the_configured_coupling_reaches_the_aggregation(agg, coupling):
+    model = Transformer(small(agg=agg, coupling=coupling))
+    routings = [module for module in model.modules() if hasattr(module, "route")]
+    assert routings
+    assert all(module.random == (coupling == "random") for module in routings)
+
+
+# of the routing functions themselves the tests of their files say it
 @pytest.mark.parametrize(
-    "routing",
-    [
-        dynamic_routing,
-        em_routing,
-        vertical_routing,
-        horizontal_routing,
-        RoutingAggregation,
-        CapsuleAggregation,
-        CapsuleRouting,
-        TransformerConfig,
-    ],
+    "routing", [RoutingAggregation, CapsuleAggregation, CapsuleRouting, TransformerConfig]
 )
 def test_three_iterations_are_the_default(routing):
     """T = 3, as Gu 2019 (section 5.1) and Li 2021 (section 4.1) have it."""

@@ -9,9 +9,7 @@ from test_attention import build as build_attention
 from test_transformer import attentions, batch, build, config
 from torch.nn import functional as F
 
-from aggregation import RoutingAggregation, random_coupling
 from attention import Cache
-from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import CapsuleRouting, horizontal_routing, vertical_routing
 from disagreement import KINDS, output_disagreement, subspace_disagreement
 from routing_dynamic import dynamic_routing, squash
@@ -105,37 +103,6 @@ def test_eps_reaches_the_variance():
     votes = torch.randn(4, 3, 2, dtype=torch.float64)
     for got, want in zip(em_routing(votes, eps=0.5), em_by_hand.em_routing(votes, eps=0.5)):
         torch.testing.assert_close(got, want)
-
-
-@pytest.mark.parametrize("kind", [RoutingAggregation, CapsuleAggregation])
-@pytest.mark.parametrize("routing", ["em", "dynamic"])
-def test_coupling_random_is_the_drawn_one(kind, routing):
-    """The one iteration combines the votes under the coupling that was drawn, itself."""
-    control = kind(12, 3, routing=routing, coupling="random").double()
-    found = []
-    route = control.route
-
-    def recorded(votes, *betas, **settings):
-        found.append((votes, settings))
-        return route(votes, *betas, **settings)
-
-    control.route = recorded
-    heads = torch.randn(2, 3, 5, 4).double()
-    torch.manual_seed(5)
-    control(heads)
-    torch.manual_seed(5)
-    ((votes, settings),) = found
-    assert torch.equal(settings["start"], random_coupling(votes))
-    assert settings["iterations"] == 1
-
-
-@pytest.mark.parametrize("agg", ["em", "dynamic", "gu-em", "gu-dynamic"])
-def test_the_configured_coupling_reaches_the_aggregation(agg):
-    for coupling in ("routed", "random"):
-        model = Transformer(config(agg=agg, coupling=coupling))
-        routings = [m for m in model.modules() if hasattr(m, "route")]
-        assert routings
-        assert all(m.random == (coupling == "random") for m in routings)
 
 
 @pytest.mark.parametrize("last", [1, 2, 5])

@@ -1,10 +1,10 @@
 """Batches: every pair exactly once, full, of similar lengths, padded as the model wants it."""
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from outside import SHARED
 
 import toy
 from nmt.batches import batches, collate, micro_batches, padding_share
@@ -13,7 +13,7 @@ from nmt.encoded import encode_pairs
 from nmt.tokenizer import BOS, EOS, train_tokenizer
 from transformer import PAD
 
-MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
+MULTI30K = SHARED / "data" / "multi30k"
 
 
 def lengths(count=3000, seed=0):

@@ -7,12 +7,12 @@ import re
 import shutil
 from argparse import Namespace
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from matplotlib.image import imread
+from outside import SHARED
 
 import analyze
 from capsule_transformer import horizontal_routing, vertical_routing
@@ -27,7 +27,7 @@ from papers.run_text import read_text
 from papers.tables import TABLES
 from transformer import PAD, Transformer, TransformerConfig
 
-PAPER = Path(__file__).resolve().parents[3] / "shared" / "papers" / "li2018-disagreement.txt"
+PAPER = SHARED / "papers" / "li2018-disagreement.txt"
 NOUNS = {"man": "Mann", "dog": "Hund", "boy": "Junge"}
 PLACES = {"": "", "in the park": "im Park", "in the park near a house": "im Park bei einem Haus"}
 ENGLISH = [

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from outside import SHARED
 
 import logic
 import nmt.flags
@@ -30,7 +31,7 @@ from papers.tables import TABLES
 from transformer import Transformer, TransformerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-PAPERS = ROOT.parent / "shared" / "papers"
+PAPERS = SHARED / "papers"
 PUBLISHED = {
     "li2018-1": 3701067665,
     "li2018-2": 3001044675,

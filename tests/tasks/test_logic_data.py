@@ -4,10 +4,10 @@ import math
 import random
 import zlib
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
+from outside import SHARED
 
 from nmt.flags import UserError
 from tasks.logic_data import (
@@ -33,7 +33,7 @@ from tasks.logic_data import (
     write_files,
 )
 
-FILES = Path(__file__).resolve().parents[3] / "shared" / "data" / "propositional_logic"
+FILES = SHARED / "data" / "propositional_logic"
 needs_files = pytest.mark.skipif(not FILES.is_dir(), reason="Bowman et al.'s files are not at hand")
 SWAPPED = dict(zip("=<>^|v#", "=><^|v#"))
 HAND_MADE = [
