@@ -29,7 +29,7 @@ import torch.nn as nn
 from tqdm import tqdm
 
 from disagreement import MEASURED
-from nmt import fast_dropout, files, search
+from nmt import fast_dropout, fast_linear, files, search
 from nmt.batches import Batch, Step
 from nmt.fast_routing import can_compile, compile_layers, install
 from nmt.flags import UserError, command_line, flag, run
@@ -146,6 +146,7 @@ def build(name: str, args, device, mode: str = "no") -> nn.Module:
         model = Transformer(config)
     install(model, compiled=mode != "no")
     fast_dropout.install(model)
+    fast_linear.install(model)
     return compile_layers(model) if mode == "model" else model
 
 

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from nmt import fast_dropout
+from nmt import fast_dropout, fast_linear
 from nmt.batches import Step, batches, padding_share, steps
 from nmt.corpus import NAMES, DataFlags, load_corpora
 from nmt.encoded import encode_train, encode_valid
@@ -236,6 +236,7 @@ class Training:
         seed_all(settings.seed)
         self.model = install(Transformer(config).to(where.device), compiled != "no")
         fast_dropout.install(self.model)
+        fast_linear.install(self.model)
         if compiled == "model":
             compile_layers(self.model)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98),

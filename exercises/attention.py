@@ -103,6 +103,7 @@ class MultiHeadAttention(nn.Module):
         self.d_k = d_model // heads
         self.dropout = nn.Dropout(dropout)
         self.in_proj = nn.Linear(d_model, 3 * d_model)       # W^Q, W^K, W^V of all heads, biases
+        self.linear = F.linear                               # a part of them: cross-attention
         self.aggregation = LinearAggregation(d_model) if aggregation is None else aggregation
         self.capsule = capsule
         for weight in self.in_proj.weight.chunk(3):
@@ -147,10 +148,10 @@ class MultiHeadAttention(nn.Module):
         values from the cache, where they are there."""
         d = query.shape[-1]
         W, b = self.in_proj.weight, self.in_proj.bias
-        (Q,) = self.split(F.linear(query, W[:d], b[:d]))
+        (Q,) = self.split(self.linear(query, W[:d], b[:d]))
         if cache is not None and self in cache.fixed:
             return Q, *cache.fixed[self]
-        K, V = self.split(F.linear(memory, W[d:], b[d:]))
+        K, V = self.split(self.linear(memory, W[d:], b[d:]))
         if cache is not None:
             cache.fixed[self] = (K, V)
         return Q, K, V

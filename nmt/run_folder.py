@@ -21,6 +21,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from nmt import fast_linear
 from nmt.corpus import text_name
 from nmt.fast_routing import install
 from nmt.files import TEMPORARY, atomic_write, reported, sync_folder
@@ -469,6 +470,7 @@ def load_run(folder, name: str = "best", device="cpu"):
     try:
         config = TransformerConfig(**settings["model"])
         model = install(Transformer(config).to(device))
+        fast_linear.install(model)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{folder}/config.json describes no model that can be built here ({error}):"
                         " take the one that the run wrote") from error
