@@ -18,6 +18,8 @@ from attention import MultiHeadAttention
 from nmt.machine import processor
 
 ROWS = 128                  # of a block
+FEW_ROWS = 1024             # fewer than these, in decoding and small batches, go in blocks of
+SMALL = 16
 
 
 @functools.cache
@@ -33,7 +35,8 @@ def rows_in_blocks(x: Tensor) -> int:
     """How many rows of x [m, k], the first ones, go to oneDNN: whole blocks, or none."""
     if x.device.type != "cpu" or x.dtype != torch.float32 or not faster():
         return 0
-    return len(x) - len(x) % ROWS
+    block = SMALL if len(x) < FEW_ROWS else ROWS
+    return len(x) - len(x) % block
 
 
 def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

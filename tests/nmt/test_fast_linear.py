@@ -5,14 +5,16 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from nmt import fast_linear
-from nmt.fast_linear import ROWS, add_outer, by_onednn, linear, product
+from nmt.fast_linear import FEW_ROWS, ROWS, SMALL, add_outer, by_onednn, linear, product
 from nmt.loss import Objective
 from transformer import Transformer, TransformerConfig
 
 ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 pytestmark = pytest.mark.skipif(not ONEDNN, reason="this torch has no linear map of oneDNN")
 
-SIZES = (1, ROWS - 1, ROWS, ROWS + 1, 3 * ROWS, 3 * ROWS + 17)
+# (rows, how many of them are in whole blocks)
+SIZES = [(1, 0), (SMALL - 1, 0), (SMALL, SMALL), (SMALL + 1, SMALL), (5 * SMALL, 5 * SMALL),
+         (FEW_ROWS, FEW_ROWS), (FEW_ROWS + ROWS - 1, FEW_ROWS)]
 
 
 @pytest.fixture
@@ -33,8 +35,8 @@ def close(a, b):
 
 
 @pytest.mark.parametrize("with_bias", [True, False])
-@pytest.mark.parametrize("rows", SIZES)
-def test_linear_and_its_gradients_are_those_of_torch(rows, with_bias, blocks):
+@pytest.mark.parametrize(("rows", "whole"), SIZES)
+def test_linear_and_its_gradients_are_those_of_torch(rows, whole, with_bias, blocks):
     x = torch.randn(rows, 24, requires_grad=True)
     weight = torch.randn(40, 24, requires_grad=True)
     inputs = [x, weight]
@@ -47,23 +49,22 @@ def test_linear_and_its_gradients_are_those_of_torch(rows, with_bias, blocks):
     for mine, other in zip(torch.autograd.grad(ours, inputs, dy),
                            torch.autograd.grad(theirs, inputs, dy), strict=True):
         close(mine, other)
-    whole = rows - rows % ROWS
     # forward, dx, and dW, whose rows are the outputs
     assert blocks == ([whole, whole, 40] if whole else [])
 
 
 def test_linear_of_sentences_and_of_strided_tensors(blocks):
-    x = torch.randn(24, 50, 9).mT                                            # [24, 9, 50]
+    x = torch.randn(24, 50, 9).mT                                            # [24, 9, 50]: 216 rows
     weight = torch.randn(30, 3, 50)[:, 1]
     y = linear(x, weight)
     assert y.shape == (24, 9, 30)
     close(y, F.linear(x, weight))
-    assert blocks == [ROWS]
+    assert blocks == [208]
 
 
 @pytest.mark.parametrize("needed", [0, 1, 2])
 def test_linear_gives_the_gradients_that_are_asked_for(needed, blocks):
-    inputs = [torch.randn(ROWS, 5), torch.randn(6, 5), torch.randn(6)]
+    inputs = [torch.randn(SMALL, 5), torch.randn(6, 5), torch.randn(6)]
     inputs[needed].requires_grad_()
     linear(*inputs).sum().backward()
     ours = inputs[needed].grad
@@ -73,19 +74,20 @@ def test_linear_gives_the_gradients_that_are_asked_for(needed, blocks):
     assert len(blocks) == (1 if needed == 2 else 2)
 
 
-@pytest.mark.parametrize("rows", SIZES)
-def test_add_outer_adds_to_what_is_there(rows, blocks):
+@pytest.mark.parametrize(("rows", "whole"), SIZES)
+def test_add_outer_adds_to_what_is_there(rows, whole, blocks):
     y = torch.randn(rows, 7)
     x = torch.randn(rows, 5)
     total = torch.ones(7, 5)
     found = add_outer(total, y, x)
     assert found is total
     close(total, 1 + y.T @ x)
+    assert blocks == ([7] if whole else [])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_precisions_stay_with_torch(dtype, blocks):
-    x = torch.randn(ROWS, 8, dtype=dtype)
+    x = torch.randn(SMALL, 8, dtype=dtype)
     weight = torch.randn(4, 8, dtype=dtype)
     assert torch.equal(linear(x, weight), F.linear(x, weight))
     assert torch.equal(product(x, weight), F.linear(x, weight))
@@ -93,7 +95,7 @@ def test_other_precisions_stay_with_torch(dtype, blocks):
 
 
 def test_autocast_stays_with_torch(blocks):
-    x = torch.randn(ROWS, 8)
+    x = torch.randn(SMALL, 8)
     weight = torch.randn(4, 8)
     with torch.autocast("cpu", torch.bfloat16):
         assert linear(x, weight).dtype == torch.bfloat16
