@@ -55,14 +55,22 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return torch.cat((y, F.linear(x[m:], weight, bias)))
 
 
-def add_outer(total: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """`total += y^T x`, a sum over the rows: total [n, k], y [m, n], x [m, k]. Returns total."""
+def outer(y: Tensor, x: Tensor) -> Tensor:
+    """`y^T x`, a sum over the rows: [n, k] of y [m, n], x [m, k]."""
     m = rows_in_blocks(x)
-    if m:
-        total += by_onednn(y[:m].T, x[:m].T)
+    if m == 0:
+        return y.T @ x
+    total = by_onednn(y[:m].T, x[:m].T)
     if m < len(x):
         total.addmm_(y[m:].T, x[m:])
     return total
+
+
+def add_outer(total: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    """`total += y^T x`. Returns total [n, k]."""
+    if rows_in_blocks(x) == 0:
+        return total.addmm_(y.T, x)          # without a tensor in between
+    return total.add_(outer(y, x))
 
 
 class _Linear(torch.autograd.Function):
@@ -83,7 +91,7 @@ class _Linear(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             dx = product(dy, weight.T)
         if ctx.needs_input_grad[1]:
-            d_weight = add_outer(torch.zeros_like(weight), dy, x)
+            d_weight = outer(dy, x)
         if ctx.needs_input_grad[2]:
             d_bias = dy.sum(0)
         return dx, d_weight, d_bias
@@ -100,7 +108,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     rows = x.reshape(-1, x.shape[-1])
     if rows_in_blocks(rows) == 0:
         return F.linear(x, weight, bias)
-    return _Linear.apply(rows, weight, bias).unflatten(0, x.shape[:-1])
+    compute = _Linear.apply if torch.is_grad_enabled() else product
+    return compute(rows, weight, bias).unflatten(0, x.shape[:-1])
 
 
 def forward(module: nn.Linear, x: Tensor) -> Tensor:

@@ -350,7 +350,7 @@ def test_the_command_prints_how_many_operations_a_second_linear_takes(monkeypatc
 
 
 def test_speeds_are_work_over_time(monkeypatch):
-    """Target tokens per second of training, after a first round that does not count; sentences per
+    """Target tokens per second of training, after two rounds that do not count; sentences per
     second; microseconds per target token by length. With a clock by which everything takes half a
     second."""
     args = arguments()
@@ -385,7 +385,7 @@ def test_speeds_are_work_over_time(monkeypatch):
         int((batch.target[:, 1:] != PAD).sum()) for step in training for batch in step.batches
     )
     assert bench.training_speed(model, training, args, CPU) == 2 * tokens
-    assert steps == [(step, 0.1, True) for step in training * 2] and limits == [(len(training), [])]
+    assert steps == [(step, 0.1, True) for step in training * 3] and limits == [(len(training), [])]
     assert bench.decoding_speed(model, decoding, args, CPU) == 2 * 5
     assert searched[: len(decoding)] == [
         (len(source), 4, 0.6, min(3, length), False) for source, length in decoding
@@ -393,7 +393,7 @@ def test_speeds_are_work_over_time(monkeypatch):
     assert limits[1] == (0, [(len(source), 4, 0.6, length, False) for source, length in decoding])
     steps.clear()
     found = bench.growth_turn("capsule", "no", args, CPU)
-    for length, value, (step, *_) in zip(args.lengths, found, steps[::2]):
+    for length, value, (step, *_) in zip(args.lengths, found, steps[::3]):
         (batch,) = step.batches
         assert batch.source.shape == (32 // length, length) and batch.target.shape == (
             32 // length,
