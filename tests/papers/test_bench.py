@@ -455,7 +455,8 @@ def test_peak_memory_holds_parameters_gradients_and_moments(monkeypatch):
         peak = pool.apply(bench.peak_on_cpu, ("linear", "no", args))
     parameters = sum(p.numel() for p in bench.build("linear", args, "meta").parameters())
     logits = 32 * 50_000
-    assert 16 * parameters < peak < 16 * parameters + 4 * 12 * logits + 2**26
+    # oneDNN's product for the output matrix is one more tensor of its size
+    assert 16 * parameters < peak < 20 * parameters + 4 * 12 * logits + 2**26
 
 
 def test_the_gpu_report_on_a_cpu(monkeypatch, tmp_path, capsys):
