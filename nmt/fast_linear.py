@@ -3,8 +3,8 @@
 
 On a CPU torch multiplies matrices by Intel's MKL, which gives an AMD processor code for vectors of
 half its width. oneDNN, which torch carries as well, gives it all: 230 GFLOP/s instead of 105 on a
-core of Zen 5. It makes code for every size anew, which takes milliseconds, and batches of sentences
-have hundreds of sizes; so it gets whole blocks of rows, and MKL the rest.
+core of Zen 5. It makes code for every size anew, which takes almost as long as the product, and
+batches of sentences have hundreds of sizes; so it gets whole blocks of rows, and MKL the rest.
 """
 import functools
 
