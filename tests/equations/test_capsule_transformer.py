@@ -147,7 +147,10 @@ def test_duan_eq4_eq5_attention(parts, causal):
     for parameter in attention.parameters():
         parameter.copy_(0.3 * torch.randn_like(parameter))  # small, so that no softmax saturates
     for parameter in capsule.parameters():
-        weight, bias = (parameter, bias) if parameter.dim() == 2 else (weight, parameter)
+        if parameter.dim() == 2:
+            weight = parameter
+        else:
+            bias = parameter
     x = torch.randn(2, L, d).double()
     keys = torch.arange(L) < torch.tensor(lengths)[:, None]
     mask = (

@@ -578,10 +578,14 @@ def flags(*argv):
 
 @pytest.mark.parametrize("arch", SIZES)
 def test_sizes(arch):
-    for c in [flags("--arch", arch)] + [TransformerConfig(vocab_size=13)] * (arch == "base"):
-        assert (c.vocab_size, c.d_model, c.heads, c.layers, c.d_ff) == (13,) + SIZES[arch]
+    c = flags("--arch", arch)
+    assert (c.vocab_size, c.d_model, c.heads, c.layers, c.d_ff) == (13,) + SIZES[arch]
     c = flags(*f"--arch {arch} --d-model 36 --heads 2 --layers 1 --d-ff 7".split())
     assert (c.d_model, c.heads, c.layers, c.d_ff) == (36, 2, 1, 7)
+
+
+def test_the_default_size_is_base():
+    assert TransformerConfig(vocab_size=13) == flags("--arch", "base")
 
 
 def test_flags_round_trip():

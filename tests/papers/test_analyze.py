@@ -168,37 +168,26 @@ def test_li2018_tables_4_and_5_scores(make):
                 V, A, O = (x[0].double() for x in (h.values, h.weights, h.outputs))  # [H, L, .]
                 V = V / V.norm(dim=-1, keepdim=True)
                 O = O / O.norm(dim=-1, keepdim=True)
-                pairs = [(one, other) for one in range(4) for other in range(4)]
-                for kind, terms, count in (
-                    (
-                        "subspace",
-                        [(V[a, t] @ V[b, t]).item() for a, b in pairs for t in range(len(keys))],
-                        len(keys),
-                    ),
-                    (
-                        "output",
-                        [(O[a, t] @ O[b, t]).item() for a, b in pairs for t in range(len(queries))],
-                        len(queries),
-                    ),
-                    ("position", [(A[a] * A[b]).sum().item() for a, b in pairs], 1),
-                ):
+                totals = {"subspace": 0.0, "output": 0.0, "position": 0.0}
+                for a in range(4):
+                    for b in range(4):
+                        totals["subspace"] += (V[a] * V[b]).sum().item()
+                        totals["output"] += (O[a] * O[b]).sum().item()
+                        totals["position"] += (A[a] * A[b]).sum().item()
+                counts = {"subspace": len(keys), "output": len(queries), "position": 1}
+                for kind, total in totals.items():
                     key = component, kind, layer
-                    sums[key] = sums.get(key, 0) - sum(terms) / 16
-                    words[key] = words.get(key, 0) + count
+                    sums[key] = sums.get(key, 0) - total / 16
+                    words[key] = words.get(key, 0) + counts[kind]
     found = measure.scores(run, 10**6)
-    assert {
-        (c, k, i)
-        for c, kinds in found["layers"].items()
-        for k, layers in kinds.items()
-        for i in range(len(layers))
-    } == set(sums)
-    for (component, kind, layer), total in sums.items():
-        D = total / words[component, kind, layer]
-        assert found["layers"][component][kind][layer] == pytest.approx(math.exp(D), abs=1e-5), (
-            component,
-            kind,
-            layer,
-        )
+    places = set()
+    for component, kinds in found["layers"].items():
+        for kind, layers in kinds.items():
+            for layer, score in enumerate(layers):
+                key = component, kind, layer
+                places.add(key)
+                assert score == pytest.approx(math.exp(sums[key] / words[key]), abs=1e-5), key
+    assert places == set(sums)
     for component, kinds in found["layers"].items():
         for kind, (first, second) in kinds.items():
             assert found["mean"][component][kind] == pytest.approx(math.sqrt(first * second))
@@ -385,25 +374,23 @@ def test_votes_and_routing_are_the_modules_own(make, flags):
     run = make(flags)
     inputs = {}
     outputs = {}
+
+    def kept_at(place):
+        def hook(module, given, out):
+            inputs[place] = given[0]
+            outputs[place] = out
+        return hook
+
     for place, attention in measure.attentions(run.model).items():
-        attention.aggregation.register_forward_hook(
-            lambda _, given, out, place=place: (
-                inputs.update({place: given[0]}) or outputs.update({place: out})
-            )
-        )
+        attention.aggregation.register_forward_hook(kept_at(place))
     with torch.no_grad():
         heads, logits, masks, _ = measure.sentence_heads(run, 2)
-        found = {
-            place: cast
-            for place, cast in measure.cast_votes(run.model, heads, logits, masks).items()
-            if " " not in place
-        }
-        assert (
-            found.keys()
-            == {"em": {"enc:1", "cross:2"}, "dynamic": {"dec:1", "dec:2"}, "gu-em": {"enc:2"}}[
-                flags["agg"]
-            ]
-        )
+        found = {}
+        for place, cast in measure.cast_votes(run.model, heads, logits, masks).items():
+            if " " not in place:
+                found[place] = cast
+        places = {"em": {"enc:1", "cross:2"}, "dynamic": {"dec:1", "dec:2"}, "gu-em": {"enc:2"}}
+        assert found.keys() == places[flags["agg"]]
         for place, cast in found.items():
             torch.testing.assert_close(
                 cast.votes, cast.module.cast_votes(inputs[place])[0], atol=0, rtol=0
@@ -678,12 +665,11 @@ def test_heat_maps_have_queries_at_the_left_and_keys_below(shown):
                 0, 0.75, 0.5,
             ) and image.origin == "upper"
             assert ax.get_title() == f"head {h + 1}, entropy {one['entropy'][h]:.2f}"
-            outer = h + 2 >= len(panels), h % 2 == 0  # the lowest and the leftmost of two columns
-            assert (
-                texts(ax.get_xticklabels())
-                == [key.replace("$", r"\$") for key in one["keys"]] * outer[0]
-            )
-            assert texts(ax.get_yticklabels()) == one["queries"] * outer[1]
+            below = [key.replace("$", r"\$") for key in one["keys"]]
+            lowest = h + 2 >= len(panels)                # of two columns
+            leftmost = h % 2 == 0
+            assert texts(ax.get_xticklabels()) == (below if lowest else [])
+            assert texts(ax.get_yticklabels()) == (one["queries"] if leftmost else [])
             assert list(ax.get_xticks()) == list(range(len(one["keys"])))
 
 

@@ -297,15 +297,17 @@ def forced(pick, chosen: dict):
 
 def test_other_tense_and_other_number_are_there(tasks):
     """The control says whether the tree has a finite verb of the other tense, or a noun of the
-    other number."""
+    other number; a noun of place or time ("in the evening") does not count: such sentences are
+    passed over."""
     for task in ("SubNm", "ObjNm"):
+        checked = 0
         for item in tasks[task]["train"]:
-            nouns = (
-                {label for label, _ in leaves(parse(str(item.tree))) if label in ("NN", "NNS")}
-                if " in the " not in f" {' '.join(item.tokens)} "
-                else None
-            )
-            assert nouns is None or item.control == (len(nouns) == 2)
+            if " in the " in f" {' '.join(item.tokens)} ":
+                continue
+            labels = {label for label, _ in leaves(parse(str(item.tree)))}
+            assert item.control == ({"NN", "NNS"} <= labels)
+            checked += 1
+        assert checked > len(tasks[task]["train"]) / 4
     for item in tasks["Tense"]["train"]:
         finites = [is_past(word) for label, word in leaves(parse(str(item.tree)))
                    if label in ("VBD", "VBZ", "VBP", "AUX")]
