@@ -9,6 +9,7 @@ from by_hand import cosine_double_sum, position_double_sum, squared_difference
 from torch import Tensor
 
 from disagreement import (
+    KINDS,
     output_disagreement,
     position_disagreement,
     squared_output_disagreement,
@@ -407,7 +408,7 @@ def test_hard_inputs_stay_finite_position(size, amp, reduce):
     )
 
 
-ALL = {**COSINES, "position": position_disagreement}
+ALL = {name: kind.D for name, kind in KINDS.items()}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -430,6 +431,19 @@ def test_bfloat16_is_computed_in_float32(function):
     assert D.item() == pytest.approx(function(x.detach().float(), mask).item(), rel=1e-6)
     (slope,) = torch.autograd.grad(D, x)
     assert slope.dtype == torch.bfloat16 and slope.isfinite().all() and slope.any()
+
+
+@pytest.mark.parametrize(("name", "settings"), [
+    *((name, {}) for name in ALL),
+    ("position", {"reduce": "sum"}),
+    ("squared-position", {"reduce": "sum"}),
+])
+def test_what_stands_at_padding_does_not_count(name, settings):
+    x = attention(3, 4, 5, 6)
+    mask = right_padding((3,), 5)
+    D = ALL[name](x, mask, **settings)
+    x = x.masked_fill(~mask[:, None, :, None], math.nan)
+    assert ALL[name](x, mask, **settings).item() == D.item()
 
 
 @pytest.mark.parametrize("size", [1e-8, 1e-12, 1e-16, 1e-20, 1e-30, 1e-40])
