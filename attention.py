@@ -102,7 +102,7 @@ class MultiHeadAttention(nn.Module):
         self.d_k = d_model // heads
         self.dropout = nn.Dropout(dropout)
         self.in_proj = nn.Linear(d_model, 3 * d_model)       # W^Q, W^K, W^V of all heads, biases
-        self.linear = F.linear                               # a part of them: cross-attention
+        self.linear = F.linear                               # by a part of them, in project_cross
         self.aggregation = LinearAggregation(d_model) if aggregation is None else aggregation
         self.capsule = capsule
         for weight in self.in_proj.weight.chunk(3):

@@ -17,9 +17,9 @@ from torch.autograd.function import once_differentiable
 from attention import MultiHeadAttention
 from nmt.machine import processor
 
-ROWS = 128                  # of a block
-FEW_ROWS = 1024             # fewer than these, in decoding and small batches, go in blocks of
-SMALL = 16
+FEW_ROWS = 1024             # fewer there are in decoding and in small batches
+SMALL = 16                  # rows of a block then
+ROWS = 128                  # and else
 
 
 @functools.cache
