@@ -100,6 +100,9 @@ DAMAGE = {  # what happened to a copy of the run runs/sound
     "unconfigured": lambda folder: (folder / "config.json").write_text("{"),
     "future": lambda folder: configured(folder, format=99),
     "winged": lambda folder: configured(folder, wings=2),
+    "modelless": lambda folder: (folder / "config.json").write_text(
+        json.dumps({"format": run_folder.FORMAT})
+    ),
     "lettered": lambda folder: configured(folder, layers="x"),
     "metrics": lambda folder: (folder / "metrics.jsonl").write_text('{"step": 1}\nnonsense\n'),
     "metrics-step": lambda folder: (folder / "metrics.jsonl").write_text('{"step": "many"}\n'),

@@ -42,8 +42,10 @@ def call(script: str, argv, capsys) -> tuple[int, str, str]:
 def refused(script: str, argv, capsys, *words) -> None:
     """Asserts that main refuses argv: status 2, one line on stderr that starts with the script and
     holds the words."""
-    status, _, error = call(script, argv, capsys)
+    status, output, error = call(script, argv, capsys)
     assert status == 2 and error.count("\n") == 1, (status, error)
+    if script == "translate":                      # what it prints are translations
+        assert output == ""
     assert error.startswith(f"{script}.py: error: "), error
     assert all(word in error for word in words), error
     assert "Traceback" not in error and len(error) < 1200, error
@@ -183,6 +185,7 @@ CASES = {
     "no run": ("translate", "runs/nowhere", "runs/nowhere", "no run folder"),
     "no run's name": ("translate", "", "RUN"),
     "a file as run": ("translate", "good.en", "good.en", "no run folder"),
+    "a run with NUL in its name": ("translate", ["a\0b"], "NUL"),
     "a run under a file": ("translate", "good.en/run", "good.en/run", "no run folder"),
     "no such checkpoint": ("translate", "runs/sound --checkpoint step-9",
         "step-9.pt does not exist", "best, last"),
@@ -198,11 +201,14 @@ CASES = {
         "--checkpoint"),
     "translate, a later version": ("translate", "runs/future", "future/config.json", "format 99"),
     "translate, unknown settings": ("translate", "runs/winged", "winged/config.json", "no model"),
+    "translate, settings without a model": ("translate", "runs/modelless", "modelless/config.json",
+        "describes no model"),
     "translate, letters for numbers": ("translate", "runs/lettered", "lettered/config.json",
         "no model"),
     "translate, foreign tokenizer": ("translate", "runs/words", "words/tokenizer.json",
         "not a tokenizer"),
     "input missing": ("translate", "runs/sound --input gone.txt", "gone.txt", "cannot read"),
+    "input with NUL in its name": ("translate", ["runs/sound", "--input", "a\0b"], "NUL"),
     "input empty": ("translate", "runs/sound --input empty.en", "empty.en is empty",
         "one sentence per line"),
     "input unreadable": ("translate", "runs/sound --input unreadable.en", "unreadable.en",
@@ -229,6 +235,11 @@ CASES = {
         "name another"),
     "compared without reference": ("translate", "runs/sound --input good.en --compare runs/cut",
         "--reference FILE"),
+    "compared with no run": ("translate",
+        "runs/sound --input good.en --reference good.de --compare runs/nowhere", "runs/nowhere",
+        "is no run folder"),
+    "lower case without reference": ("translate", "runs/sound --lowercase", "--lowercase",
+        "--reference"),
     "more than the beam": ("translate", "runs/sound --beam 2 --nbest 3", "--nbest 3",
         "--beam of 3"),
     "translate, no such GPU": ("translate", f"runs/sound --device {NO_GPU}", f"--device {NO_GPU}",

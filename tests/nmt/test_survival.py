@@ -215,20 +215,6 @@ def test_a_step_without_a_finite_loss_is_left_out_and_said_so(argv, tmp_path, mo
     assert [row["loss"] is None for row in rows if "loss" in row] == [True, False, True, False]
 
 
-def test_steps_in_a_row_without_a_finite_loss_end_the_run(argv, tmp_path, monkeypatch, capsys):
-    sound = train_mt.Objective.forward
-
-    def broken(*args):
-        loss, D = sound(*args)
-        return loss * torch.nan, D
-    monkeypatch.setattr(train_mt.Objective, "forward", broken)
-    assert train_mt.main([*argv, "--eval-every", "7"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "steps 1 to 5, up to batch 4 of epoch 1" in error
-    assert "--lr" in error
-
-
 # ---- The source itself
 
 FOLDERS = (ROOT, ROOT / "nmt", ROOT / "papers", ROOT / "tasks", ROOT / "toy")

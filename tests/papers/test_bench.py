@@ -97,20 +97,6 @@ def test_every_row_is_the_model_it_says():
     ]
 
 
-def test_the_published_speeds():
-    """Li 2018 Tables 1-2 and Li 2019 Tables 2-3."""
-    rows = bench.table_rows()
-    assert {name: (row.training, row.decoding) for name, row in rows.items() if row.training} == {
-        "linear": (1, 1),
-        "reg-output": (0.88, None),
-        "reg-enc": (0.87, None),
-        "dynamic-enc": (0.64, None),
-        "em-enc": (0.63, 0.99),
-        "em-low": (0.87, None),
-        "em-all": (0.34, 0.53),
-    }
-
-
 def forward_by_hand(source, target, votes_at=()):
     """Multiplications and additions of the matrix products of a forward pass, written out."""
     (B, S), T = source, target

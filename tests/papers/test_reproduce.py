@@ -266,6 +266,7 @@ def test_published_averages_are_means():
 
 
 def test_speeds_of_bench_are_the_published_ones():
+    """Li 2018 Tables 1-2 and Li 2019 Tables 2-3."""
     import bench
 
     speed = {
@@ -281,8 +282,12 @@ def test_speeds_of_bench_are_the_published_ones():
         "em-low": (speed["li2019-3"][4] / speed["li2019-3"][0], None),
         "em-all": (speed["li2019-2"][6] / speed["li2019-2"][0], decoded[6] / decoded[0]),
     }
+    rows = bench.table_rows()
+    linear = rows.pop("linear")
+    assert (linear.training, linear.decoding) == (1, 1)
+    assert {name for name, row in rows.items() if row.training} == set(ratios)
     for name, (training, decoding) in ratios.items():
-        row = bench.table_rows()[name]
+        row = rows[name]
         assert abs(row.training - training) < 0.0051, name
         assert (row.decoding is None) == (decoding is None), name
         assert decoding is None or abs(row.decoding - decoding) < 0.0051, name
