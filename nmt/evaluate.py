@@ -31,7 +31,7 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
     nll = 0.0
     tokens = 0
     sums = {}                                            # (component, kind) -> [layers]
-    counts = {}                                          # -> what these are sums over
+    counts = {}                                          # -> how many these are summed over
     found = batches(encoded.source_lengths, encoded.target_lengths, max_tokens, shuffle=False)
     for batch in (collate(encoded, indices) for indices in found):
         source = batch.source.to(device)
@@ -42,27 +42,36 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
         with torch.autocast(device.type, torch.bfloat16, enabled=amp):
             hidden, heads = model.hidden(source, target_in, need_weights=True)       # [B, L_t, d]
             n = int(target_mask.sum())
-            m = int(source_mask.sum())
             nll += of_tokens(hidden, model.output.weight, target_out, n).item()
         tokens += n
-        for component, layers in heads.items():
-            for kind in MEASURED:
-                D = [layer_disagreement(kind, component, h, source_mask, target_mask, "sum")
-                     for h in layers]
-                if kind == "position":
-                    count = len(source)
-                elif mask_of(kind, component, source_mask, target_mask) is source_mask:
-                    count = m
-                else:
-                    count = n
-                D = np.array(torch.stack(D).tolist()) * count                # [layers]
-                sums[component, kind] = sums.get((component, kind), 0) + D
-                counts[component, kind] = counts.get((component, kind), 0) + count
+        for key, (D, count) in summed_disagreement(heads, source_mask, target_mask).items():
+            sums[key] = sums.get(key, 0) + D
+            counts[key] = counts.get(key, 0) + count
     model.train(training)
     means = {}
     for (component, kind), total in sums.items():
         means.setdefault(component, {})[kind] = (total / counts[component, kind]).tolist()
     return nll / tokens, means
+
+
+def summed_disagreement(heads: dict, source_mask, target_mask) -> dict:
+    """D of every kind and layer of a batch as sums over its positions (over its sentences, where D
+    is a sum of theirs), and over how many: {(component, kind): (D [layers], number)}."""
+    m = int(source_mask.sum())
+    n = int(target_mask.sum())
+    found = {}
+    for component, layers in heads.items():
+        for kind in MEASURED:
+            D = [layer_disagreement(kind, component, h, source_mask, target_mask, "sum")
+                 for h in layers]
+            if kind == "position":
+                count = len(source_mask)
+            elif mask_of(kind, component, source_mask, target_mask) is source_mask:
+                count = m
+            else:
+                count = n
+            found[component, kind] = (np.array(torch.stack(D).tolist()) * count, count)
+    return found
 
 
 def disagreement_scores(D: dict) -> dict:
