@@ -49,10 +49,9 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     m = rows_in_blocks(x)
     if m == 0:
         return F.linear(x, weight, bias)
-    y = by_onednn(x[:m], weight, bias)
     if m == len(x):
-        return y
-    return torch.cat((y, F.linear(x[m:], weight, bias)))
+        return by_onednn(x, weight, bias)
+    return torch.cat((by_onednn(x[:m], weight, bias), F.linear(x[m:], weight, bias)))
 
 
 def outer(y: Tensor, x: Tensor) -> Tensor:
@@ -106,10 +105,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
-    if rows_in_blocks(rows) == 0:
+    if not torch.is_grad_enabled():
+        y = product(rows, weight, bias)
+    elif rows_in_blocks(rows) == 0:
         return F.linear(x, weight, bias)
-    compute = _Linear.apply if torch.is_grad_enabled() else product
-    return compute(rows, weight, bias).unflatten(0, x.shape[:-1])
+    else:
+        y = _Linear.apply(rows, weight, bias)
+    return y.view(*x.shape[:-1], y.shape[-1])
 
 
 def forward(module: nn.Linear, x: Tensor) -> Tensor:
@@ -118,7 +120,10 @@ def forward(module: nn.Linear, x: Tensor) -> Tensor:
 
 
 def install(model: nn.Module) -> nn.Module:
-    """Puts the fast linear map into every module of a model. Returns the model."""
+    """Puts the fast linear map into every module of a model, on a processor where it is faster.
+    Returns the model."""
+    if not faster():
+        return model
     for module in model.modules():
         if type(module) is nn.Linear:
             module.forward = functools.partial(forward, module)

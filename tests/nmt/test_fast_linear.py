@@ -85,6 +85,17 @@ def test_add_outer_adds_to_what_is_there(rows, whole, blocks):
     assert blocks == ([7] if whole else [])
 
 
+@pytest.mark.parametrize("shape", [(5,), (SMALL, 5), (2, SMALL, 5), (0, 5), (0, 3, 5)])
+@torch.no_grad()
+def test_linear_without_a_gradient(shape, blocks):
+    x = torch.randn(shape)
+    weight = torch.randn(7, 5)
+    y = linear(x, weight)
+    assert y.shape == (*shape[:-1], 7)
+    close(y, F.linear(x, weight))
+    assert sum(blocks) == x.numel() // 5 // SMALL * SMALL
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_precisions_stay_with_torch(dtype, blocks):
     x = torch.randn(SMALL, 8, dtype=dtype)
@@ -112,6 +123,14 @@ def test_other_processors_stay_with_torch(monkeypatch):
     assert not asked("AMD EPYC 7551", "AVX2")
     assert asked("AMD EPYC 9755", "AVX512") == torch.backends.mkl.is_available()
     fast_linear.faster.cache_clear()
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_only_a_processor_on_which_it_is_faster_gets_it(faster, monkeypatch):
+    monkeypatch.setattr(fast_linear, "faster", lambda: faster)
+    model = nn.Sequential(nn.Linear(5, 7))
+    assert fast_linear.install(model) is model
+    assert ("forward" in vars(model[0])) == faster
 
 
 def test_a_model_trains_with_the_same_gradients(blocks):
