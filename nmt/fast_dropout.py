@@ -29,9 +29,10 @@ def noise(shape: torch.Size, rate: float, dtype: torch.dtype) -> Tensor:
 
 def dropout(x: Tensor, rate: float, training: bool) -> Tensor:
     """`F.dropout`, by `noise` on a CPU."""
-    if training and 0 < rate < 1 and x.device.type == "cpu":
-        return x * noise(x.shape, rate, x.dtype)
-    return F.dropout(x, rate, training)
+    # the compiler has numbers of its own, drawn where they are used
+    if not training or not 0 < rate < 1 or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.dropout(x, rate, training)
+    return x * noise(x.shape, rate, x.dtype)
 
 
 class FastDropout(nn.Dropout):
@@ -48,7 +49,7 @@ def attend(attention: nn.Module, fused, Q, K, V, mask, causal) -> Tensor:
     mask is what the products are added to.
     """
     rate = attention.dropout.p if attention.training else 0.0
-    if not rate or Q.device.type != "cpu":
+    if not rate or Q.device.type != "cpu" or torch.compiler.is_compiling():
         return fused(Q, K, V, mask, causal)
     B, H, L_q, d_k = Q.shape
     if causal:

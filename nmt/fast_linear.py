@@ -114,9 +114,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return y.view(*x.shape[:-1], y.shape[-1])
 
 
-def forward(module: nn.Linear, x: Tensor) -> Tensor:
-    """What `nn.Linear.forward` computes, by the function above."""
-    return linear(x, module.weight, module.bias)
+class FastLinear(nn.Linear):
+    """`nn.Linear` by the function above."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
 
 
 def install(model: nn.Module) -> nn.Module:
@@ -126,7 +128,7 @@ def install(model: nn.Module) -> nn.Module:
         return model
     for module in model.modules():
         if type(module) is nn.Linear:
-            module.forward = functools.partial(forward, module)
+            module.__class__ = FastLinear        # the parameters stay the same
         if isinstance(module, MultiHeadAttention):
             module.linear = linear
     return model

@@ -1,6 +1,7 @@
 """Tests of fast_routing.py: every fast form equals the routing as it stands, in values, gradients
 and memory."""
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from torch._inductor import config as inductor
 from aggregation import RoutingAggregation, random_coupling
 from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import CapsuleRouting, horizontal_routing, vertical_routing
-from nmt import fast_em, fast_routing
+from nmt import fast_dropout, fast_em, fast_linear, fast_routing
 from nmt.fast_routing import can_compile, compile_layers, install, of_logits, of_votes
 from routing_dynamic import dynamic_routing
 from routing_em import em_routing
@@ -263,6 +264,29 @@ def test_layers_are_compiled_in_training_alone(monkeypatch):
     tested, _ = model.eval()(source, target)
     assert ran == [True] * 4
     torch.testing.assert_close(tested, trained)
+
+
+def test_the_fast_forms_leave_a_layer_in_one_graph(monkeypatch):
+    """One form for all layers of a kind: more would end at the limit of recompilations, uncompiled;
+    fullgraph raises where a graph breaks."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+    compiler = functools.partial(torch.compile, backend=backend, fullgraph=True)
+    monkeypatch.setattr(torch, "compile", compiler)
+    monkeypatch.setattr(fast_linear, "faster", lambda: True)
+    torch._dynamo.reset()
+    config = TransformerConfig(50, d_model=8, heads=2, layers=5, d_ff=16, dropout=0.1)
+    model = fast_linear.install(fast_dropout.install(Transformer(config)))
+    compile_layers(model).train()
+    for B, L_s, L_t in ((3, 7, 5), (4, 6, 9), (2, 8, 6)):
+        source = torch.randint(3, 50, (B, L_s))
+        target = torch.randint(3, 50, (B, L_t))
+        model(source, target)
+    # the encoder's and the decoder's
+    assert len(graphs) == 2
 
 
 def test_without_a_compiler_one_line_and_the_eager_routing(monkeypatch, capsys):
