@@ -116,7 +116,7 @@ def in_p(p: float | None, difference: float) -> str:
 
 
 def measured(runs: list[dict], others: list[dict]) -> list[str]:
-    """The measured cells of a row: BLEU, lower-cased, its difference to the baseline's, p,
+    """The measured cells of a row: seeds, BLEU, lower-cased, its difference to the baseline's, p,
     parameters, speeds. others: the baseline's runs; none for the baseline itself."""
     count = mean(run["parameters"] for run in runs)
     base = mean(run["parameters"] for run in others)
@@ -128,7 +128,8 @@ def measured(runs: list[dict], others: list[dict]) -> list[str]:
     differences = [run["bleu"] - theirs[run["seed"]] for run in both]
     p = [in_p(run["p"], difference) for run, difference in zip(both, differences)]
     lowercased = [run.get("lowercased") for run in runs]
-    return [spread([run["bleu"] for run in runs], 2),
+    return [str(len(runs)) if runs else NONE,
+            spread([run["bleu"] for run in runs], 2),
             spread(lowercased, 2) if any(lowercased) else "",
             gained(differences), ", ".join(p), parameters,
             relative(runs, others, "tokens_per_second", 0),
@@ -170,16 +171,19 @@ def body(stored: dict, table: Table, rows: list[Row]) -> list[list[str]]:
                 others = runs[base[i]]
             numbers = row_numbers(table.kind, header, runs[i], others)
         cells.append([row.label, shown, *numbers, *published(table, row, compared)])
-    if table.kind == "mt" and stored.get("data") == "toy":
+    left_out = []
+    if len({len(of_row) for of_row in runs if of_row}) < 2:
+        left_out.append("seeds")
+    if stored.get("data") == "toy":
         # scored for the published figures of other texts
-        cells = columns(cells, [j for j, name in enumerate(cells[0]) if name != "lower-cased"])
-    return cells
+        left_out.append("lower-cased")
+    return columns(cells, [j for j, name in enumerate(cells[0]) if name not in left_out])
 
 
 def measured_columns(kind: str, runs: list[list[dict]]) -> list[str]:
     """The names of the measured columns of a table of that kind; runs: of every row."""
     if kind == "mt":
-        return ["BLEU", "lower-cased", "Δ", "p", "parameters", "tokens/s", "sentences/s"]
+        return ["seeds", "BLEU", "lower-cased", "Δ", "p", "parameters", "tokens/s", "sentences/s"]
     if kind == "scores":
         return list(MEASURED)
     layers = 0

@@ -191,7 +191,7 @@ def test_a_small_difference_has_no_p():
 
     base = [run(1, 20.0), run(2, 20.0)]
     cells = render.measured([run(1, 20.04, 0.9), run(2, 20.06, 0.8)], base)
-    assert cells[3] == "–, 0.800"
+    assert cells[4] == "–, 0.800"
 
 
 def test_figures_of_results_are_there():

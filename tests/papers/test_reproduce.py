@@ -1084,8 +1084,9 @@ def made_up(seed, bleu, parameters, tokens, sentences, p=None, lowercased=None):
 
 
 def test_a_table_has_every_number_in_its_column():
-    """Mean ± sample standard deviation; Δ and p by the seeds that both have, whatever their order;
-    ratios and differences to the baseline of the row's size; the published ones beside them."""
+    """The number of seeds where rows differ in it; mean ± sample standard deviation; Δ and p by the
+    seeds that both have, whatever their order; ratios and differences to the baseline of the row's
+    size; the published ones beside them."""
     runs = {
         "base": [
             made_up(1, 20.0, 1000, 500.0, 10.0, lowercased=22.5),
@@ -1108,26 +1109,30 @@ def test_a_table_has_every_number_in_its_column():
     }
     header, *rows = render.body(stored, TABLES["li2018-3"], TABLES["li2018-3"].rows)
     assert header == [
-        "", "flags", "BLEU", "lower-cased", "Δ", "p", "parameters", "tokens/s", "sentences/s",
-        "paper: Zh-En steps/s", "paper: Zh-En BLEU", "paper: En-De steps/s", "paper: En-De BLEU",
+        "", "flags", "seeds", "BLEU", "lower-cased", "Δ", "p", "parameters", "tokens/s",
+        "sentences/s", "paper: Zh-En steps/s", "paper: Zh-En BLEU", "paper: En-De steps/s",
+        "paper: En-De BLEU",
     ]
     half = 12.7062 * math.sqrt(0.5) / math.sqrt(2)  # t of one degree of freedom; +2.0 and +1.0
-    assert rows[0] == ["Wu et al. 2016, GNMT", "quoted", *[""] * 7, "–", "–", "–", "26.30"]
+    assert rows[0] == ["Wu et al. 2016, GNMT", "quoted", *[""] * 8, "–", "–", "–", "26.30"]
     assert rows[5:] == [
         [
-            "base", "", "25.00 ± 5.00", "22.50", "", "", "1,000", "500", "12.0", "1.21", "24.13",
-            "1.28", "27.64",
+            "base", "", "3", "25.00 ± 5.00", "22.50", "", "", "1,000", "500", "12.0", "1.21",
+            "24.13", "1.28", "27.64",
         ],
         [
-            "base + Disagreement", "`--reg output`", "46.00 ± 38.22", "",
+            "base + Disagreement", "`--reg output`", "3", "46.00 ± 38.22", "",
             f"+1.50 [{1.5 - half:+.2f}, {1.5 + half:+.2f}]", "0.030, 0.010", "1,250 (+250)",
             "400 (0.80)", "15.0 (1.25)", "1.06 (0.88)", "24.85↑ (+0.72)", "1.10 (0.86)",
             "28.51↑ (+0.87)",
         ],
-        ["big", "", "40.00", "", "", "", "9,000", "50", "5.0", "0.58", "24.56", "0.61", "28.58"],
         [
-            "big + Disagreement", "`--reg output`", "38.50", "", "-1.50", "0.500", "8,999 (-1)",
-            "60 (1.20)", "4.0 (0.80)", "0.47 (0.81)", "25.08↑ (+0.52)", "0.51 (0.84)",
+            "big", "", "1", "40.00", "", "", "", "9,000", "50", "5.0", "0.58", "24.56", "0.61",
+            "28.58",
+        ],
+        [
+            "big + Disagreement", "`--reg output`", "1", "38.50", "", "-1.50", "0.500",
+            "8,999 (-1)", "60 (1.20)", "4.0 (0.80)", "0.47 (0.81)", "25.08↑ (+0.52)", "0.51 (0.84)",
             "29.28↑ (+0.70)",
         ],
     ]
