@@ -1,10 +1,8 @@
-"""Makes the exercises out of the project's own files.
+"""Writes the exercises: the project's own files with the bodies of the tasks taken out.
 
-    python -m exercises.make              # the stubs and snapshots of this folder, anew
-    python -m exercises.make FOLDER       # the stubs alone, into a new folder: a student's
+    python -m exercises.make FOLDER       # a new folder, for a student's solutions
 
-A stub is a file as it stands with the bodies of its tasks taken out. Signatures, docstrings and all
-that is no task stay, so that every stub works by itself, and the solutions are the files.
+Signatures, docstrings, the checks of arguments and everything that is not a task stay.
 """
 import argparse
 import ast
@@ -12,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-HERE = ROOT / "exercises"
+NOT_WRITTEN = "not written yet"
 
 # file -> session of docs/course.md, task, points (difficulty 1 to 3), equation, body taken out.
-# Tasks with one body are parts of it, each with tests of its own.
+# Several tasks may share a body; each has its own check in test_tasks.py.
 TABLE = {
     "attention.py": [
         (1, "heads", 1, "Li 2019 Eq. 1", "MultiHeadAttention.split"),
@@ -87,7 +85,26 @@ TABLE = {
     ],
 }
 
-# Of these files a stub holds the task's function alone, below these lines
+# What a task asks for where its name and the docstring do not say it
+HINTS = {
+    "masked attention": "mask: True where a query may look; causal: the queries are the last keys",
+    "routed attention": "self.routed_logits before the mask, unless self.capsule is None",
+    "positions": "row i is the position start + i; dtype None means float32",
+    "cosines in O(H)": "the same, in time proportional to H, not to H^2",
+    "positions in O(H)": "the same, in time proportional to H, not to H^2",
+    "capsules nobody chooses": "Eq. 7 stays exact where C_mn underflows to 0 for every m",
+    "M-step, activations": "log A with beta_a and beta_mu",
+    "E-step, far votes": "log C stays exact where every density underflows to 0",
+    "E-step, sum of densities": 'density="sum"; another density raises ValueError',
+    "EM routing, last gradient": 'gradient="last"',
+    "Gu's votes": 'routing="dynamic"',
+    "Gu's pose votes": 'routing="em"; the shapes are in the docstring of the class',
+    "horizontal, one token": "last=1",
+    "horizontal, all at once": "every last, without a loop over the tokens",
+    "smoothing without logits": "the same, without a tensor of all n V logits, also for backward",
+}
+
+# From these files a stub takes only the task's function, below these lines
 EXCERPTS = {
     "train_mt.py": ["from train_mt import Settings"],
     "nmt/loss.py": ["import torch", "import torch.nn.functional as F", "from torch import Tensor"],
@@ -114,12 +131,10 @@ for file, rows in TABLE.items():
         TASKS[row[1]] = Task(*row, file)
 
 
-# ---- Stubs
-
-def functions(source: str) -> dict[str, ast.FunctionDef]:
+def find_functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
     """The functions of a file and the methods of its classes, {"f": ..., "C.method": ...}."""
     found = {}
-    for node in ast.parse(source).body:
+    for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             found[node.name] = node
         if isinstance(node, ast.ClassDef):
@@ -129,60 +144,66 @@ def functions(source: str) -> dict[str, ast.FunctionDef]:
     return found
 
 
-def stub(file: str, bodies: set[str]) -> str:
-    """The text of a file with these bodies taken out; of one in EXCERPTS this function alone."""
+def last_kept(function: ast.FunctionDef) -> ast.stmt:
+    """The last statement that a stub keeps: the docstring, or a check of the arguments below it."""
+    kept, *rest = function.body
+    for statement in rest:
+        if not isinstance(statement, ast.If) or not isinstance(statement.body[0], ast.Raise):
+            break
+        kept = statement
+    return kept
+
+
+def describe_tasks(tasks: list[Task]) -> list[str]:
+    """The lines that take the place of a body."""
+    lines = []
+    for task in tasks:
+        points = "1 point" if task.points == 1 else f"{task.points} points"
+        lines.append(f"# {task.equation}: {task.name}, {points}")
+        if task.name in HINTS:
+            lines.append(f"#   {HINTS[task.name]}")
+    return [*lines, f'raise NotImplementedError("{NOT_WRITTEN}")']
+
+
+def make_stub(file: str, bodies: set[str]) -> str:
+    """The text of a file without these bodies; for a file in EXCERPTS, of the function only."""
     source = (ROOT / file).read_text("utf-8")
     lines = source.splitlines()
     excerpt = []
-    for name, node in reversed(functions(source).items()):       # from the end: line numbers hold
+    functions = find_functions(ast.parse(source))
+    for name, node in reversed(functions.items()):       # from the end: line numbers above it hold
         if name not in bodies:
             continue
-        docstring, first = node.body[0], node.body[1]            # every task has a docstring
         tasks = [task for task in TASKS.values() if (task.file, task.body) == (file, name)]
-        hole = []
-        for task in tasks:
-            points = "1 point" if task.points == 1 else f"{task.points} points"
-            hole.append(f"# {task.equation}: {task.name}, {points}")
-        hole.append(f'raise NotImplementedError("{tasks[0].equation}: {tasks[0].name}")')
-        lines[docstring.end_lineno:node.end_lineno] = [" " * first.col_offset + x for x in hole]
-        excerpt = lines[node.lineno - 1:docstring.end_lineno + len(hole)]
+        kept = last_kept(node)
+        hole = [" " * kept.col_offset + line for line in describe_tasks(tasks)]
+        lines[kept.end_lineno:node.end_lineno] = hole
+        excerpt = lines[node.lineno - 1:kept.end_lineno + len(hole)]
     if file in EXCERPTS:
         lines = [f'"""A function of {file}."""', *EXCERPTS[file], "", "", *excerpt]
     return "\n".join(lines) + "\n"
 
 
-def stubs() -> dict[str, str]:
-    """The texts of all stubs, by the names of their files in a student's folder."""
-    texts = {}
+def write_stubs(folder: Path) -> None:
+    """Writes all stubs into a new folder."""
+    folder.mkdir(parents=True)
     for file, rows in TABLE.items():
-        texts[Path(file).name] = stub(file, {body for *_, body in rows})
-    return texts
-
-
-def write(folder: Path | None) -> None:
-    """Writes the stubs into a new folder; without one, stubs and snapshots into this one."""
-    if folder:
-        folder.mkdir(parents=True)
-    for name, text in stubs().items():
-        (folder or HERE).joinpath(name).write_text(text, "utf-8")
-    if not folder:
-        from exercises.grade import record
-        record()
+        text = make_stub(file, {body for *_, body in rows})
+        (folder / Path(file).name).write_text(text, "utf-8")
 
 
 def main(words: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m exercises.make", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", type=Path, help="a new folder, for the stubs alone")
+    parser.add_argument("folder", type=Path, help="a new folder")
     folder = parser.parse_args(words).folder
     try:
-        write(folder)
+        write_stubs(folder)
     except OSError as error:
         parser.exit(2, f"{error.filename}: {error.strerror}: name a new folder\n")
-    print(f"{folder or HERE}: {len(TABLE)} files with {len(TASKS)} tasks")
-    if folder:
-        print(f"grade them: pytest --mine={folder} --report")
+    print(f"{folder}: {len(TABLE)} files with {len(TASKS)} tasks")
+    print(f"grade them: pytest --mine={folder} --report")
 
 
 if __name__ == "__main__":
