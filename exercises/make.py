@@ -87,8 +87,8 @@ TABLE = {
 
 # What a task asks for where its name and the docstring do not say it
 HINTS = {
-    "masked attention": "mask: True where a query may look; causal: the queries are the last keys",
-    "routed attention": "self.routed_logits before the mask, unless self.capsule is None",
+    "masked attention": "with causal, the queries are at the last positions of the keys",
+    "routed attention": "with self.capsule, self.routed_logits(E, mask, cache) before masking",
     "positions": "row i is the position start + i; dtype None means float32",
     "cosines in O(H)": "the same, in time proportional to H, not to H^2",
     "positions in O(H)": "the same, in time proportional to H, not to H^2",

@@ -85,11 +85,6 @@ def _cosine_disagreement(vectors, mask):
     cosines = (unit.unsqueeze(-3) * unit.unsqueeze(-4)).sum(-1)              # [..., H, H, L]
     return -_masked_mean(cosines.mean((-3, -2)), mask)
 """),
-    ("disagreement.py", "positions in O(H)", """
-def position_disagreement(weights, mask=None, reduce="mean"):
-    products = weights.unsqueeze(-3) * weights.unsqueeze(-4)                 # [..., H, H, L_q, L_k]
-    return -_reduce_rows(products.sum(-1).mean((-3, -2)), mask, reduce)
-"""),
     ("routing_dynamic.py", "capsules nobody chooses", """
 def combine(V, B, normalize=True, mask=None):
     C = (B if mask is None else B.masked_fill(~mask.unsqueeze(-2), -torch.inf)).softmax(-1)
