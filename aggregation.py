@@ -7,6 +7,7 @@ section 3.2). Every class takes O^h [B, H, L, d_k] and returns [B, L, d].
 import torch
 import torch.nn as nn
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from routing_dynamic import dynamic_routing
 from routing_em import em_routing
@@ -45,19 +46,26 @@ def random_coupling(votes: Tensor) -> Tensor:
     """log C [..., M, N] of a random coupling of votes [..., M, N, D]: each row uniform among all
     rows of shares that sum to 1.
 
-    A control: what an aggregation gains with it is not owed to the routing. Drawn anew at every
-    call.
+    A control: a gain that it shares with the routed coupling is not due to the routing. Drawn anew
+    at every call.
     """
     draws = torch.empty(votes.shape[:-1], device=votes.device).exponential_()
     return draws.clamp(min=torch.finfo(draws.dtype).tiny).log().log_softmax(-1)
 
 
-def betas(aggregation: nn.Module) -> tuple[Tensor, ...]:
-    """(beta_A, beta_mu), [N] each, of an aggregation by EM routing with activations; () of the
-    others."""
-    if hasattr(aggregation, "beta_a"):
-        return aggregation.beta_a, aggregation.beta_mu
-    return ()
+def route_votes(aggregation: nn.Module, votes: Tensor) -> Tensor:
+    """The output capsules [..., N, D] of an aggregation's votes [..., M, N, D], by its routing
+    ("em" or "dynamic") with its settings, or with a random coupling."""
+    settings = dict(aggregation.settings)
+    if aggregation.random:
+        settings.update(iterations=1, start=random_coupling(votes))
+    if aggregation.routing == "dynamic":
+        return dynamic_routing(votes, **settings).capsules
+    betas = getattr(aggregation, "beta_a", None), getattr(aggregation, "beta_mu", None)
+    if settings.get("gradient") == "full" and votes.requires_grad:
+        # computed again in the backward pass: memory does not grow with the iterations
+        return checkpoint(em_routing, votes, *betas, use_reentrant=False, **settings).capsules
+    return em_routing(votes, *betas, **settings).capsules
 
 
 COUPLINGS = ("routed", "random")
@@ -75,8 +83,7 @@ class RoutingAggregation(nn.Module):
     papers' best.
     routing: "em" (Algorithm 2) or "dynamic" (Algorithm 1); activations: whether EM has A_n.
     coupling: "routed", or "random" for the control of `random_coupling`. settings: further
-    arguments of the routing.
-    Raises ValueError for another name or another N.
+    arguments of the routing. Raises ValueError for another name or another N.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None, routing: str = "em",
@@ -92,9 +99,7 @@ class RoutingAggregation(nn.Module):
         self.capsules = d_model if capsules is None else capsules
         capsule_width(d_model, self.capsules)
         self.random = coupling == "random"
-        self.route = em_routing if routing == "em" else dynamic_routing
-        self.iterations = 1 if self.random else iterations                   # T
-        self.settings = settings
+        self.settings = {"iterations": iterations, **settings}
         self.norm = nn.LayerNorm(d_model)
         self.hidden = nn.Linear(d_model, d_model)
         self.votes = nn.Linear(d_model, heads * d_model)         # W_{h->n} for all h, n, and biases
@@ -117,10 +122,7 @@ class RoutingAggregation(nn.Module):
 
     def forward(self, outputs: Tensor) -> Tensor:
         V = self.cast_votes(outputs)                                         # [B, L, H, N, D]
-        start = random_coupling(V) if self.random else None
-        settings = {"iterations": self.iterations, "start": start, **self.settings}
-        omega = self.route(V, *betas(self), **settings)
-        # O = [Omega_1, ..., Omega_N]                                          Li section 4.1
-        O = omega.capsules.flatten(-2)                                       # [B, L, d]
-        # a model in half precision goes on in it; the routing counts in float32
-        return O.to(self.hidden.weight.dtype)
+        omega = route_votes(self, V)                                         # [B, L, N, D]
+        # O = [Omega_1, ..., Omega_N]                                          Li §4.1
+        O = omega.flatten(-2)                                                # [B, L, d]
+        return O.to(self.hidden.weight.dtype)    # the routing of half precision gives float32

@@ -102,7 +102,6 @@ class MultiHeadAttention(nn.Module):
         self.d_k = d_model // heads
         self.dropout = nn.Dropout(dropout)
         self.in_proj = nn.Linear(d_model, 3 * d_model)       # W^Q, W^K, W^V of all heads, biases
-        self.linear = F.linear                               # by a part of them, in project_cross
         self.aggregation = LinearAggregation(d_model) if aggregation is None else aggregation
         self.capsule = capsule
         for weight in self.in_proj.weight.chunk(3):
@@ -147,10 +146,10 @@ class MultiHeadAttention(nn.Module):
         values from the cache, where they are there."""
         d = query.shape[-1]
         W, b = self.in_proj.weight, self.in_proj.bias
-        (Q,) = self.split(self.linear(query, W[:d], b[:d]))
+        (Q,) = self.split(F.linear(query, W[:d], b[:d]))
         if cache is not None and self in cache.fixed:
             return Q, *cache.fixed[self]
-        K, V = self.split(self.linear(memory, W[d:], b[d:]))
+        K, V = self.split(F.linear(memory, W[d:], b[d:]))
         if cache is not None:
             cache.fixed[self] = (K, V)
         return Q, K, V
@@ -160,8 +159,7 @@ class MultiHeadAttention(nn.Module):
         """O^h = softmax(Q^h K^hT / sqrt(d_k)) V^h (Li 2019 Eq. 2) by the fused kernel."""
         queries, keys = Q.shape[2], K.shape[2]
         kernel_is_causal = causal and mask is None
-        # an if of its own: under torch.compile the sizes are symbols, and `queries == keys` in the
-        # line above would be one, where the kernel takes a plain bool alone
+        # separate `if`: under torch.compile `queries == keys` is symbolic, the kernel takes a bool
         if queries != keys:
             kernel_is_causal = False
         # a single newest query may look at everything there is

@@ -29,9 +29,8 @@ import torch.nn as nn
 from tqdm import tqdm
 
 from disagreement import MEASURED
-from nmt import fast_dropout, fast_linear, files, search
+from nmt import files, search
 from nmt.batches import Batch, Step
-from nmt.fast_routing import can_compile, compile_layers, install
 from nmt.flags import UserError, command_line, flag, run
 from nmt.loss import Objective
 from nmt.machine import Machine, has_bfloat16, keep_freed_memory, pick_device, processor
@@ -51,11 +50,11 @@ LABEL_SMOOTHING = 0.1
 # TFLOP/s of bfloat16 matrix products without sparsity, as NVIDIA prints them; the first name that
 # is part of the processor's
 CHIPS = {"H200 NVL": 835, "H200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "A100": 312}
-MODES = {"no": "not compiled", "routing": "routing compiled", "model": "layers compiled"}
+MODES = {"no": "not compiled", "layers": "layers compiled"}
 GROWTH = ("linear", "em-enc", "capsule")        # rows of the second table
 # what --gpu-report sets where no flag does; the batch is the papers' 8 x 4,096
 GPU_REPORT = dict(arch="base", vocab_size=32_000, device="cuda", max_tokens=32_768,
-                  compile=("routing", "no", "model"), minutes=8.0, store=True)
+                  compile=("no", "layers"), minutes=8.0, store=True)
 
 
 class Row(NamedTuple):
@@ -103,8 +102,8 @@ class Settings:
     device: str = flag("auto", "auto, cpu, cuda or cuda:N")
     amp: bool | None = flag(None, "bfloat16 matrix products (yes on a GPU that has them)")
     compile: tuple[str, ...] = flag(
-        (), "a table for each of: no; routing; model, which compiles the layers too, in training "
-        "(no; on a GPU routing)", choices=tuple(MODES), metavar="WHAT")
+        ("no",), "a table for each of: no; layers, which compiles the layers (no)",
+        choices=tuple(MODES), metavar="WHAT")
     threads: int = flag(1, "threads on a CPU; with one, times are CPU seconds, which other "
                         "programs disturb least", low=1, high=1024)
     vocab_size: int = flag(10_000, "joint vocabulary", low=100, high=10 ** 6)
@@ -127,7 +126,7 @@ class Settings:
                        "RESULTS.md")
     gpu_report: bool = flag(
         False, "in nine minutes: --arch base --vocab-size 32000 --max-tokens 32768 --device cuda "
-        "--compile routing no model --minutes 8 --store, as far as these are not given otherwise")
+        "--compile no layers --minutes 8 --store, as far as these are not given otherwise")
 
 
 # ---- One turn of one row
@@ -144,10 +143,10 @@ def build(name: str, args, device, mode: str = "no") -> nn.Module:
         if name == "marian":
             return marian.Marian(config)
         model = Transformer(config)
-    install(model, compiled=mode != "no")
-    fast_dropout.install(model)
-    fast_linear.install(model)
-    return compile_layers(model) if mode == "model" else model
+    if mode == "layers":
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            layer.compile(dynamic=True)
+    return model
 
 
 def timed(f, where: Machine) -> float:
@@ -194,6 +193,7 @@ def training_speed(model, work: list[Step], args, where: Machine) -> float:
 
 
 @torch.no_grad()
+@torch.compiler.set_stance("force_eager")        # the search has other shapes at every step
 def decoding_speed(model, work, args, where: Machine) -> float:
     """Sentences per second in decoding. No hypothesis ends before its limit: all models decode as
     many tokens."""
@@ -462,9 +462,6 @@ def complete(args) -> Machine:
     gpu = where.device.type == "cuda"
     if args.amp is None:
         args.amp = has_bfloat16(where.device)
-    args.compile = args.compile or ("routing" if gpu else "no",)
-    if args.compile != ("no",) and not can_compile(where.device):
-        args.compile = ("no",)
     args.sentences = args.sentences or (512 if gpu else 32)
     if "marian" in args.rows and not marian.installed():
         raise UserError("--rows marian: pip install transformers first, or leave it out")

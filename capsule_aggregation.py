@@ -9,9 +9,7 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from aggregation import COUPLINGS, betas, capsule_width, concatenate, random_coupling
-from routing_dynamic import dynamic_routing
-from routing_em import em_routing
+from aggregation import COUPLINGS, capsule_width, concatenate, route_votes
 
 
 def pose_columns(d_k: int, width: int) -> int:
@@ -51,10 +49,8 @@ class CapsuleAggregation(nn.Module):
         d_k = d_model // heads
         width = capsule_width(d_model, self.capsules)
         self.random = coupling == "random"
-        self.iterations = 1 if self.random else iterations                   # T
-        self.settings = settings
+        self.settings = {"iterations": iterations, **settings}
         if routing == "em":
-            self.route = em_routing
             self.settings["scale_by_activation"] = False
             if activations:
                 self.beta_a = nn.Parameter(torch.zeros(self.capsules))
@@ -63,7 +59,6 @@ class CapsuleAggregation(nn.Module):
             fan_in, fan_out = d_k // self.q, width // self.q                 # p, p'
             self.weight = nn.Parameter(torch.empty(heads, self.capsules, fan_out, fan_in))
         else:
-            self.route = dynamic_routing
             self.settings["normalize"] = False
             fan_in, fan_out = d_k, width
             self.weight = nn.Parameter(torch.empty(heads, self.capsules, fan_in, fan_out))
@@ -89,10 +84,7 @@ class CapsuleAggregation(nn.Module):
         """O [B, L, d] of the heads' outputs u [B, H, L, d_k]."""
         votes = self.cast_votes(outputs)                                     # [B, L, H, N, D]
         # v = f(u_hat, c), c = Update(u_hat, v)                                Gu Eq. 4
-        start = random_coupling(votes) if self.random else None
-        settings = {"iterations": self.iterations, "start": start, **self.settings}
-        omega = self.route(votes, *betas(self), **settings)
-        # a model in half precision goes on in it; the routing counts in float32
-        v = omega.capsules.flatten(-2).to(self.weight.dtype)                 # [B, L, d]
+        v = route_votes(self, votes).flatten(-2)                             # [B, L, d]
+        v = v.to(self.weight.dtype)              # the routing of half precision gives float32
         # O = u + FFN(v), FFN(x) = max(0, x W_1 + b_1) W_2 + b_2               Gu Eq. 5-7
         return concatenate(outputs) + self.ffn(v)                            # [B, L, d]

@@ -12,13 +12,13 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from routing_dynamic import dynamic_routing, squash
+from routing_dynamic import at_least_float32, dynamic_routing, squash
 
 
 def _masked(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Logits with 0 in the masked cells, in float32 at least, and the queries [..., L_q] that take
     part: those whose row has any True."""
-    E = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    E = at_least_float32(logits)
     if mask is None:
         return E, None
     rows = mask.expand(E.shape).any(-1).any(-2)                              # [..., L_q]
@@ -26,8 +26,8 @@ def _masked(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]
 
 
 def _full_precision(x: Tensor):
-    """A context in which matrix products keep the precision of x, under autocast too; autocast
-    knows no meta device."""
+    """A context in which matrix products keep the precision of x, also under autocast; a meta
+    device has no autocast."""
     return contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
@@ -48,7 +48,7 @@ def vertical_routing(logits: Tensor, weight: Tensor, bias: Tensor, iterations: i
     omega, _, B = dynamic_routing(V, iterations, normalize=False, mask=rows)
     # omega [..., L_q, L_k], B [..., H, L_q]
     # Lambda = W [sum_l B_{1->l}, ..., sum_l B_{H->l}] + b                     Eq. 11
-    # a query that takes no part has zero votes, so its B is 0 and adds nothing
+    # a masked query has zero votes: its B is 0 and adds nothing
     with _full_precision(V):
         Lambda = F.linear(B.sum(-1), weight.to(V.dtype), bias.to(V.dtype))   # [..., H]
     # Omega = softmax(Lambda) [Omega_1 .. Omega_L]                             Eq. 10
@@ -75,7 +75,7 @@ def horizontal_routing(logits: Tensor, iterations: int = 3, mask: Tensor | None 
     last = L if last is None else last
     # t <= l, [last, L_q]
     takes_part = torch.ones(last, L, dtype=torch.bool, device=E.device).tril(L - last)
-    if rows is not None:                # a t that takes no part has zero votes; an l comes out as 0
+    if rows is not None:                # a masked t has zero votes already; a masked l must give 0
         takes_part = takes_part & rows[..., L - last:].unsqueeze(-1)         # [..., last, L_q]
         takes_part = takes_part.unsqueeze(-3)                                # [..., 1, last, L_q]
     B = E.new_zeros(*E.shape[:-2], last, L)                                  # [..., H, l, t]
@@ -86,7 +86,7 @@ def horizontal_routing(logits: Tensor, iterations: int = 3, mask: Tensor | None 
         for step in range(iterations):
             R = B.softmax(-3) * takes_part                             # [..., H, l, t], 0 for t > l
             omega = squash(R @ E)                                        # [..., H, l, L_k], Eq. 6-7
-            if step + 1 < iterations:                                   # nobody asks for the last B
+            if step + 1 < iterations:                                   # the last B is not used
                 B = B + omega @ E.transpose(-2, -1)                          # [..., H, l, t]
     return omega                                                      # [Omega_1 .. Omega_L], Eq. 13
 
@@ -109,9 +109,6 @@ class CapsuleRouting(nn.Module):
             raise ValueError(f"parts={parts!r}: choose from 'vertical' and 'horizontal'")
         self.parts = tuple(parts)
         self.iterations = iterations
-        # attributes, so that faster forms of the same can take their places
-        self.route_vertical = vertical_routing
-        self.route_horizontal = horizontal_routing
         if "vertical" in parts:
             self.weight = nn.Parameter(torch.zeros(heads, heads))            # W
             self.bias = nn.Parameter(torch.zeros(heads))                     # b
@@ -134,7 +131,7 @@ class CapsuleRouting(nn.Module):
         if "vertical" in self.parts:
             if last < L:
                 raise ValueError("vertical routing sees all tokens: it cannot run step by step")
-            out = out + self.route_vertical(logits, self.weight, self.bias, self.iterations, mask)
+            out = out + vertical_routing(logits, self.weight, self.bias, self.iterations, mask)
         if "horizontal" in self.parts:
-            out = out + self.route_horizontal(logits, self.iterations, mask, last)
+            out = out + horizontal_routing(logits, self.iterations, mask, last)
         return out

@@ -15,11 +15,7 @@ import torch
 from torch import Tensor
 
 from attention import Heads
-
-
-def _wide(x: Tensor) -> Tensor:
-    """Half precision counts in float32; float32 and float64 stay."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+from routing_dynamic import at_least_float32
 
 
 def _masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -33,7 +29,7 @@ def _masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
 def _unit(vectors: Tensor) -> Tensor:
     """The unit vectors x^h / ||x^h|| [..., H, L, d_k]; a vector shorter than 1e-12 is left as it
     is: cosine 0."""
-    x = _wide(vectors)
+    x = at_least_float32(vectors)
     square = (x * x).sum(-1, keepdim=True)                                   # [..., H, L, 1]
     # Dropout makes short ones: where it drops the one position that a head attends to, what is
     # left of O^h may be 1e-20 of it, and the gradient 1 / ||x||^3 would overflow
@@ -94,7 +90,7 @@ def position_disagreement(weights: Tensor, mask: Tensor | None = None,
     Returns a scalar <= 0 (>= -1 for "mean"). Raises ValueError for another reduce.
     """
     # (1/H^2) sum_i sum_j A^i (*) A^j = ((1/H) sum_h A^h)^2 in every cell, linear in H
-    mean = _wide(weights).mean(-3)                                           # [..., L_q, L_k]
+    mean = at_least_float32(weights).mean(-3)                                # [..., L_q, L_k]
     rows = (mean * mean).sum(-1)                                             # [..., L_q]
     return -_reduce_rows(rows, mask, reduce)
 
@@ -111,7 +107,7 @@ def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None,
     weights, mask, reduce: as in `position_disagreement`. Returns a scalar >= 0 (for "mean" <= 2 -
     2/H), 0 where the heads attend alike. Raises ValueError for another reduce.
     """
-    A = _wide(weights)                                                       # [..., H, L_q, L_k]
+    A = at_least_float32(weights)                                            # [..., H, L_q, L_k]
     # (1/H^2) sum_i sum_j (A^i - A^j)^2 = (2/H) sum_h (A^h - mean A)^2 in every cell, linear in H
     rows = 2 * (A - A.mean(-3, keepdim=True)).square().mean(-3).sum(-1)      # [..., L_q]
     return _reduce_rows(rows, mask, reduce)
@@ -146,7 +142,7 @@ def squared_output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> 
     return _squared_cosine_disagreement(outputs, mask)
 
 
-# ---- The D of a model
+# ---- The D of a layer
 
 class Kind(NamedTuple):
     """A kind of disagreement: its function, and the field of Heads that it reads."""
@@ -190,23 +186,3 @@ def layer_disagreement(kind: str, component: str, heads: Heads, source_mask: Ten
         raise ValueError("the position disagreement reads the attention weights: run with "
                          "need_weights=True")
     return D(x, mask, reduce)
-
-
-def model_disagreement(heads: dict[str, list[Heads]], places: dict[str, set[int]],
-                       weights: dict[str, float], kinds: tuple[str, ...], source_mask: Tensor,
-                       target_mask: Tensor | None = None, reduce: str = "mean") -> Tensor:
-    """The D of the training loss: the mean over the chosen layers of a component, weighted and
-    summed over the chosen components and kinds; 0 where nothing is chosen. Li 2018 section 3.1.
-
-    heads: {component: Heads of every layer}; places: {component: layers, from 0}; weights:
-    {component: its weight}.
-    """
-    total = source_mask.new_zeros((), dtype=heads["enc"][0].values.dtype)
-    for component, layers in places.items():
-        for kind in dict.fromkeys(kinds):                # a kind named twice counts once
-            D = []
-            for i in sorted(layers):
-                D.append(layer_disagreement(kind, component, heads[component][i], source_mask,
-                                            target_mask, reduce))
-            total = total + weights[component] * torch.stack(D).mean()
-    return total

@@ -31,7 +31,6 @@ from pathlib import Path
 
 import torch
 
-from nmt.fast_routing import can_compile, install
 from nmt.files import atomic_write
 from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
 from nmt.machine import DEVICES, keep_freed_memory, pick_device
@@ -163,14 +162,10 @@ class Settings(ModelFlags):
         "own has)", MACHINE, type=folder_name, metavar="NAME")
     runs: str = flag("runs", "where the runs' folders lie", MACHINE, metavar="DIR")
     device: str = flag("auto", DEVICES, MACHINE)
-    compile: bool | None = flag(
-        None, "routing compiled into a few loops: faster after a start of a minute (yes on a GPU)",
-        MACHINE)
 
 
 # Settings that may differ between two runs in one folder. What the data is says its checksum.
-FREE = ("full", "models", "seeds", "data", "pairs", "data_seed", "write", "name", "runs", "device",
-        "compile")
+FREE = ("full", "models", "seeds", "data", "pairs", "data_seed", "write", "name", "runs", "device")
 
 
 def completed(settings: Settings) -> Settings:
@@ -355,8 +350,6 @@ def infer(settings: Settings) -> None:
     settings = completed(settings)
     device = pick_device(settings.device)
     keep_freed_memory()
-    compiled = device.type == "cuda" if settings.compile is None else settings.compile
-    compiled = compiled and can_compile(device)
     models = dict.fromkeys((*MODELS, *settings.models))
     configs = {model: configuration(settings, model) for model in models}
 
@@ -384,7 +377,7 @@ def infer(settings: Settings) -> None:
                 continue
             state = path / f"{model}-seed{seed}.pt"
             try:
-                row = train_and_test(configs[model], data, settings, compiled, model, seed, state)
+                row = train_and_test(configs[model], data, settings, model, seed, state)
             except (KeyboardInterrupt, SystemExit):      # SIGINT, SIGTERM
                 say(f"{path}: stopped; the same command goes on after the last whole epoch")
                 raise
@@ -394,15 +387,15 @@ def infer(settings: Settings) -> None:
         report(path, data, [finished[key] for key in wanted], identity)
 
 
-def train_and_test(config: TransformerConfig, data: dict, settings: Settings, compiled: bool,
-                   model: str, seed: int, state: Path) -> dict:
+def train_and_test(config: TransformerConfig, data: dict, settings: Settings, model: str,
+                   seed: int, state: Path) -> dict:
     """The row of a model and seed: {"model", "seed", "accuracy": {bin: share, None for an empty
     bin}, ...}, see `fit`.
 
     state: where `fit` keeps what resuming takes.
     """
     def build():
-        return install(LogicModel(config, settings.spread), compiled)
+        return LogicModel(config, settings.spread)
 
     def log_epoch(text: str):
         say(f"{model}, seed {seed}: {text}")

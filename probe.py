@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, NamedTuple
 
-from nmt.fast_routing import install
 from nmt.files import atomic_write, reported
 from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
 from nmt.machine import DEVICES, keep_freed_memory, pick_device
@@ -290,7 +289,7 @@ def trained(config: TransformerConfig, device, parts: Parts):
     of_task = dataclasses.replace(config, vocab_size=len(words) + 2)
 
     def build():
-        return install(probe_model.ProbeModel(of_task, classes))
+        return probe_model.ProbeModel(of_task, classes)
     return build, probe_model.encode(parts, words, device)
 
 

@@ -24,7 +24,7 @@ import train_mt
 from nmt.corpus import load_corpora, text_name
 from nmt.evaluate import bleu, bootstrap, corpus_bleu
 from nmt.files import atomic_write
-from nmt.flags import UserError, command_line, flag, reg_weight_of, run
+from nmt.flags import UserError, command_line, flag, run
 from nmt.machine import pick_device, processor
 from nmt.run_folder import load_run, read_metrics
 from papers import documents, render
@@ -77,8 +77,6 @@ def given_of(settings: Settings) -> dict:
                             "--seeds): leave it out")
         if name not in OWN:
             given[name] = getattr(settings, name)
-    if "reg_weight" in given:
-        given["reg_weight"] = reg_weight_of(given["reg_weight"])
     return given
 
 

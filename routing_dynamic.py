@@ -17,6 +17,11 @@ class DynamicRouting(NamedTuple):
     logits: Tensor               # B [..., M, N], after the last update
 
 
+def at_least_float32(x: Tensor) -> Tensor:
+    """x in float32 if it is in half precision, else x itself."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
 def squash(s: Tensor, dim: int = -1) -> Tensor:
     """Shrinks a vector's length into [0, 1): `||s||^2 / (1 + ||s||^2) * s / ||s||`, and 0 at s = 0.
 
@@ -24,7 +29,7 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
     same shape comes back. The gradient at s = 0 is 0. Half precision is computed in float32.
     """
     # ||s||^2 / (1 + ||s||^2) / ||s|| = ||s|| / (1 + ||s||^2): no division by zero
-    s = s.float() if s.dtype in (torch.float16, torch.bfloat16) else s
+    s = at_least_float32(s)
     length = torch.linalg.vector_norm(s, dim=dim, keepdim=True)
     return s * (length / (1 + length * length))
 
@@ -84,7 +89,7 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
     """
     if iterations < 1:
         raise ValueError(f"iterations={iterations}: routing takes at least 1")
-    V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
+    V = at_least_float32(votes)
     # B_mn = 0                                                                 Li Alg. 1 line 2
     B = V.new_zeros(V.shape[:-1]) if start is None else start.expand(V.shape[:-1])  # [..., M, N]
     couplings = []

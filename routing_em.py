@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from routing_dynamic import at_least_float32
+
 DENSITIES = ("product", "sum")
 SCHEDULES = ("hinton", "released")
 GRADIENTS = ("full", "last")
@@ -130,7 +132,7 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
         raise ValueError("beta_a and beta_mu go together: give both, or neither for no activations")
     if gradient not in GRADIENTS:
         raise ValueError(f"gradient={gradient!r}: choose from {', '.join(GRADIENTS)}")
-    V = votes.float() if votes.dtype in (torch.float16, torch.bfloat16) else votes
+    V = at_least_float32(votes)
     N = V.shape[-2]
     # C_mn = 1/N, the same for all: [M, N]                                     Li Alg. 2 line 2
     log_C = V.new_full(V.shape[-3:-1], -math.log(N)) if start is None else start

@@ -23,12 +23,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from nmt import fast_dropout, fast_linear
 from nmt.batches import Step, batches, padding_share, steps
 from nmt.corpus import NAMES, DataFlags, load_corpora
 from nmt.encoded import encode_train, encode_valid
 from nmt.evaluate import bleu, disagreement_scores, summary, validate
-from nmt.fast_routing import can_compile, compile_layers, install
 from nmt.files import atomic_write
 from nmt.flags import MODEL, ModelFlags, UserError, flag, folder_name, run
 from nmt.loss import Objective
@@ -137,10 +135,8 @@ class Settings(ModelFlags, DataFlags):
     amp: bool | None = flag(
         None, "bfloat16 matrix products (yes on a GPU that has them; on a CPU with AMX they pay "
         "from size base on)", MACHINE)
-    compile: str | None = flag(
-        None, "no; routing: it is compiled into a few loops; model: every layer is: faster after a "
-        "start of minutes (routing with CUDA, else no)", MACHINE,
-        choices=("no", "routing", "model"), metavar="no|routing|model", bare="routing")
+    compile: bool = flag(
+        False, "torch.compile the layers: faster after a start of minutes", MACHINE)
     workers: int | None = flag(
         None, "processes that prepare batches (CUDA 2, else 0)", MACHINE, 0, 256)
 
@@ -156,8 +152,7 @@ def complete(settings: Settings, where: Machine) -> None:
         usual["lr"] *= (warmup / usual["warmup"]) ** 0.5                     # for the same peak
     usual["warmup"] = warmup
     usual.setdefault("eval_every", max(EVAL_EVERY, length // 10))
-    usual.update(amp=has_bfloat16(where.device), compile="routing" if gpu else "no",
-                 workers=2 if gpu else 0)
+    usual.update(amp=has_bfloat16(where.device), workers=2 if gpu else 0)
     for name, value in usual.items():
         if getattr(settings, name) is None:
             setattr(settings, name, value)
@@ -193,7 +188,7 @@ def train_step(objective, optimizer, step: Step, settings: Settings, where: Mach
     """
     optimizer.zero_grad(set_to_none=True)
     whole = getattr(objective, "module", objective)      # inside DistributedDataParallel's wrapper
-    reg_lambda = whole.model.config.reg_lambda
+    reg_weight = whole.model.config.reg_weight
     total = torch.zeros(2, device=where.device)
     for i, batch in enumerate(step.batches):
         last = i + 1 == len(step.batches)
@@ -205,7 +200,7 @@ def train_step(objective, optimizer, step: Step, settings: Settings, where: Mach
             with torch.autocast(where.device.type, torch.bfloat16, enabled=settings.amp):
                 cross_entropy, D = objective(source, target, tokens, settings.label_smoothing)
             # J = likelihood + lambda D                                        Li 2018 section 3.1
-            loss = (cross_entropy - reg_lambda * D * tokens) / step.tokens
+            loss = (cross_entropy - reg_weight * D * tokens) / step.tokens
             # DistributedDataParallel averages the gradients: times the processes they are a sum;
             # times NaN every process learns of a loss that is not finite
             factor = torch.where(loss.detach().isfinite(), where.world, math.nan)
@@ -229,16 +224,14 @@ class Training:
     COUNTS = ("step", "place", "best", "seconds", "tokens", "window", "window_tokens", "norms",
               "bad")
 
-    def __init__(self, settings: Settings, config: TransformerConfig, where: Machine,
-                 compiled: str = "no"):
+    def __init__(self, settings: Settings, config: TransformerConfig, where: Machine):
         self.settings = settings
         self.where = where
         seed_all(settings.seed)
-        self.model = install(Transformer(config).to(where.device), compiled != "no")
-        fast_dropout.install(self.model)
-        fast_linear.install(self.model)
-        if compiled == "model":
-            compile_layers(self.model)
+        self.model = Transformer(config).to(where.device)
+        if settings.compile:
+            for layer in (*self.model.encoder.layers, *self.model.decoder.layers):
+                layer.compile(dynamic=True)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98),
                                           eps=1e-9, fused=True)
 
@@ -351,6 +344,7 @@ def log(job: Training, folder, timed: int, seconds: float) -> None:
     job.norms = []
 
 
+@torch.compiler.set_stance("force_eager")        # the search has other shapes at every step
 def validate_and_save(job: Training, folder, encoded, pairs, tokenizer) -> None:
     """Validation loss and BLEU by greedy search, two translations to look at, checkpoints, the
     curves so far."""
@@ -379,6 +373,7 @@ def validate_and_save(job: Training, folder, encoded, pairs, tokenizer) -> None:
     draw(folder.read_metrics(), folder.path / "loss.png")
 
 
+@torch.compiler.set_stance("force_eager")
 def test(job: Training, folder, encoded, corpora, tokenizer) -> dict:
     """The last row of a run: test BLEU by beam search with its signature, speed, parameters,
     disagreement."""
@@ -405,17 +400,6 @@ def test(job: Training, folder, encoded, corpora, tokenizer) -> dict:
         "tokens_per_second": job.tokens / max(job.seconds, 1e-9), "sentences_per_second": speed}
     folder.append_metrics(row)
     return row
-
-
-def what_to_compile(settings: Settings, config: TransformerConfig, where: Machine) -> str:
-    """--compile; "no" where there is no routing to compile, or this machine cannot."""
-    if settings.compile == "routing":
-        routed = config.places("agg") or config.places("capsule_attention")
-    else:
-        routed = True
-    if settings.compile == "no" or not routed or not can_compile(where.device):
-        return "no"
-    return settings.compile
 
 
 def kept_settings(settings: Settings, config: TransformerConfig, checksum: int) -> dict:
@@ -474,8 +458,6 @@ def train(settings: Settings) -> None:
     config = settings.model_config(vocab_size=tokenizer.get_vocab_size())
     with torch.device("meta"):
         check_fits(Transformer(config), where.device)
-    compiled = what_to_compile(settings, config, where)
-
     opened = contextlib.nullcontext()                    # only the first process writes
     if where.first:
         free = (*FREE, "data", *grown)                   # the text has its checksum
@@ -485,7 +467,7 @@ def train(settings: Settings) -> None:
     with opened as folder:
         if where.first and not known:
             save_tokenizer(tokenizer, folder.tokenizer)
-        job = Training(settings, config, where, compiled)
+        job = Training(settings, config, where)
         last = path / "last.pt"
         if last.exists():
             job.resume(last)

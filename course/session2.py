@@ -14,8 +14,9 @@ import torch
 from lesson import show
 from matplotlib import pyplot
 
+from attention import Heads
 from disagreement import output_disagreement, position_disagreement, squared_output_disagreement
-from transformer import TransformerConfig
+from transformer import TransformerConfig, model_disagreement
 
 # %% [markdown]
 # ## What a score means
@@ -127,7 +128,14 @@ print(f"one head, positions: |gradient of D| = {one_head.grad.norm():.3f}")
 
 # %% [markdown]
 # ## In a model
-# The encoder counts 1, the decoder's two attentions together 1 (`docs/readings.md`).
+# The encoder counts 1, the decoder's two attentions together 1 (`docs/readings.md`): three times
+# the same heads give twice their D.
 
 # %%
-print(TransformerConfig(vocab_size=100, reg=("output",)).component_weights())
+config = TransformerConfig(vocab_size=100, layers=1, reg=("output",))
+values = outputs = torch.randn(1, 8, 5, 64)                                  # [B, H, L, d_k]
+heads = {component: [Heads(values, None, outputs)] for component in ("enc", "cross", "dec")}
+mask = torch.ones(1, 5, dtype=torch.bool)
+print(f"a layer: D = {output_disagreement(outputs):.4f}; "
+      f"the model: D = {model_disagreement(config, heads, mask, mask):.4f}")
+

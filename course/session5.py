@@ -82,9 +82,7 @@ for name, cast in (("Li", li.cast_votes), ("Gu", gu.cast_votes)):
 # %%
 for agg in ("em", "gu-em"):
     config = TransformerConfig(32_000, agg=agg)
-    where = [f"{component} {i + 1}" for component, layers in config.places("agg").items()
-             for i in sorted(layers)]
-    print(f"{agg:6} acts at", ", ".join(where))
+    print(f"{agg:6} acts at", ", ".join(config.agg_at))
 
 # %% [markdown]
 # ## Parameters

@@ -28,6 +28,7 @@ TABLE = {
     ],
     "transformer.py": [
         (1, "positions", 2, "Vaswani 2017 §3.5", "positions"),
+        (2, "D of a model", 2, "Li 2018 §3.1", "model_disagreement"),
         (7, "layer", 2, "Vaswani 2017 §3.1", "Layer.forward"),
     ],
     "disagreement.py": [
@@ -38,7 +39,6 @@ TABLE = {
         (2, "squared differences", 1, "Li 2018 footnote 2", "squared_position_disagreement"),
         (2, "squared cosines", 1, "Li 2018, released code", "_squared_cosine_disagreement"),
         (2, "D of a layer", 1, "Li 2018 §3.1", "layer_disagreement"),
-        (2, "D of a model", 2, "Li 2018 §3.1", "model_disagreement"),
     ],
     "routing_dynamic.py": [
         (3, "squash", 1, "Li 2019 Eq. 8", "squash"),

@@ -207,14 +207,13 @@ def li2018_3_1_model(module, V, E):
     D = module.model_disagreement
     layers = [Heads(v, e.softmax(-1), v.flip(-1)) for v, e in zip(V, E)]
     heads = {"enc": layers, "cross": layers[::-1], "dec": layers}
-    weights = {"enc": 1.0, "cross": 0.5, "dec": 0.25}
-    small(D(heads, {}, {}, (), SOURCE, TARGET), "D = 0 where nothing is chosen")
     results = {}
-    for case, places, kinds in (
-            ("one layer", {"enc": {1}}, ("output",)),
-            ("two components", {"enc": {0, 1, 2}, "dec": {2, 0}}, ("subspace",)),
-            ("two kinds", {"cross": {0, 2}, "dec": {1}}, ("position", "output"))):
-        results[f"D, {case}"] = D(heads, places, weights, kinds, SOURCE, TARGET)
+    for case, settings in (
+            ("one layer", {"reg": ("output",), "reg_at": ("enc:2",)}),
+            ("two components", {"reg": ("subspace",), "reg_at": ("enc", "dec:1,3")}),
+            ("two kinds", {"reg": ("position", "output"), "reg_at": ("cross:1,3", "dec:2")})):
+        config = module.TransformerConfig(5, d_model=6, heads=3, layers=3, **settings)
+        results[f"D, {case}"] = D(config, heads, SOURCE, TARGET)
     return results
 
 
@@ -413,8 +412,8 @@ def vaswani_3_1(module, x, source):
     for norm in ("pre", "post"):
         config = module.TransformerConfig(5, d_model=4, heads=2, layers=1, d_ff=6, dropout=0.0,
                                           norm=norm)
-        encoder = fill_parameters(module.Layer(config, 0, decoder=False))
-        decoder = fill_parameters(module.Layer(config, 0, decoder=True))
+        encoder = fill_parameters(module.Layer(config, "enc", 1))
+        decoder = fill_parameters(module.Layer(config, "dec", 1))
         results[f"x of an encoder, {norm}-norm"] = encoder(x, KEYS)[0]
         y, own, cross = decoder(x, None, memory)
         results |= {f"x of a decoder, {norm}-norm": y, f"its self-attention, {norm}-norm": own[2],

@@ -21,7 +21,7 @@ from dataclasses import MISSING, dataclass
 
 from disagreement import KINDS
 from routing_em import DENSITIES, GRADIENTS, SCHEDULES
-from transformer import AGGREGATIONS, COMPONENTS, COUPLINGS, PARTS, SIZES, TransformerConfig
+from transformer import AGGREGATIONS, COUPLINGS, PARTS, SIZES, TransformerConfig
 
 
 class UserError(ValueError):
@@ -35,20 +35,20 @@ LETTERS = {int: "N", float: "X"}        # for numbers in --help, where a flag na
 
 def flag(default=MISSING, help: str = "", group: str = "", low=None, high=None, above=None,
          choices=None, metavar: str | None = None, alias: str | None = None, type=None,
-         positional: bool = False, empty: bool = False, bare: str | None = None):
+         positional: bool = False, empty: bool = False):
     """A dataclass field that is a flag of the same name with dashes.
 
     default: the field's; None or () where something else decides, which the help then says. group:
     the heading in --help. low, high, above: the range of a number (above: from there, exclusive).
     choices: the words allowed. metavar: the value's name in --help. alias: another spelling, as in
     "--capsule". type: text -> value, where the annotation alone does not say. positional: without
-    dashes. empty: may be given without a word; bare: it then is this one. The annotation decides
+    dashes. empty: may be given without a word. The annotation decides
     the rest: bool gives --name, and --no-name where the default is not False; tuple[...] takes
     several words.
     """
     metadata = dict(help=help, group=group, low=low, high=high, above=above, choices=choices,
                     metavar=metavar, alias=alias, type=type, positional=positional,
-                    empty=empty, bare=bare)
+                    empty=empty)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -136,8 +136,6 @@ def options_of(field, hint) -> dict:
         kind = typing.get_args(kind)[0]
     elif given["positional"] and default is not MISSING:
         options["nargs"] = "?"
-    if given["bare"]:
-        options.update(nargs="?", const=given["bare"])
     if given["choices"]:
         options["choices"] = given["choices"]
         options["metavar"] = given["metavar"]
@@ -293,31 +291,34 @@ def out_of_memory(error: Exception) -> bool:
 
 # ---- The model's flags
 
-def reg_weight_word(text: str) -> float | tuple[str, float]:
-    """A word of --reg-weight: a number, or (component, number) of enc=1. Raises
-    argparse.ArgumentTypeError."""
-    component, equals, value = text.rpartition("=")
-    if equals and component not in COMPONENTS:
-        raise argparse.ArgumentTypeError(f"{text!r}: write one number, or enc=1 cross=0.5 dec=0.5")
-    value = number(float, 0, 1e6)(value)
-    return (component, value) if equals else value
+# options of a mechanism, of no use without it
+AGG_OPTIONS = ("agg_at", "capsules", "coupling")
+EM_OPTIONS = ("em_density", "em_schedule", "em_activations", "em_gradient")
+REG_OPTIONS = ("reg_at", "reg_weight")
+OPTIONS = (*AGG_OPTIONS, *EM_OPTIONS, *REG_OPTIONS, "iterations", "capsule_parts")
 
 
-def reg_weight_of(words) -> float | dict[str, float]:
-    """The words of --reg-weight as the field of the configuration. Raises UserError for a mixture
-    of both forms."""
-    pairs = [word for word in words if isinstance(word, tuple)]
-    if len(words) == 1 and not pairs:
-        return words[0]
-    if len(pairs) == len(words) == len(dict(pairs)):
-        return dict(pairs)
-    raise UserError("--reg-weight: write one number, or one per component: enc=1 cross=0.5 dec=0.5")
+def check_used(settings) -> None:
+    """Raises UserError for an option whose mechanism is not chosen: it would be ignored."""
+    aggregated = settings.agg != "linear"
+    capsule = bool(settings.capsule_attention)
+    for options, used, remedy in (
+        (AGG_OPTIONS, aggregated, "--agg em, or another one but linear"),
+        (EM_OPTIONS, settings.agg in ("em", "gu-em"), "--agg em or --agg gu-em"),
+        (REG_OPTIONS, bool(settings.reg), "--reg output, or another kind"),
+        (("capsule_parts",), capsule, "--capsule-attention enc, or another place"),
+        (("iterations",), aggregated or capsule, "--agg em or --capsule-attention enc"),
+    ):
+        for field in dataclasses.fields(ModelFlags):
+            value = getattr(settings, field.name)
+            if field.name in options and not used and value != field.default:
+                words = " ".join(command_line(ModelFlags, {field.name: value}))
+                raise UserError(f"{words} is not used: it takes {remedy}")
 
 
 def as_flags(message: str) -> str:
     """A message of TransformerConfig, which names fields as `field=value`, in the words of the
     command line."""
-    message = re.sub(r"\bem_activations=False", "--no-em-activations", message)
     return re.sub(r"\b([a-z][a-z_]*)=", lambda found: f"--{found[1].replace('_', '-')} ", message)
 
 
@@ -356,7 +357,7 @@ class ModelFlags:
 
     agg: str = flag(
         "linear", "linear: concatenation and W^O; dynamic, em: Li's routing-by-agreement; "
-        "gu-dynamic, gu-em: Gu's capsule layer", AGGREGATION, choices=tuple(AGGREGATIONS))
+        "gu-dynamic, gu-em: Gu's capsule layer", AGGREGATION, choices=AGGREGATIONS)
     agg_at: tuple[str, ...] | None = flag(
         None, "where: enc, cross, dec with layers, as in enc:1-2 cross:6 dec:4,6 (dynamic, em: the "
         "lowest two encoder layers; gu-*: the last of cross and dec)", AGGREGATION, metavar="PLACE")
@@ -386,9 +387,9 @@ class ModelFlags:
         "than cancelling", DISAGREEMENT, choices=tuple(KINDS), metavar="KIND")
     reg_at: tuple[str, ...] | None = flag(
         None, "where, as --agg-at (everywhere)", DISAGREEMENT, metavar="PLACE")
-    reg_weight: tuple[str, ...] | None = flag(
-        None, "weight of the reward (1; the decoder's two attentions count half each); or one per "
-        "component: enc=1 cross=0.5 dec=0.5", DISAGREEMENT, type=reg_weight_word, metavar="LAMBDA")
+    reg_weight: float = flag(
+        1.0, "lambda, the weight of the reward (the decoder's two attentions count half each)",
+        DISAGREEMENT, 0, 1e6, metavar="LAMBDA")
 
     capsule_attention: tuple[str, ...] = flag(
         (), "where: enc, dec with layers, as in enc:1-3 dec", CAPSULE, metavar="PLACE",
@@ -400,11 +401,10 @@ class ModelFlags:
     def model_config(self, vocab_size: int, **overrides) -> TransformerConfig:
         """The configuration: the size's defaults, these flags over them, then overrides. Raises
         UserError."""
+        check_used(self)
         values = {**SIZES[self.arch], "dropout": 0.3 if self.arch == "big" else 0.1}
         for field in dataclasses.fields(TransformerConfig):
             value = None if field.name == "vocab_size" else getattr(self, field.name, None)
-            if field.name == "reg_weight" and value is not None:
-                value = reg_weight_of(value)
             if value is not None:
                 values[field.name] = value
         values.update(overrides)

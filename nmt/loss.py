@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from nmt import fast_linear
 from transformer import PAD, Transformer
 
 # tokens at a time: with fewer the matrix products are slower, more take memory
@@ -67,7 +66,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         for start in range(0, len(hidden), step):
             piece = h[start:start + step]                                    # [c, d]
             y = target[start:start + step].unsqueeze(1)                      # [c, 1]
-            z = fast_linear.product(piece, W)                                # [c, V]
+            z = piece @ W.T                              # [c, V]
             softmax = z.softmax(-1, dtype=exact)
             # logsumexp(z) = z_i - log softmax(z)_i for every i; for the largest nothing underflows
             logsumexp = z.amax(-1).to(exact) - softmax.amax(-1).log()        # [c]
@@ -77,9 +76,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 # dz = softmax(z) - (1 - eps) onehot(y) - eps / V, the last of which comes below
                 share = softmax.new_full(y.shape, smoothing - 1)
                 dz = softmax.scatter_add_(1, y, share).to(product)          # [c, V]
-                d_hidden[start:start + step] = fast_linear.product(dz, W.T)
+                d_hidden[start:start + step] = dz @ W
                 if d_weight.dtype == product:
-                    fast_linear.add_outer(d_weight, dz, piece)
+                    d_weight.addmm_(dz.T, piece)
                 else:
                     d_weight += dz.T @ piece
         if training:

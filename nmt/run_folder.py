@@ -21,11 +21,9 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from nmt import fast_linear
 from nmt.corpus import text_name
-from nmt.fast_routing import install
 from nmt.files import TEMPORARY, atomic_write, reported, sync_folder
-from nmt.flags import UserError, command_line, reg_weight_of
+from nmt.flags import UserError, command_line
 from nmt.tokenizer import load_tokenizer
 from transformer import Transformer, TransformerConfig
 
@@ -191,8 +189,6 @@ def run_name(settings, usual: dict, free) -> str:
         value = getattr(settings, field.name)
         if field.name not in told and value not in (None, (), usual.get(field.name, field.default)):
             others[field.name] = value
-    if "reg_weight" in others:
-        others["reg_weight"] = reg_weight_of(others["reg_weight"])
     words += [word.removeprefix("--") for word in command_line(type(settings), others)]
     return "-".join([*words, f"seed{settings.seed}"]).replace(":", "")
 
@@ -469,8 +465,7 @@ def load_run(folder, name: str = "best", device="cpu"):
         raise UserError(f"{path} does not exist; --checkpoint can be {choices}")
     try:
         config = TransformerConfig(**settings["model"])
-        model = install(Transformer(config).to(device))
-        fast_linear.install(model)
+        model = Transformer(config).to(device)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{folder}/config.json describes no model that can be built here ({error}):"
                         " take the one that the run wrote") from error

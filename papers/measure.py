@@ -12,7 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from aggregation import RoutingAggregation, betas, random_coupling
+from aggregation import RoutingAggregation, random_coupling
+from capsule_transformer import CapsuleRouting
 from nmt.batches import batches, collate
 from nmt.corpus import Corpora
 from nmt.evaluate import bleu_interval, corpus_bleu, disagreement_scores, validate
@@ -237,15 +238,22 @@ def cast_votes(model, heads, logits, masks) -> dict[str, Votes]:
     return found
 
 
+def iterations_of(module) -> int:
+    """T of an aggregation or a `CapsuleRouting`; a random coupling is not iterated."""
+    if isinstance(module, CapsuleRouting):
+        return module.iterations
+    return 1 if module.random else module.settings["iterations"]
+
+
 def route(cast: Votes, iterations: int):
     """The routing of that place with so many iterations: (capsules [P, N, D], A [P, N] or None,
     C [P, M, N])."""
     module = cast.module
     start = random_coupling(cast.votes) if getattr(module, "random", False) else None
     if getattr(module, "routing", "dynamic") == "em":
-        settings = {**module.settings, "scale_by_activation": False}
-        return em_routing(cast.votes, *betas(module), iterations=iterations, start=start,
-                          **settings)
+        settings = {**module.settings, "iterations": iterations, "scale_by_activation": False}
+        betas = getattr(module, "beta_a", None), getattr(module, "beta_mu", None)
+        return em_routing(cast.votes, *betas, start=start, **settings)
     of_li = isinstance(module, RoutingAggregation)
     found = dynamic_routing(cast.votes, iterations, normalize=of_li, mask=cast.outputs, start=start)
     return found.capsules, None, found.coupling
@@ -262,7 +270,7 @@ def trace(cast: Votes) -> tuple[Tensor, Tensor | None]:
     """
     rows = []
     most = cast.outputs.sum(-1, keepdim=True).clamp(min=2).log()     # [P, 1]: log N
-    for t in range(1, cast.module.iterations + 1):
+    for t in range(1, iterations_of(cast.module) + 1):
         omega, A, C = route(cast, t)
         entropy = -torch.xlogy(C, C).sum(-1) / most                  # [P, M]
         cosine = torch.cosine_similarity(cast.votes, omega.unsqueeze(-3), dim=-1)   # [P, M, N]
@@ -312,7 +320,7 @@ def sentence_couplings(run: Run, index: int) -> dict:
     found = {}
     for place, cast in cast_votes(run.model, heads, logits, masks).items():
         component = place.partition(":")[0]
-        C = route(cast, cast.module.iterations)[2]                   # [P, M, N]
+        C = route(cast, iterations_of(cast.module))[2]                   # [P, M, N]
         if place.endswith("horizontal"):
             share = C[0].T                                           # [H, L]
         else:

@@ -14,10 +14,10 @@ import torch
 
 import train_mt
 from nmt.corpus import text_name
-from nmt.flags import UserError, command_line, parse
+from nmt.flags import OPTIONS, UserError, command_line, parse
 from nmt.machine import Machine
 from papers.rows import Row, Table
-from transformer import COMPONENTS, OPTIONS, PARTS, TransformerConfig
+from transformer import COMPONENTS, PARTS, TransformerConfig
 
 # The fields of TransformerConfig that are a model's size and recipe; all others are mechanisms.
 SIZES = ("vocab_size", "d_model", "heads", "layers", "d_ff", "dropout", "norm", "tie", "decoder")
@@ -104,23 +104,23 @@ def size_flags(table: Table, size: str, scale: list[str]) -> list[str]:
 # ---- What tells a model from the baseline
 
 def spans(layers: list[int]) -> str:
-    """Layers from 0, ascending, as the command line counts them: [0, 1, 3] -> "1-2,4"."""
+    """Layers, ascending, in the words of the command line: [1, 2, 4] -> "1-2,4"."""
     words = []
     for layer in layers:
         if layer - 1 in layers:
             first = words[-1].partition("-")[0]
-            words[-1] = f"{first}-{layer + 1}"
+            words[-1] = f"{first}-{layer}"
         else:
-            words.append(str(layer + 1))
+            words.append(str(layer))
     return ",".join(words)
 
 
-def place_words(places: dict, layers: int) -> list[str]:
-    """{component: layers from 0} in the words of the command line: enc, enc:1-2, enc:1,3."""
+def place_words(config: TransformerConfig, places: tuple[str, ...]) -> list[str]:
+    """Places in one spelling: enc, enc:1-2, enc:1,3."""
     words = []
     for component in COMPONENTS:
-        chosen = sorted(places.get(component, ()))
-        if len(chosen) == layers:
+        chosen = config.layers_at(places, component)
+        if len(chosen) == config.layers:
             words.append(component)
         elif chosen:
             words.append(f"{component}:{spans(chosen)}")
@@ -136,19 +136,21 @@ def mechanisms(config: TransformerConfig) -> dict:
         if field.name not in SIZES and value != field.default:
             found[field.name] = value
     if config.agg != "linear":
-        found["agg_at"] = place_words(config.places("agg"), config.layers)
+        found["agg_at"] = place_words(config, config.agg_at)
         if config.capsules == (config.heads if config.agg.startswith("gu-") else config.d_model):
             found.pop("capsules", None)
-    if config.reg and config.reg_weight == 0:
+    else:
+        found.pop("agg_at")
+    if config.reg and config.reg_weight:
+        found["reg"] = sorted(set(config.reg))
+        found["reg_at"] = place_words(config, config.reg_at)
+    else:
         for name in ("reg", "reg_at", "reg_weight"):
             found.pop(name, None)
-    elif config.reg:
-        found["reg"] = sorted(set(config.reg))
-        found["reg_at"] = place_words(config.places("reg"), config.layers)
     if config.capsule_attention:
-        places = config.places("capsule_attention")
-        found["capsule_attention"] = place_words(places, config.layers)
-        if "enc" not in places or set(config.capsule_parts) == set(PARTS):
+        found["capsule_attention"] = place_words(config, config.capsule_attention)
+        encoder = config.layers_at(config.capsule_attention, "enc")
+        if not encoder or set(config.capsule_parts) == set(PARTS):
             found.pop("capsule_parts", None)
     return found
 

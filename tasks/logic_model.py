@@ -5,6 +5,7 @@ Where the paper leaves a point open it follows Tran et al. 2018 ("The importance
 for modeling hierarchical structure"). The data: logic_data.py; training: classifier.py; the table:
 logic.py.
 """
+import math
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from attention import MultiHeadAttention
 from tasks.logic_data import PAD, RELATIONS
-from transformer import Embedding, Encoder, TransformerConfig, disagreement_of, positions
+from transformer import Embedding, Encoder, TransformerConfig, model_disagreement, positions
 
 QUERIES = 2
 NO_PAIR = -100                                           # a label that the loss leaves out
@@ -35,7 +36,7 @@ class SpreadEmbedding(Embedding):
         super().__init__(vocab_size, d_model, dropout)
         self.reach = reach
 
-    def positions(self, ids: Tensor, start: int) -> Tensor:
+    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
         """ids [N, L] -> [N, L, d]; formulas are read whole, so `start` is 0."""
         N, L = ids.shape
         length = (ids != PAD).sum(-1, keepdim=True).clamp(min=1)             # [N, 1]
@@ -50,7 +51,9 @@ class SpreadEmbedding(Embedding):
         else:
             chosen = torch.arange(L, device=ids.device) * reach // length    # [N, L]
         table = positions(most, self.embedding_dim, device=ids.device, dtype=self.weight.dtype)
-        return table[chosen.clamp(max=most - 1)]                             # [N, L, d]
+        p = table[chosen.clamp(max=most - 1)]                                # [N, L, d]
+        words = nn.Embedding.forward(self, ids)                              # [N, L, d]
+        return self.dropout(words * math.sqrt(self.embedding_dim) + p)
 
 
 class Reading(NamedTuple):
@@ -146,8 +149,8 @@ class LogicModel(nn.Module):
             cross_entropy = F.cross_entropy(self.classify(reading.vectors, reading.rows), labels)
         else:
             cross_entropy = self.loss_of_all(reading, labels)
-        D = disagreement_of(self.config, reading.heads, reading.mask)
-        return cross_entropy - self.config.reg_lambda * D
+        D = model_disagreement(self.config, reading.heads, reading.mask)
+        return cross_entropy - self.config.reg_weight * D
 
     def loss_of_all(self, reading: Reading, labels: Tensor) -> Tensor:
         """Mean cross-entropy over all ordered pairs of the n formulas read, a formula with itself

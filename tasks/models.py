@@ -8,15 +8,16 @@ a baseline.
 import dataclasses
 import re
 
-from nmt.flags import ModelFlags, UserError, command_line
-from transformer import (
+from nmt.flags import (
     AGG_OPTIONS,
     EM_OPTIONS,
     OPTIONS,
     REG_OPTIONS,
-    SIZES,
-    TransformerConfig,
+    ModelFlags,
+    UserError,
+    command_line,
 )
+from transformer import SIZES, TransformerConfig
 
 OWN = "own"
 # what all models of a table share

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from nmt.tokenizer import EOS
 from tasks.probe_data import MOST_TOKENS, Item, Parts, detokenize
-from transformer import PAD, Embedding, Encoder, TransformerConfig, disagreement_of
+from transformer import PAD, Embedding, Encoder, TransformerConfig, model_disagreement
 
 UNKNOWN = 1                     # the id of a word that is not in the vocabulary
 VOCABULARY = 30_000             # the most frequent words of the training sentences
@@ -62,8 +62,8 @@ class ProbeModel(nn.Module):
     def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy per sentence - lambda D (Li 2018 section 3.1; D is 0 without --reg)."""
         logits, heads, mask = self(ids)
-        D = disagreement_of(self.config, heads, mask)
-        return F.cross_entropy(logits, labels) - self.config.reg_lambda * D
+        D = model_disagreement(self.config, heads, mask)
+        return F.cross_entropy(logits, labels) - self.config.reg_weight * D
 
 
 class FrozenProbe(nn.Module):

@@ -7,12 +7,14 @@ import math
 import pytest
 import torch
 
-from aggregation import RoutingAggregation, random_coupling
+from aggregation import RoutingAggregation, random_coupling, route_votes
 from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import CapsuleRouting
-from nmt.flags import parse
+from disagreement import output_disagreement
+from nmt.flags import UserError, parse
 from papers.plan import plan
 from papers.tables import TABLES
+from routing_dynamic import dynamic_routing
 from routing_em import em_routing
 from train_mt import Settings
 from transformer import Transformer, TransformerConfig
@@ -79,31 +81,26 @@ def test_coupling_random_is_one_m_step_under_the_drawn_coupling():
 @pytest.mark.parametrize("kind", [RoutingAggregation, CapsuleAggregation])
 @pytest.mark.parametrize("routing", ["em", "dynamic"])
 def test_coupling_random_is_the_drawn_one_and_not_iterated(kind, routing):
-    """What the routing gets: the coupling that was drawn to start from, and one iteration."""
-    found = []
+    """One iteration from the coupling that was drawn."""
     control = kind(12, 3, routing=routing, iterations=3, coupling="random").double()
-    route = control.route
-
-    def recorded(votes, *betas, **settings):
-        found.append((votes, settings))
-        return route(votes, *betas, **settings)
-
-    control.route = recorded
-    heads = torch.randn(2, 3, 5, 4).double()
+    V = torch.randn(2, 5, 3, control.capsules, 4).double()  # [B, L, H, N, D]
     torch.manual_seed(5)
-    control(heads)
+    got = route_votes(control, V)
     torch.manual_seed(5)
-    ((votes, settings),) = found
-    assert torch.equal(settings["start"], random_coupling(votes))
-    assert settings["start"].shape == (2, 5, 3, control.capsules)          # [B, L, H, N]
-    assert settings["iterations"] == 1
+    start = random_coupling(V)
+    if routing == "em":
+        settings = dict(scale_by_activation=kind is RoutingAggregation)
+        want = em_routing(V, control.beta_a, control.beta_mu, 1, start=start, **settings)
+    else:
+        want = dynamic_routing(V, 1, normalize=kind is RoutingAggregation, start=start)
+    torch.testing.assert_close(got, want.capsules)
 
 
 @pytest.mark.parametrize("agg", ROUTED)
 @pytest.mark.parametrize("coupling", ["routed", "random"])
 def test_the_configured_coupling_reaches_the_aggregation(agg, coupling):
     model = Transformer(small(agg=agg, coupling=coupling))
-    routings = [module for module in model.modules() if hasattr(module, "route")]
+    routings = [module for module in model.modules() if hasattr(module, "routing")]
     assert routings
     assert all(module.random == (coupling == "random") for module in routings)
 
@@ -140,7 +137,7 @@ def test_one_iteration_is_uniform_coupling():
 )
 def test_em_options_reach_the_routing(agg, options, passed):
     model = Transformer(small(agg=agg, **options))
-    routing = [module for module in model.modules() if hasattr(module, "route")]
+    routing = [module for module in model.modules() if hasattr(module, "routing")]
     assert routing
     for module in routing:
         assert {name: module.settings[name] for name in passed} == passed
@@ -159,15 +156,10 @@ def test_without_activations_there_are_no_betas(agg):
         (dict(em_schedule="x", agg="em"), "em_schedule="),
         (dict(em_gradient="x", agg="em"), "em_gradient="),
         (dict(coupling="x", agg="em"), "coupling="),
-        (dict(em_density="sum"), "em_density="),
-        (dict(em_gradient="full", agg="dynamic"), "em_gradient="),
-        (dict(em_activations=False, agg="gu-dynamic"), "em_activations="),
-        (dict(coupling="random"), "coupling="),
-        (dict(reg=("output",), reg_at=("enc",), reg_weight={"dec": 1.0}), "reg_weight="),
     ],
     ids=str,
 )
-def test_options_of_what_is_not_there_are_errors(wrong, named):
+def test_an_unknown_option_is_an_error(wrong, named):
     with pytest.raises(ValueError, match=named):
         small(**wrong)
 
@@ -176,48 +168,47 @@ def test_options_of_what_is_not_there_are_errors(wrong, named):
 
 
 @pytest.mark.parametrize(
-    "reg_at, reg_weight, want",
+    "reg_at, want",
     [
-        (None, 1.0, dict(enc=1.0, cross=0.5, dec=0.5)),
-        (("enc", "cross"), 1.0, dict(enc=1.0, cross=1.0)),
-        (("dec",), 1.0, dict(dec=1.0)),
-        (("cross", "dec"), 2.0, dict(cross=0.5, dec=0.5)),
-        (None, dict(enc=1.0, cross=0.25), dict(enc=1.0, cross=0.25, dec=0.0)),
+        (None, dict(enc=1.0, cross=0.5, dec=0.5)),
+        (("enc", "cross"), dict(enc=1.0, cross=1.0)),
+        (("dec",), dict(dec=1.0)),
+        (("cross", "dec"), dict(cross=0.5, dec=0.5)),
     ],
     ids=str,
 )
-def test_li2018_weights_of_the_components(reg_at, reg_weight, want):
+def test_li2018_weights_of_the_components(reg_at, want):
     """The encoder counts 1 and the decoder's two attentions together 1, as the released code
-    averages them."""
-    config = small(reg=("output",), reg_at=reg_at, reg_weight=reg_weight)
-    assert config.component_weights() == want
-    model = Transformer(config)
+    averages them; D of a component is the mean over its layers."""
+    model = Transformer(small(reg=("output",), reg_at=reg_at))
     ids = torch.randint(4, 20, (2, 6))
     _, heads = model(ids, ids)
-    mask = ids != 0
-    D = model.disagreement(heads, mask, mask)
     total = 0.0
     for component, weight in want.items():
-        alone = small(reg=("output",), reg_at=(component,))
-        model.config = alone
-        total += weight * model.disagreement(heads, mask, mask).item()
-    assert D.item() == pytest.approx(total, abs=1e-6)
-    assert config.reg_lambda == (1.0 if isinstance(reg_weight, dict) else reg_weight)
+        D = [output_disagreement(layer.outputs).item() for layer in heads[component]]
+        total += weight * sum(D) / len(D)
+    mask = ids != 0
+    assert model.disagreement(heads, mask, mask).item() == pytest.approx(total, abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    "words, want", [([], 1.0), (["0.5"], 0.5), (["enc=1", "cross=0.5"], dict(enc=1.0, cross=0.5))]
+    "words, named",
+    [
+        ("--em-density sum", "--em-density sum"),
+        ("--agg dynamic --em-gradient full", "--em-gradient full"),
+        ("--agg gu-dynamic --no-em-activations", "--no-em-activations"),
+        ("--coupling random", "--coupling random"),
+        ("--capsules 4", "--capsules 4"),
+        ("--agg-at enc", "--agg-at enc"),
+        ("--reg-weight 0.5", "--reg-weight 0.5"),
+        ("--reg-at enc", "--reg-at enc"),
+        ("--iterations 2", "--iterations 2"),
+        ("--agg em --capsule-parts vertical", "--capsule-parts vertical"),
+    ],
 )
-def test_reg_weight_on_the_command_line(words, want):
-    flags = ["--reg", "output"] + (["--reg-weight", *words] if words else [])
-    settings = parse(Settings, flags, "train_mt.py", "")
-    assert settings.model_config(vocab_size=20).reg_weight == want
-
-
-@pytest.mark.parametrize("words", [["0.5", "1"], ["enc=1", "0.5"], ["enc=1", "enc=2"]])
-def test_a_mixture_of_reg_weights_is_an_error(words):
-    settings = parse(Settings, ["--reg", "output", "--reg-weight", *words], "train_mt.py", "")
-    with pytest.raises(ValueError, match="--reg-weight"):
+def test_an_option_without_its_mechanism_is_an_error(words, named):
+    settings = parse(Settings, words.split(), "train_mt.py", "")
+    with pytest.raises(UserError, match=f"{named} is not used"):
         settings.model_config(vocab_size=20)
 
 

@@ -14,7 +14,7 @@ from capsule_transformer import CapsuleRouting, horizontal_routing, vertical_rou
 from disagreement import KINDS, output_disagreement, subspace_disagreement
 from routing_dynamic import dynamic_routing, squash
 from routing_em import em_routing
-from transformer import Transformer, positions
+from transformer import positions
 
 READ = {"values": ["V"], "weights": ["Q", "K"], "outputs": ["Q", "K", "V"]}
 
@@ -178,11 +178,6 @@ def test_decoding_computes_no_weights_for_the_disagreement():
     _, selves, crosses = model.decoder(model.target_embedding(target[:, :1]),
                                        model.encode(source), Cache())
     assert all(heads.weights is None for heads in selves + crosses)
-
-
-def test_an_encoder_alone_is_no_transformer():
-    with pytest.raises(ValueError, match="decoder=False"):
-        Transformer(config(decoder=False))
 
 
 def test_positions_in_bfloat16_are_those_of_float32_rounded():

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from disagreement import KINDS
-from nmt import fast_dropout, search
-from nmt.fast_routing import install
+from nmt import search
 from nmt.flags import UserError
 from nmt.loss import Objective, _SmoothedCrossEntropy
 from nmt.machine import machine
@@ -55,8 +54,7 @@ def gpu(monkeypatch):
 def built(kind: type, config: TransformerConfig, device, *arguments):
     """A model on the device, as training has it."""
     with torch.device(device):
-        model = kind(config, *arguments)
-    return fast_dropout.install(install(model))
+        return kind(config, *arguments)
 
 
 def test_fake_tensors_tell_a_wrong_device(gpu):

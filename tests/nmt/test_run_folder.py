@@ -353,7 +353,7 @@ def test_a_setting_younger_than_the_run_had_its_default(tmp_path):
     model = asdict(TransformerConfig(9, agg="em"))
     config = {"model": model, "seed": 1, "clip": 0.5}
     old = {"model": {**model}, "seed": 1}
-    for name in ("capsule_attention", "em_gradient", "reg", "reg_at"):
+    for name in ("capsule_attention", "em_gradient", "reg"):
         del old["model"][name]
     RunFolder(tmp_path / "run", old).close()
     with refused("clip was 'unset', is now 0.5"):                # nobody says what it was

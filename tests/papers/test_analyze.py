@@ -395,7 +395,7 @@ def test_votes_and_routing_are_the_modules_own(make, flags):
             torch.testing.assert_close(
                 cast.votes, cast.module.cast_votes(inputs[place])[0], atol=0, rtol=0
             )
-            capsules, A, C = measure.route(cast, cast.module.iterations)
+            capsules, A, C = measure.route(cast, measure.iterations_of(cast.module))
             if flags["agg"] == "em":
                 capsules = capsules * A.unsqueeze(-1)  # Li 2019 Eq. 9
             O = capsules.flatten(1)
@@ -469,7 +469,7 @@ def test_coupling_entropy_and_agreement(make, place):
 
 def test_entropy_of_two_capsules():
     """Equal couplings are 1, whatever N; one capsule alone leaves no choice, 0."""
-    module = Namespace(routing="dynamic", iterations=1)
+    module = Namespace(routing="dynamic", random=False, settings={"iterations": 1})
     every_head = torch.ones(3, 4, dtype=torch.bool)
     for N, entropy in ((1, 0), (2, 1), (5, 1)):
         votes = torch.randn(3, 4, N, 2)

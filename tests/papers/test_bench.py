@@ -390,22 +390,22 @@ def test_speeds_are_work_over_time(monkeypatch):
 
 def test_a_row_that_fails_on_a_gpu_is_left_out(monkeypatch, capsys):
     args = arguments("--rows", "linear", "em-enc", "--repeats", "2", "--lengths", "--no-memory")
-    args.compile = ("routing", "no")
+    args.compile = ("layers", "no")
     turns = []
 
     def turn(name, mode, *_):
         turns.append((mode, name))
-        if (mode, name) == ("routing", "em-enc"):
+        if (mode, name) == ("layers", "em-enc"):
             raise RuntimeError("CUDA out of memory\nand more")
         return {"training": 1.0}
     monkeypatch.setattr(bench, "turn", turn)
     monkeypatch.setattr(bench, "work_of", lambda *_: ((), ()))
     monkeypatch.setattr(bench, "operations", lambda *_: {})
     tables = bench.measure(args, Machine(torch.device("cuda")))
-    assert tables["routing"]["rows"] == {"linear": {"training": [1.0, 1.0]}, "em-enc": {}}
+    assert tables["layers"]["rows"] == {"linear": {"training": [1.0, 1.0]}, "em-enc": {}}
     assert tables["no"]["rows"]["em-enc"] == {"training": [1.0, 1.0]}
     # a mode after the other, and the row not tried again
-    assert [mode for mode, _ in turns] == ["routing"] * 3 + ["no"] * 4
+    assert [mode for mode, _ in turns] == ["layers"] * 3 + ["no"] * 4
     error = capsys.readouterr().err
     assert error.count("left out: CUDA out of memory") == 1 and "and more" not in error
     with pytest.raises(RuntimeError):                    # on a CPU it is a mistake of ours
@@ -449,14 +449,13 @@ def test_the_gpu_report_on_a_cpu(monkeypatch, tmp_path, capsys):
     """The figures of two tables land in results/, their text at the end of RESULTS.md; a second
     run renews both."""
     monkeypatch.setattr(bench, "ROOT", tmp_path)
-    monkeypatch.setattr(bench, "can_compile", lambda device: True)
-    monkeypatch.setattr(bench, "compile_layers", lambda model: model)
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda layer, **_: None)
     path = tmp_path / "RESULTS.md"
     path.write_text("# Results\n")
     small = "--arch tiny --device cpu --vocab-size 300 --max-tokens 64 --batches 1 --sentences 3"
     flags = f"{small} --repeats 1 --rows linear reg-output --lengths --no-memory".split()
     for _ in range(2):
-        assert bench.main(["--gpu-report", "--compile", "no", "model", *flags]) == 0
+        assert bench.main(["--gpu-report", "--compile", "no", "layers", *flags]) == 0
         text = path.read_text()
         assert text.count("<!-- results/bench-tiny-cpu.json -->") == text.count("<!-- end -->") == 1
         assert text.count("layers compiled:") == 1 and text.count("--reg output") == 2

@@ -597,10 +597,6 @@ def test_names_follow_what_matters():
         ("--agg gu-em --capsules 4", "--agg gu-em --agg-at cross:4 dec:4"),
         ("--reg output --reg-weight 0", ""),
         ("--reg position output --reg-at enc:1-4", "--reg output position --reg-at enc"),
-        (
-            "--reg output --reg-weight enc=0.5 dec=2",
-            "--reg output --reg-at enc cross dec --reg-weight enc=0.5 dec=2.0",
-        ),
         ("--agg em --no-em-activations", "--agg em --agg-at enc:1-2 --no-em-activations"),
         ("--capsule dec --capsule-parts vertical", "--capsule-attention dec"),
         ("--capsule enc:1,3 --iterations 2", "--iterations 2 --capsule-attention enc:1,3"),
@@ -720,8 +716,6 @@ def test_options_for_all_reach_the_rows_that_have_a_use_for_them():
     assert capsule.config.iterations == 2
     both = found["base + Both"].config
     assert (both.iterations, both.reg_weight) == (2, 0.5)
-    weights = given("--reg-weight", "enc=0.5")
-    assert plan.plan(TABLES["li2018-1"], weights, (1,))[3][1][0].config.reg_weight == {"enc": 0.5}
 
 
 def test_an_option_that_no_row_has_a_use_for_is_refused(capsys):

@@ -227,7 +227,7 @@ def test_the_four_models_of_fig_4():
             2, 256, 512, 0.2, "post", False,
         )
     assert (args.epochs, args.lr) == (100, 1e-4)
-    assert configs["combined"].places("agg") == {"enc": {0, 1}}
+    assert configs["combined"].agg_at == ("enc:1-2",)
 
 
 def test_flags_of_the_model_choose_a_model_of_ones_own():
@@ -237,9 +237,9 @@ def test_flags_of_the_model_choose_a_model_of_ones_own():
     config = logic.configuration(args, "own")
     assert args.models == ("own",) and (config.agg, config.reg) == ("dynamic", ("subspace",))
     assert config.capsule_attention == ("enc:1",)
-    assert config.d_model == 32 and config.places("agg") == {"enc": {1}}
-    assert logic.configuration(args, "aggregation").places("agg") == {"enc": {1}}
-    assert logic.configuration(args, "baseline").agg_at is None
+    assert config.d_model == 32 and config.agg_at == ("enc:2",)
+    assert logic.configuration(args, "aggregation").agg_at == ("enc:2",)
+    assert logic.configuration(args, "baseline").agg_at == ()
 
 
 # ---- A run

@@ -447,23 +447,21 @@ def test_protocols_and_models_of_the_papers():
         args = filled(*flags)
         return args, {name: probe.configuration(args, name) for name in args.models}
     args, found = configs("--protocol", "li2019")
-    assert {name: (c.agg, c.layers, c.d_model, c.places("agg")) for name, c in found.items()} == {
-        "baseline": ("linear", 3, 512, {}), "simple": ("dynamic", 3, 512, {"enc": {0, 1, 2}}),
-        "em": ("em", 3, 512, {"enc": {0, 1, 2}})}
+    assert {name: (c.agg, c.layers, c.d_model, c.agg_at) for name, c in found.items()} == {
+        "baseline": ("linear", 3, 512, ()), "simple": ("dynamic", 3, 512, ("enc",)),
+        "em": ("em", 3, 512, ("enc",))}
     assert (args.epochs, args.lr) == (250, 5e-4)
     args, found = configs("--protocol", "li2021")
-    assert {name: (c.agg, c.reg, c.layers, c.places("agg")) for name, c in found.items()} == {
-        "baseline": ("linear", (), 6, {}),
-        "disagreement": ("linear", ("output",), 6, {}),
-        "aggregation": ("em", (), 6, {"enc": {0, 1}}),
-        "combined": ("em", ("output",), 6, {"enc": {0, 1}}),
+    assert {name: (c.agg, c.reg, c.layers, c.agg_at) for name, c in found.items()} == {
+        "baseline": ("linear", (), 6, ()),
+        "disagreement": ("linear", ("output",), 6, ()),
+        "aggregation": ("em", (), 6, ("enc:1-2",)),
+        "combined": ("em", ("output",), 6, ("enc:1-2",)),
     }
     args, found = configs(
         "--agg", "dynamic", "--reg", "subspace", "--agg-at", "enc:2", "--arch", "tiny"
     )
-    assert args.name == "probe-dynamic-agg-at-enc2-subspace" and found["own"].places("agg") == {
-        "enc": {1}
-    }
+    assert args.name == "probe-dynamic-agg-at-enc2-subspace" and found["own"].agg_at == ("enc:2",)
     assert (found["own"].layers, found["own"].d_model) == (4, 128)
 
 
