@@ -217,22 +217,18 @@ def modifiers(kind: str) -> Choice:
         return Join(Clause, subject=argument("H", role="subject"), group=groups(tense),
                     negated=False, verb=one_of("verb", verbs))
 
-    def relative(pronoun, clauses):
-        return Join(Relative, pronoun=pronoun, clause=either_tense(clauses))
-
-    if kind == "H":
-        return Choice("modifier", [
-            (82, "none", NOTHING),
-            (7, "subject relative", relative("who", without_subject)),
-            (6, "object relative", relative("whom", without_object)),
-            (6, "with", prepositional("with")),
-            (5, "from", prepositional("from")),
-        ])
-    return Choice("modifier", [
+    human = kind == "H"
+    alternatives = [
         (82, "none", NOTHING),
-        (7, "subject relative", relative("that", without_subject)),
-        (12, "object relative", relative("that", without_object)),
-    ])
+        (7, "subject relative", Join(
+            Relative, pronoun="who" if human else "that", clause=either_tense(without_subject))),
+        (6 if human else 12, "object relative", Join(
+            Relative, pronoun="whom" if human else "that", clause=either_tense(without_object))),
+    ]
+    if human:
+        alternatives.append((6, "with", prepositional("with")))
+        alternatives.append((5, "from", prepositional("from")))
+    return Choice("modifier", alternatives)
 
 
 # ---- Predicates
