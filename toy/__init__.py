@@ -1,45 +1,47 @@
 """The embedded corpus: a synchronous English-German grammar.
 
 One derivation gives an English sentence, its German translation, the English constituency tree and
-the features that probing asks for. The words are in lexicon.txt, the rules in grammar.py, and
+the features that probing tasks ask for. The words are in lexicon.txt and the rules in grammar.py;
 readings.py turns a derivation into both languages. The same seed gives the same corpus on every
-machine and Python.
+machine and Python version.
 
-    python -m toy --count 5                          # pairs to look at
-    python -m toy --count 4500000 --write data/big   # data/big.en and data/big.de
+    import toy
+    for pair in toy.corpus(5):
+        print(pair.english, "->", pair.german)
 """
 import random
 from itertools import islice
 from typing import Iterator
 
-from .features import Example, Features, example, words
+from .features import Example, Features, make_example, words
 from .grammar import sentence
 from .readings import Tree
 
-__all__ = ["LONGEST", "SHORTEST", "Example", "Features", "Tree", "corpus", "derive", "distinct",
-           "example", "splits", "words"]
+__all__ = ["LONGEST", "SHORTEST", "Example", "Features", "Tree", "corpus", "derive", "splits",
+           "words", "write_pairs"]
 
-SHORTEST, LONGEST = 6, 20                      # English words of a sentence, without punctuation
+SHORTEST = 6                                   # English words in a sentence, without punctuation
+LONGEST = 20
 
 
 def derive(rng: random.Random) -> Example:
-    """One random derivation of SHORTEST to LONGEST English words."""
+    """One random derivation with SHORTEST to LONGEST English words."""
     start = sentence()
     while True:
-        drawn = example(start.sample(rng.random))
-        if SHORTEST <= drawn.features.words <= LONGEST:
-            return drawn
+        example = make_example(start.sample(rng.random))
+        if SHORTEST <= example.features.words <= LONGEST:
+            return example
 
 
 def distinct(seed: int) -> Iterator[Example]:
-    """Endless examples, no English sentence twice."""
+    """Endless examples without repeated English sentences."""
     rng = random.Random(seed)
     seen = set()
     while True:
-        drawn = derive(rng)
-        if drawn.english not in seen:
-            seen.add(drawn.english)
-            yield drawn
+        example = derive(rng)
+        if example.english not in seen:
+            seen.add(example.english)
+            yield example
 
 
 def corpus(count: int, seed: int = 1) -> list[Example]:
@@ -47,12 +49,25 @@ def corpus(count: int, seed: int = 1) -> list[Example]:
     return list(islice(distinct(seed), count))
 
 
-def splits(train: int = 50_000, valid: int = 1_000, test: int = 1_000,
-           seed: int = 1) -> dict[str, list[Example]]:
-    """{"train": [...], "valid": [...], "test": [...]}, no English sentence twice in all three.
+def splits(train: int, valid: int, test: int, seed: int = 1) -> dict[str, list[Example]]:
+    """{"train": [...], "valid": [...], "test": [...]} with distinct English sentences.
 
     Test and validation are drawn first: they stay the same when `train` changes.
     """
     stream = distinct(seed)
     held_out = {"test": list(islice(stream, test)), "valid": list(islice(stream, valid))}
     return {"train": list(islice(stream, train)), **held_out}
+
+
+def write_pairs(prefix: str, count: int, seed: int = 1) -> None:
+    """Writes `count` pairs to PREFIX.en and PREFIX.de, for corpora of millions of sentences.
+
+    Sentences may repeat: a set of all of them would not fit in memory.
+    """
+    rng = random.Random(seed)
+    with (open(f"{prefix}.en", "w", encoding="utf-8", newline="\n") as english,
+          open(f"{prefix}.de", "w", encoding="utf-8", newline="\n") as german):
+        for _ in range(count):
+            pair = derive(rng)
+            english.write(pair.english + "\n")
+            german.write(pair.german + "\n")

@@ -1,4 +1,4 @@
-"""A sentence pair with the tree of its English side and the features that probing asks for."""
+"""A sentence pair with the tree of its English side and the features that probing tasks ask for."""
 from dataclasses import dataclass
 
 from .readings import Sentence, Tree
@@ -6,19 +6,18 @@ from .readings import Sentence, Tree
 
 @dataclass(frozen=True)
 class Features:
-    """What SentEval's probing tasks ask for, of any sentence; tasks/probe_toy.py draws sentences of
-    its own for each task. Of two coordinated clauses, tense and numbers are the first one's.
+    """What SentEval's probing tasks ask about a sentence.
 
-    The perfect ("has seen") counts as present and the pluperfect ("had seen") as past, as their
-    finite verbs do.
+    In a sentence of two coordinated clauses, tense and numbers are those of the first. The perfect
+    ("has seen") counts as present and the pluperfect ("had seen") as past, like their finite verbs.
     """
     tense: str                                 # of the main clause: present or past
     subject: str                               # number of the main clause's subject: sg or pl
-    object: str | None                         # of its direct object; None without one
+    object: str | None                         # number of its direct object; None without one
     depth: int                                 # labels from S down to the deepest word
     top: tuple[str, ...]                       # labels directly below S
     coordination: bool                         # two main clauses
-    words: int                                 # punctuation not counted
+    words: int                                 # without punctuation
 
 
 @dataclass(frozen=True)
@@ -31,25 +30,25 @@ class Example:
 
 
 def words(tree: Tree) -> list[str]:
-    """The words and marks of a tree, from left to right."""
-    found = []
-    collect(tree, found)
-    return found
+    """The words and punctuation marks of a tree, from left to right."""
+    collected = []
+    collect_words(tree, collected)
+    return collected
 
 
-def collect(tree: Tree, words: list[str]) -> int:
-    """Appends the words below a tree to `words`; returns the labels down to the deepest of them."""
+def collect_words(tree: Tree, collected: list[str]) -> int:
+    """Appends the words below a tree; returns the number of labels down to the deepest of them."""
     depth = 0
     for child in tree.children:
         if child.__class__ is str:             # isinstance takes three times as long
-            words.append(child)
+            collected.append(child)
         else:
-            depth = max(depth, collect(child, words))
+            depth = max(depth, collect_words(child, collected))
     return depth + 1
 
 
-def text(words: list[str]) -> str:
-    """The words as ordinary text: a capital, no space before a mark, no comma before another."""
+def join_words(words: list[str]) -> str:
+    """Ordinary text: a capital, no space before a mark, no comma at the start or before a mark."""
     line = ""
     for word in words:
         if word in (",", ".", "?"):
@@ -65,13 +64,13 @@ def number(phrase) -> str:
     return "pl" if phrase.agreement == "p" else "sg"
 
 
-def example(sentence: Sentence) -> Example:
+def make_example(sentence: Sentence) -> Example:
     """Both readings of one derivation, and its features."""
     clause = sentence.clause
+    has_object = clause.object and not clause.verb.particle
     tree = sentence.tree()
     english = []
-    depth = collect(tree, english)
-    has_object = clause.object and not clause.verb.particle
+    depth = collect_words(tree, english)
     features = Features(
         tense=clause.group.tense,
         subject=number(clause.subject),
@@ -81,4 +80,4 @@ def example(sentence: Sentence) -> Example:
         coordination=sentence.second is not None,
         words=len(english) - english.count(",") - 1,
     )
-    return Example(text(english), text(sentence.german()), tree, features)
+    return Example(join_words(english), join_words(sentence.german()), tree, features)

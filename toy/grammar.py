@@ -1,14 +1,14 @@
-"""The grammar of the embedded corpus: which derivations there are and how often each is drawn.
+"""The grammar of the embedded corpus: the possible derivations and their weights.
 
-Every function gives a part (parts.py) that is sampled into the records of readings.py; `sentence()`
-is the start. Numbers are weights. Classes of nouns (H human, A animal, ...) and frames of verbs are
-explained in lexicon.txt.
+Every function returns a part (parts.py) that is sampled into the records of readings.py;
+`sentence()` is the start. Numbers are weights. lexicon.txt explains the classes of nouns (H human,
+A animal, ...) and the frames of verbs.
 """
 from functools import cache
 from typing import Any, Callable
 
 from . import lexicon
-from .lexicon import ADJECTIVES, BE, DEFINITE, FIXED, MODALS, NOUNS, POSSESSIVE, VERBS
+from .lexicon import ADJECTIVES, BE, FIXED, MODALS, NOUNS, POSSESSIVE, VERBS
 from .parts import Choice, Join, Leaf
 from .readings import (
     Both,
@@ -39,15 +39,15 @@ def either_tense(part: Callable[[str], Any]) -> Choice:
     return Choice("tense", [(1, tense, part(tense)) for tense in TENSES])
 
 
-# ---- Words that never change
+# ---- Uninflected words
 
 def adverb(kind: str, english: str) -> Fixed:
-    """An adverb of the lexicon."""
+    """An adverb of the lexicon: often, today, yesterday."""
     return Fixed(Tree("ADVP", leaves("RB", english)), FIXED[kind][english])
 
 
 def conjunction(label: str, kind: str, english: str) -> Fixed:
-    """A conjunction of the lexicon: subordinating (IN) or coordinating (CC)."""
+    """A subordinating (IN) or coordinating (CC) conjunction of the lexicon."""
     return Fixed(leaves(label, english)[0], FIXED[kind][english])
 
 
@@ -95,24 +95,21 @@ SINGULAR = {"the": 34, "a": 24, "this": 6, "every": 5, "my": 5, "his": 4, "her":
 PLURAL = {"the": 16, "a": 12, "this": 4, "my": 3, "his": 2, "her": 2,
           "many": 5, "two": 5, "three": 4}
 PLACE = {"the": 76, "a": 10, "this": 5, "my": 3, "his": 3, "her": 3}
+QUANTIFIERS = ("every", "many", "two", "three")
+EXCLUDED = {                                   # determiners, by the use of a noun phrase
+    "any": (),
+    "place": (),
+    "unquantified": ("every",),
+    "negatable": QUANTIFIERS,
+    "definite": ("a", *QUANTIFIERS),
+}
 RANKS = ("quality", "size", "age", "color")    # in this order German needs no comma
-
-
-def allowed(determiner: str, use: str) -> bool:
-    """Whether a determiner may stand in noun phrases of that use (see `noun_phrase`)."""
-    if use == "unquantified":
-        return determiner != "every"
-    if use == "definite":
-        return determiner in DEFINITE
-    if use == "negatable":
-        return determiner in DEFINITE or determiner == "a"
-    return True
 
 
 @cache
 def adjectives(kind: str) -> Choice:
-    """None, one or two adjectives that go with the nouns of a class, as a tuple."""
-    possible = ADJECTIVES[NOUNS[kind][0].classes[0]]               # those of "he" are those of H
+    """A tuple of no, one or two adjectives that fit the nouns of a class."""
+    possible = ADJECTIVES[NOUNS[kind][0].classes[0]]               # he and she have those of H
     pairs = []
     for one in possible:
         for other in possible:
@@ -130,10 +127,9 @@ def noun_phrase(kind: str, use: str = "any", modified: bool = False, number: str
                 half: int = 0, plain: bool = False) -> Choice:
     """Noun phrases of the class `kind`.
 
-    use: any determiner, "unquantified" (all but every), only "definite" ones, "negatable" (definite
-    or a: what may stand in a negated predicate), or "place" (one place, mostly with "the").
-    modified: with a modifier now and then. number: s, p or both. half: every other noun, from the
-    first (1) or the second (2). plain: no adjectives.
+    use: a key of EXCLUDED; "negatable" are the objects that German can negate, "place" is always
+    singular and mostly has "the". modified: sometimes with a modifier. number: s, p or both. half:
+    every other noun, from the first (1) or the second (2). plain: no adjectives.
     """
     nouns = NOUNS[kind]
     if half:
@@ -146,7 +142,7 @@ def noun_phrase(kind: str, use: str = "any", modified: bool = False, number: str
     alternatives = []
     for letter in number:
         for determiner, weight in tables[letter].items():
-            if allowed(determiner, use):
+            if determiner not in EXCLUDED[use]:
                 alternatives.append((weight, f"{determiner} {letter}", Join(
                     NounPhrase,
                     determiner=determiner,
@@ -161,41 +157,40 @@ def noun_phrase(kind: str, use: str = "any", modified: bool = False, number: str
 @cache
 def argument(kind: str, use: str = "any", modified: bool = False, role: str = "object",
              plain: bool = False) -> Choice:
-    """A subject or object: a noun phrase, two joined by "and", and for humans pronouns and names.
+    """A subject or object: a noun phrase, two joined by "and", or for humans a pronoun or name.
 
-    `use`, `modified` and `plain` as in `noun_phrase`; a subject of any use may also have "no".
+    use, modified, plain: as in `noun_phrase`. A subject with the use "any" may also have "no".
     """
     left, right = ("he", "she") if kind == "H" else (kind, kind)
     halves = (0, 0) if kind == "H" else (1, 2)                     # no noun twice
     both = Join(Both, left=noun_phrase(left, "definite", half=halves[0], plain=plain),
                 right=noun_phrase(right, "definite", half=halves[1], plain=plain))
-    subject = role == "subject"
     alternatives = [
         (70, "noun phrase", noun_phrase(kind, use, modified, plain=plain)),
         (5, "and", both),
     ]
-    if subject and use == "any":
+    if role == "subject" and use == "any":
         noun = one_of("noun", NOUNS[kind])
         no = Join(NounPhrase, determiner="no", adjectives=(), noun=noun, plural=False)
         alternatives.append((4, "no", no))
     if kind == "H":
-        pronouns = list(PRONOUNS) if subject else ["he", "she", "they"]
         names = NAMES[role, "she"] + NAMES[role, "he"]
-        alternatives += [
-            (16 if subject else 9, "pronoun", one_pronoun(pronouns)),
-            (8, "name", one_of("name", names)),
-        ]
+        if role == "subject":
+            alternatives.append((16, "pronoun", one_pronoun(list(PRONOUNS))))
+        else:
+            alternatives.append((9, "pronoun", one_pronoun(["he", "she", "they"])))
+        alternatives.append((8, "name", one_of("name", names)))
     return Choice("argument", alternatives)
 
 
 def one_pronoun(names: list[str]) -> Choice:
-    """One of the pronouns of those names."""
+    """One of the pronouns with these English subject forms."""
     return one_of("pronoun", [PRONOUNS[name] for name in names])
 
 
 @cache
 def prepositional(kind: str) -> Choice:
-    """A prepositional phrase: a place, a goal, to (the only goal of some verbs), from or with."""
+    """A prepositional phrase of a kind in lexicon.txt: place, goal, to, from or with."""
     alternatives = []
     for entry in lexicon.PREPOSITIONS:
         if entry.kind == kind:
@@ -212,7 +207,7 @@ def prepositional(kind: str) -> Choice:
 
 @cache
 def modifiers(kind: str) -> Choice:
-    """What may follow a noun of a class: a relative clause; "with" or "from" after a human."""
+    """The modifiers after a noun: none, a relative clause, "with" or "from" after a human."""
     verbs = [verb for verb in VERBS["object"] if kind in verb.objects and "H" in verb.subjects]
 
     def without_subject(tense):
@@ -222,22 +217,18 @@ def modifiers(kind: str) -> Choice:
         return Join(Clause, subject=argument("H", role="subject"), group=groups(tense),
                     negated=False, verb=one_of("verb", verbs))
 
-    def relative(pronoun, clauses):
-        return Join(Relative, pronoun=pronoun, clause=either_tense(clauses))
-
-    if kind == "H":
-        return Choice("modifier", [
-            (82, "none", NOTHING),
-            (7, "subject relative", relative("who", without_subject)),
-            (6, "object relative", relative("whom", without_object)),
-            (6, "with", prepositional("with")),
-            (5, "from", prepositional("from")),
-        ])
-    return Choice("modifier", [
+    human = kind == "H"
+    alternatives = [
         (82, "none", NOTHING),
-        (7, "subject relative", relative("that", without_subject)),
-        (12, "object relative", relative("that", without_object)),
-    ])
+        (7, "subject relative", Join(
+            Relative, pronoun="who" if human else "that", clause=either_tense(without_subject))),
+        (6 if human else 12, "object relative", Join(
+            Relative, pronoun="whom" if human else "that", clause=either_tense(without_object))),
+    ]
+    if human:
+        alternatives.append((6, "with", prepositional("with")))
+        alternatives.append((5, "from", prepositional("from")))
+    return Choice("modifier", alternatives)
 
 
 # ---- Predicates
@@ -248,23 +239,23 @@ FRAMES = {"object": 48, "oblique": 15, "recipient": 10, "alone": 9,
 
 @cache
 def groups(tense: str, kind: str = "H", be: bool = False) -> Choice:
-    """Tense, perfect and modal of a verb, or of "be", with a subject of the class `kind`."""
+    """Tense, perfect and modal of a verb (or of "be") with a subject of the class `kind`."""
     alternatives = [
         (60, "simple", Leaf(Group(tense))),
         (22 if tense == "present" else 9, "perfect", Leaf(Group(tense, perfect=True))),
     ]
     if not be:
         for modal in MODALS:
-            if modal != "want" or kind in "HA":                    # things want nothing
+            if modal != "want" or kind in "HA":                    # things do not want
                 alternatives.append((7, modal, Leaf(Group(tense, modal=modal))))
     return Choice("group", alternatives)
 
 
 @cache
 def predicate(kind: str, negated: bool, modified: bool, located: bool = False) -> Choice:
-    """{field of Clause: value} for a subject of the class `kind`: a verb and what it governs.
+    """{field of Clause: value} of a verb and what it governs, for subjects of the class `kind`.
 
-    located: a place stands elsewhere in the clause, so a verb has none of its own, nor a goal.
+    located: the clause has a place already, so the verb gets neither a place nor a goal.
     """
     frames = []
     for frame, weight in FRAMES.items():
@@ -281,7 +272,7 @@ def predicate(kind: str, negated: bool, modified: bool, located: bool = False) -
 
 def governed(frame: str, verb: lexicon.Verb, negated: bool, modified: bool,
              located: bool) -> dict[str, Any]:
-    """{field of Clause: part} for what a verb governs in a frame."""
+    """{field of Clause: part} of what a verb governs in a frame."""
     if frame == "alone":
         return {}
     if frame == "place":
@@ -303,8 +294,8 @@ def governed(frame: str, verb: lexicon.Verb, negated: bool, modified: bool,
 
 @cache
 def copula(kind: str, passing: bool) -> Join:
-    """{field of Clause: value} for "be" and an adjective; `passing`: of a state that passes."""
-    possible = [one for one in ADJECTIVES[kind] if one.passing or not passing]
+    """{field of Clause: value} of "be" and an adjective. passing: only of a passing state."""
+    possible = [adjective for adjective in ADJECTIVES[kind] if adjective.passing or not passing]
     return Join(dict, verb=BE, adjective=one_of("adjective", possible))
 
 
@@ -324,9 +315,9 @@ def clause(tense: str, subject: Any = None, kinds: tuple = tuple(SUBJECTS),
     """Clauses of a tense: subject, group, predicate, and at most one kind of adjunct.
 
     subject, fields: parts that replace the usual subject and predicate. modified: noun phrases may
-    have modifiers, the object only where nothing follows it. adjuncts: those allowed; before a
-    "dated" clause stands a time, before a "fronted" one a place. negation: no, maybe or yes. Of
-    "not", an adverb, and a subject with "every" or "no", a clause has at most one.
+    have modifiers, the object only if nothing follows it. adjuncts: those allowed; a "dated" clause
+    comes after a time, a "fronted" one after a place. negation: no, maybe or yes. A clause has at
+    most one of "not", an adverb, and a subject with "every" or "no".
     """
     def whole(kind, negated, adjunct, predicate, plain):
         use = "any"
@@ -375,13 +366,13 @@ def clause(tense: str, subject: Any = None, kinds: tuple = tuple(SUBJECTS),
 
 
 def complete(predicate: dict[str, Any], **fields) -> Clause:
-    """The Clause of a predicate and the other fields; a place that the verb governs is the one."""
+    """The Clause of a predicate and the other fields; a place in the predicate replaces theirs."""
     return Clause(**{**fields, **predicate})
 
 
 @cache
 def reason(tense: str) -> Join:
-    """A subordinate clause with because, although, while, or in the present if."""
+    """A subordinate clause with because, although or while; in the present also with if."""
     weights = {"because": 1, "although": 1, "while": 1}
     if tense == "present":
         weights["if"] = 3
@@ -392,7 +383,7 @@ def reason(tense: str) -> Join:
 
 @cache
 def reporting(tense: str, nested: bool = False) -> Choice:
-    """He says that ...; unless `nested` already, perhaps: he says that she believes that ..."""
+    """He says that ...; unless `nested`, also: he says that she believes that ..."""
     def reported(tense):
         alternatives = [(85, "clause", clause(tense, adjuncts=SHORT))]
         if not nested:
@@ -406,7 +397,7 @@ def reporting(tense: str, nested: bool = False) -> Choice:
 # ---- Two clauses joined
 
 def people(pronoun: str, role: str) -> Choice:
-    """A noun phrase or name that `pronoun` (he, she or they) resumes."""
+    """A noun phrase or name that `pronoun` (he, she or they) can refer to."""
     if pronoun == "they":
         return noun_phrase("H", "unquantified", number="p")
     return Choice("argument", [
@@ -416,7 +407,7 @@ def people(pronoun: str, role: str) -> Choice:
 
 
 def resumed_object(tense: str, name: str) -> Choice:
-    """A clause whose object the pronoun `name` resumes, and whose subject it fits less well."""
+    """A clause whose object the pronoun `name` can refer to better than to its subject."""
     others = [other for other in PRONOUNS if other != name]
     subject = Choice("argument", [
         (50, "noun phrase", people("she" if name == "he" else "he", "subject")),
@@ -429,10 +420,10 @@ def resumed_object(tense: str, name: str) -> Choice:
 
 @cache
 def coordination(tense: str) -> Choice:
-    """Two clauses whose order shows.
+    """Two clauses whose order is recognizable.
 
-    The second resumes the subject or the object of the first by a pronoun, or denies. No other noun
-    phrase in the place of subject or object of the first clause fits the pronoun better.
+    The second has a pronoun for the subject or the object of the first, or a negation. No other
+    subject or object of the first clause fits the pronoun better.
     """
     conjunction = Choice("conjunction", [(2, "and", Leaf(AND)), (1, "but", Leaf(BUT))])
     subjects, objects = [], []
@@ -456,12 +447,12 @@ def coordination(tense: str) -> Choice:
 # ---- Sentences
 
 def with_reason(clause: Clause, reason: Subordinate) -> Sentence:
-    """The sentence of a clause and the reason after it."""
+    """The sentence of a clause with a reason after it."""
     return Sentence(clause._replace(reason=reason))
 
 
 def sentence_of(tense: str) -> Choice:
-    """Sentences whose main clause is of that tense."""
+    """Sentences whose main clause has this tense."""
     front = Choice("front", [(60, "time", time(tense)), (40, "sometimes", Leaf(SOMETIMES))])
     after_adverb = clause(tense, adjuncts=("dated", "place"))
     after_place = clause(tense, kinds=("H", "A"), adjuncts=("fronted", "fronted adverb"))

@@ -1,13 +1,13 @@
-"""The words of the embedded corpus, read from lexicon.txt, and the forms that follow from them.
+"""The words of the embedded corpus, read from lexicon.txt, and their inflection.
 
-lexicon.txt explains its own columns, classes of nouns and frames of verbs.
+lexicon.txt explains its columns, the classes of nouns and the frames of verbs.
 """
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 CASES = ("nom", "acc", "dat")
-SLOTS = ("m", "f", "n", "p")                   # of agreement: three genders, and the plural
+SLOTS = ("m", "f", "n", "p")                   # of agreement: three genders and the plural
 DEFINITE = ("the", "this", "my", "his", "her")
 POSSESSIVE = ("my", "his", "her")
 
@@ -52,7 +52,7 @@ class Adjective(NamedTuple):
 
 
 class Determiner(NamedTuple):
-    """A determiner; an English form that there is not is ""."""
+    """A determiner. A missing English form is ""."""
     english: str
     english_plural: str
     label: str                                 # of the English word
@@ -87,19 +87,22 @@ SECTIONS = read_lexicon()
 
 # ---- Nouns, verbs, adjectives
 
-def read_nouns() -> dict[str, list[Noun]]:
-    """The nouns of every class."""
-    table: dict[str, list[Noun]] = {}
-    for classes, english, german, gender, *oblique in SECTIONS["nouns"]:
-        singular = german.split()[0]
-        noun = Noun(tuple(classes.split()), *english.split(), *german.split(), gender,
-                    oblique[0] if oblique else singular)
-        for name in noun.classes:
-            table.setdefault(name, []).append(noun)
-    return table
+NOUNS: dict[str, list[Noun]] = {}              # by class
+for classes, english, german, gender, *oblique in SECTIONS["nouns"]:
+    oblique = oblique[0] if oblique else german.split()[0]
+    noun = Noun(tuple(classes.split()), *english.split(), *german.split(), gender, oblique)
+    for name in noun.classes:
+        NOUNS.setdefault(name, []).append(noun)
+
+ADJECTIVES: dict[str, list[Adjective]] = {}    # by the class of their nouns
+for english, german, classes, rank, *passing in SECTIONS["adjectives"]:
+    german, _, stem = german.partition("/")
+    adjective = Adjective(english, german, stem or german, rank, bool(passing))
+    for name in classes:
+        ADJECTIVES.setdefault(name, []).append(adjective)
 
 
-def read_verb(english: str, german: str, subjects: str, objects="", government="acc") -> Verb:
+def parse_verb(english: str, german: str, subjects: str, objects="", government="acc") -> Verb:
     """The verb of one row."""
     base, third, past, participle, *particle = english.split()
     infinitive, er, praeteritum, partizip = german.split()
@@ -111,41 +114,19 @@ def read_verb(english: str, german: str, subjects: str, objects="", government="
                 " ".join(preposition), case, subjects, objects)
 
 
-def read_verbs() -> dict[str, list[Verb]]:
-    """The verbs of every frame (what stands beside the subject)."""
-    table = {}
-    for section, rows in SECTIONS.items():
-        frame = section.removesuffix(" verbs")
-        if frame != section:
-            table[frame] = [read_verb(*row) for row in rows]
-    return table
-
-
-def read_adjectives() -> dict[str, list[Adjective]]:
-    """The adjectives that go with every class of nouns."""
-    table: dict[str, list[Adjective]] = {}
-    for english, german, classes, rank, *passing in SECTIONS["adjectives"]:
-        german, _, stem = german.partition("/")
-        adjective = Adjective(english, german, stem or german, rank, bool(passing))
-        for name in classes:
-            table.setdefault(name, []).append(adjective)
-    return table
-
-
-NOUNS = read_nouns()
-VERBS = read_verbs()
-ADJECTIVES = read_adjectives()
+VERBS = {}                                     # by frame: what the verb has besides a subject
+for section, rows in SECTIONS.items():
+    if section.endswith(" verbs"):
+        VERBS[section.removesuffix(" verbs")] = [parse_verb(*row) for row in rows]
 
 BE = VERBS["adjective"][0]
 MODALS = {verb.base: verb for verb in VERBS["modal"]}
 HAVE = MODALS["have"]._replace(participle="had", infinitive="haben", er="hat", praeteritum="hatte")
-
-
 DO = HAVE._replace(base="do", third="does", past="did")
 
 
 def english_verb(verb: Verb, past: bool, agreement: str) -> str:
-    """The finite English form for I (agreement 1), he (3) or we and they (p)."""
+    """The finite English form for the agreement 1 (I), 3 (he) or p (we, they)."""
     if verb is BE and past:
         return "were" if agreement == "p" else "was"
     if verb is BE:
@@ -156,7 +137,7 @@ def english_verb(verb: Verb, past: bool, agreement: str) -> str:
 
 
 def german_verb(verb: Verb, past: bool, agreement: str) -> str:
-    """The finite German form for ich (agreement 1), er (3) or wir and sie (p)."""
+    """The finite German form for the agreement 1 (ich), 3 (er) or p (wir, sie)."""
     if past and agreement == "p":
         return verb.praeteritum + ("n" if verb.praeteritum.endswith("e") else "en")
     if past:
@@ -167,7 +148,7 @@ def german_verb(verb: Verb, past: bool, agreement: str) -> str:
         return verb.infinitive
     if agreement == "1" and verb.participle != "-" and verb.infinitive != "wissen":
         return verb.infinitive[:-1]
-    return verb.er                                                 # also ich kann, ich weiß
+    return verb.er                             # also ich kann, ich weiß
 
 
 def german_noun(noun: Noun, plural: bool, case: str) -> str:
@@ -194,10 +175,10 @@ for name, case, forms in SECTIONS["endings"]:
 
 @cache
 def article(name: str, slot: str, case: str) -> tuple[str, str]:
-    """The German determiner, and the ending of an adjective after it.
+    """The German determiner and the ending of an adjective after it.
 
-    An adjective takes the weak ending, but the strong one where no ending of the determiner shows
-    the case (ein alter Mann, alte Männer); and after viele.
+    The ending is weak, but strong after viele and if no ending of the determiner shows the case
+    (ein alter Mann, alte Männer).
     """
     determiner = DETERMINERS[name]
     strong = ENDINGS["strong", case, slot]
@@ -215,7 +196,7 @@ def article(name: str, slot: str, case: str) -> tuple[str, str]:
     return determiner.stem + strong, weak
 
 
-# ---- Words that are no open class
+# ---- Pronouns, names, prepositions, uninflected words
 
 PRONOUNS = SECTIONS["pronouns"]
 NAMES = SECTIONS["names"]

@@ -1,7 +1,7 @@
-"""Parts of a grammar that can be sampled, built bottom up: `Leaf`, `Join` and `Choice`.
+"""The parts of a grammar, built bottom up: `Leaf`, `Join` and `Choice`.
 
-Every part knows how many derivations it has (`count`). `sample(uniform)` draws one of them, where
-`uniform()` is a number from [0, 1), such as random.Random.random gives.
+`part.count` is the number of its derivations. `part.sample(uniform)` draws one of them, where
+`uniform()` returns a number in [0, 1), such as random.Random.random.
 """
 from bisect import bisect
 from itertools import accumulate
@@ -22,7 +22,7 @@ class Leaf:
 
 
 class Join:
-    """`make(name=value, ...)` of a value of every part; what is no part stands for itself."""
+    """`make(name=value, ...)`. A field is a part, of which a value is drawn, or a constant."""
 
     def __init__(self, make: Callable, **fields):
         self.make = make
@@ -42,9 +42,9 @@ class Join:
 
 
 class Choice:
-    """One of the alternatives (weight, label, part); a part without derivations is left out.
+    """One of the alternatives (weight, label, part). A part without derivations is left out.
 
-    Name and labels are for the reader, and for a test that every alternative is reached.
+    Name and labels are for the reader, and for the tests.
     """
 
     def __init__(self, name: str, alternatives: list[tuple[int, str, Any]]):

@@ -1,8 +1,8 @@
 """The records of a derivation and their two readings: the English tree and the German words.
 
-A derivation of the embedded corpus is a tree of the records below. `tree()` gives a record's
-English constituent and `german()` its German words; both read the same fields, so that the German
-is a function of the English.
+A derivation of the embedded corpus is a tree of the records below. `tree()` returns a record's
+English constituent and `german()` its German words. Both read the same fields, so the German is a
+function of the English.
 """
 from functools import cache
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from .lexicon import BE, DO, HAVE, MODALS, Noun, Verb
 
 
 class Tree(NamedTuple):
-    """A constituent: its label, and its children, which are trees, or one word."""
+    """A constituent: its label and its children, which are trees or one word."""
     label: str
     children: tuple
 
@@ -29,7 +29,7 @@ def leaves(label: str, words: str) -> tuple[Tree, ...]:
 # ---- Words and noun phrases
 
 class Fixed(NamedTuple):
-    """A word or phrase that never changes: an adverb, a part of the day, a conjunction."""
+    """An uninflected word or phrase: an adverb, a part of the day, a conjunction."""
     constituent: Tree
     words: str
 
@@ -57,7 +57,7 @@ class Word(NamedTuple):
 
 
 class NounPhrase(NamedTuple):
-    """Determiner, adjectives, noun; perhaps a prepositional phrase or a relative clause."""
+    """Determiner, adjectives, noun; optionally a prepositional phrase or a relative clause."""
     determiner: str
     adjectives: tuple
     noun: Noun
@@ -74,7 +74,7 @@ class NounPhrase(NamedTuple):
 
     @property
     def slot(self) -> str:
-        """Which ending of a determiner or adjective: that of a gender, or of the plural."""
+        """The slot of its endings (lexicon.SLOTS): its gender, or the plural."""
         return "p" if self.plural else self.noun.gender
 
     def tree(self, role: int = 1) -> Tree:
@@ -94,9 +94,9 @@ class NounPhrase(NamedTuple):
         return Tree("NP", (tree, self.modifier.tree(self.agreement)))
 
     def german(self, case: str, negated: bool = False) -> list[str]:
-        """The words in that case; `negated` turns ein into kein.
+        """The words in that case, with kein for ein if `negated`.
 
-        A relative clause is left to the clause around: it may stand further back.
+        A relative clause is missing: `german_clause` adds it, perhaps further back.
         """
         name = "no" if negated and self.determiner == "a" else self.determiner
         determiner, ending = lexicon.article(name, self.slot, case)
@@ -128,7 +128,7 @@ class Both(NamedTuple):
 
 
 class PrepositionalPhrase(NamedTuple):
-    """A preposition and its noun phrase; the German one may contract with the article (im, zum)."""
+    """A preposition and its noun phrase. German contracts some with the article (im, zum)."""
     english: str
     preposition: str
     case: str
@@ -148,14 +148,14 @@ class PrepositionalPhrase(NamedTuple):
 # ---- Clauses and sentences
 
 class Group(NamedTuple):
-    """Tense, perfect and modal of a clause: the perfect of the past is the pluperfect."""
+    """Tense, perfect and modal of a clause. The perfect of the past is the pluperfect."""
     tense: str
     perfect: bool = False
     modal: str = ""                            # excludes the perfect
 
 
 class Clause(NamedTuple):
-    """A clause. A relative clause lacks its subject or its object (None)."""
+    """A clause. In a relative clause the subject or the object is missing (None)."""
     subject: Any
     group: Group
     negated: bool
@@ -175,7 +175,7 @@ class Clause(NamedTuple):
 
 
 class Subordinate(NamedTuple):
-    """A conjunction and its clause; in German between commas, with the finite verb at the end."""
+    """A conjunction and its clause, in German between commas and with the finite verb last."""
     conjunction: Fixed
     clause: Clause
 
@@ -197,7 +197,7 @@ class Relative(NamedTuple):
         return Tree("SBAR", (pronoun, self.clause.tree(agreement)))
 
     def german(self, antecedent: NounPhrase) -> list[str]:
-        """The pronoun has gender and number of the antecedent, and the case of its own role."""
+        """The pronoun has gender and number of the antecedent and the case of its own role."""
         case = "nom" if self.clause.subject is None else self.clause.verb.case
         pronoun = lexicon.ENDINGS["relative", case, antecedent.slot]
         words = german_clause(self.clause, "final", antecedent.agreement)
@@ -205,7 +205,7 @@ class Relative(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """A clause; perhaps with something before it, as a question, or joined with a second clause."""
+    """A clause; optionally a question, with something in front, or joined with a second clause."""
     clause: Clause
     front: Any = None                          # adverb, prepositional phrase or subordinate clause
     question: bool = False
@@ -227,7 +227,7 @@ class Sentence(NamedTuple):
         return Tree("S", (*nodes, *leaves(".", "?" if self.question else ".")))
 
     def german(self) -> list[str]:
-        """The finite verb comes second: after whatever stands in front, or first in a question."""
+        """The finite verb is the second constituent; in a question it is the first."""
         words = []
         if self.opening:
             words += self.opening.german()
@@ -244,7 +244,7 @@ class Sentence(NamedTuple):
 # ---- English: the chain of verbs and the clause
 
 def english_verbs(clause: Clause, agreement: str, question: bool) -> list[tuple[str, str]]:
-    """[(label, word), ...] from the finite verb down, with "not" and "do" where they must be."""
+    """[(label, word), ...]: the finite verb, then "not" and the other verbs; "do" if needed."""
     group = clause.group
     past = group.tense == "past"
     finite = clause.verb
@@ -299,9 +299,9 @@ def english_complements(clause: Clause) -> list[Tree]:
 
 
 def english_clause(clause: Clause, agreement: str = "", question: bool = False) -> list[Tree]:
-    """The constituents directly below S; every verb but the first heads a VP within.
+    """The constituents directly below S. Every further verb heads a VP within the last one.
 
-    An adverb follows a finite auxiliary or be, and precedes any other verb.
+    An adverb comes after a finite auxiliary or be, and before any other verb.
     """
     subject = []
     if clause.subject:
@@ -327,7 +327,7 @@ def english_clause(clause: Clause, agreement: str = "", question: bool = False) 
 def german_verbs(clause: Clause, agreement: str, final: bool) -> tuple[str, list[str]]:
     """(the finite verb, the other verbs at the end of the clause).
 
-    A separable prefix leaves a finite verb unless the clause is verb-final.
+    A separable prefix is at the end too, unless the finite verb is last and keeps it.
     """
     group, verb = clause.group, clause.verb
     past = group.tense == "past"
@@ -344,14 +344,14 @@ def german_verbs(clause: Clause, agreement: str, final: bool) -> tuple[str, list
 
 
 def is_pronoun(phrase: Any) -> bool:
-    """Whether a noun phrase is a pronoun, not a name."""
+    """Whether a noun phrase is a pronoun (and not a name)."""
     return isinstance(phrase, Word) and phrase.label == "PRP"
 
 
 def german_clause(clause: Clause, order: str, agreement: str = "") -> list[str]:
     """The words of a clause in the order "main" (subject, verb), "inverted" or "final" (verb last).
 
-    The lists below follow each other in this order, with the end of the verb before the clauses.
+    The lists below come in this order, with the end of the verb before the clauses.
     """
     subject, object_ = clause.subject, clause.object
     case, preposition = clause.verb.case, clause.verb.preposition
@@ -407,7 +407,7 @@ def german_clause(clause: Clause, order: str, agreement: str = "") -> list[str]:
         return [*first, *pronouns, *rest, finite, *clauses]
     if order == "main":
         return [*first, finite, *pronouns, *rest, *clauses]
-    # A pronoun passes a noun, but not "sie", which would be read as the subject.
+    # A pronoun comes before a noun, except "sie", which would be read as the subject.
     if isinstance(subject, Word) or pronouns == ["sie"]:
         return [finite, *first, *pronouns, *rest, *clauses]
     return [finite, *pronouns, *first, *rest, *clauses]

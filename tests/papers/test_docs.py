@@ -181,17 +181,11 @@ def test_flags_exist(document):
         if module in SCRIPTS:
             given = set(re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", rest))
             wrong += [f"{module}.py {flag}" for flag in given - flags(module) - FOREIGN]
-    known = frozenset().union(*map(flags, SCRIPTS)) | FOREIGN | other_flags()
+    known = frozenset().union(*map(flags, SCRIPTS)) | FOREIGN
     prose = re.sub(r"<!--.*?-->", "", text(document))
     for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", prose)) - known:
         wrong.append(flag)
     assert not wrong, f"{document.name} names flags that are not there: {wrong}"
-
-
-def other_flags() -> frozenset[str]:
-    """The flags of the embedded corpus's own command."""
-    module = "toy.__main__" if (ROOT / "toy").is_dir() else "toy"
-    return flags(module)
 
 
 @every_document
