@@ -27,12 +27,12 @@ class EMRouting(NamedTuple):
 
 def inverse_temperature(t: int, T: int, schedule: str = "hinton") -> float:
     """lambda_t of iteration t = 0 .. T-1, a fixed schedule in both papers, which print no number
-    and refer to Hinton et al.
+    and refer to Hinton et al. 2018.
 
-    "hinton": 0.01 (1 - 0.95^(t+1)), what Hinton et al. used. "released": 1 + (min(T, 3) - 1) t /
-    max(1, T-1), from 1 to 3 for T = 3, in the code that Li et al. released, there on a cost that
-    was standardized over the capsules; on the cost as printed it saturates A. Raises ValueError
-    for another schedule.
+    "hinton": 0.01 (1 - 0.95^(t+1)), which Hinton et al. give in a reply on OpenReview (HJWLfGWRb),
+    not in the paper. "released": 1 + (min(T, 3) - 1) t / max(1, T-1), from 1 to 3 for T = 3, in the
+    code that Li et al. released, there on a cost that was standardized over the capsules; on the
+    cost as printed it saturates A. Raises ValueError for another schedule.
     """
     if schedule == "hinton":
         return 0.01 * (1 - 0.95 ** (t + 1))
@@ -111,10 +111,10 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     "sum", to the letter of Li 2019 (Gu Eq. 14 prints one dimension); the same for D = 1. With
     "product" and without activations the mixture's likelihood cannot fall between iterations.
     schedule: of lambda, see `inverse_temperature`.
-    gradient: "full" runs through every iteration; "last" takes the coupling that enters the last
-    M-step as a constant, so that its backward pass is that of one M-step; beta_a and beta_mu then
-    learn through A_n in the result alone, and without it not at all. The papers do not say; the
-    model's default is "last".
+    gradient: "full" runs through every iteration, as in Hinton et al. 2018, to whom both papers
+    refer. "last" is a departure from them, and the model's default: it takes the coupling that
+    enters the last M-step as a constant, so that its backward pass is that of one M-step; beta_a
+    and beta_mu then learn only through A_n in the result, and without it not at all.
     start: log C [..., M, N] or [M, N] to start from; None: C = 1/N.
     trace: hands out the coupling of every iteration, [T, ..., M, N], in place of the last one.
     Returns capsules [..., N, D], activations [..., N], coupling [..., M, N]. Half precision is

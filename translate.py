@@ -1,4 +1,5 @@
 """Translates text with a trained run: one line in, one line out; scores it, and compares two runs.
+Without other input it reads the terminal line by line.
 
     python translate.py runs/NAME < in.txt > out.txt
     python translate.py runs/NAME --input in.txt --beam 4 --nbest 3 --scores
@@ -6,23 +7,19 @@
 
 The search itself is nmt/search.py, the scores are nmt/evaluate.py.
 """
-import os
 import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
-
-from nmt.evaluate import corpus_bleu, paired_bootstrap, sign_test
-from nmt.files import atomic_write, check_writable, read_lines
+from nmt.evaluate import corpus_bleu, corpus_chrf
+from nmt.files import read_lines, reported
 from nmt.flags import UserError, flag, run
-from nmt.machine import DEVICES, memory, pick_device
-from nmt.run_folder import load_run, runs_beside
+from nmt.machine import DEVICES, pick_device
+from nmt.run_folder import load_run, name_runs_beside
 from nmt.search import Translation, translate_nbest
+from papers.significance import comparison_table, p_in_words, sign_test
 
-DESCRIPTION = ("Translates text with a trained run: one line in, one line out. Reads the terminal "
-               "line by line where there is no other input.")
 SEARCH = "beam search"
 SCORING = "scoring (on standard error)"
 
@@ -46,10 +43,12 @@ class Settings:
     max_tokens: int = flag(8192, "batch size in beams x source tokens", SEARCH, 1)
 
     reference: str | None = flag(
-        None, "reference translations: prints sacreBLEU and its signature", SCORING, metavar="FILE")
+        None, "reference translations: prints BLEU and chrF with their sacreBLEU signatures",
+        SCORING, metavar="FILE")
     lowercase: bool = flag(False, "scores without regard to case", SCORING)
     compare: str | None = flag(
-        None, "another run: prints a paired bootstrap test against it", SCORING, metavar="OTHER")
+        None, "another run, the baseline: prints an approximate randomization test against it",
+        SCORING, metavar="OTHER")
     sign_test: bool = flag(
         False, "with --compare: the sign test of Li 2018 and Gu 2019 as well", SCORING)
 
@@ -58,29 +57,26 @@ def check_flags(settings: Settings, interactive: bool) -> None:
     """Raises UserError for a missing run, flags that contradict each other, or an --output that
     cannot be written."""
     if settings.run is None:
-        raise UserError(f"which RUN? Name the folder of one; {runs_beside('runs/NAME')}")
+        raise UserError(f"which RUN? Name the folder of one; {name_runs_beside('runs/NAME')}")
     if settings.nbest > settings.beam:
         raise UserError(f"--nbest {settings.nbest} needs a --beam of {settings.nbest} or more")
-    if not settings.reference:
-        for name in ("compare", "lowercase"):
-            if getattr(settings, name):
-                raise UserError(f"--{name} is about scores: it needs --reference FILE")
+    if settings.compare and not settings.reference:
+        raise UserError("--compare compares scores: it needs --reference FILE")
     if settings.sign_test and not settings.compare:
         raise UserError("--sign-test compares two runs: it needs --compare OTHER")
     if interactive:
         for name in ("reference", "output"):
             if getattr(settings, name):
                 raise UserError(f"--{name} needs text from --input or a pipe")
-    if settings.compare and os.path.realpath(settings.compare) == os.path.realpath(settings.run):
-        raise UserError(f"--compare {settings.compare} is the run itself; name another one")
     if settings.output:
-        read = [Path(other).resolve() for other in (settings.input, settings.reference) if other]
-        if Path(settings.output).resolve() in read:
-            raise UserError(f"--output {settings.output} is read as well; name another file")
-        check_writable(Path(settings.output), "--output")
+        for other in (settings.input, settings.reference):
+            if other and Path(other).resolve() == Path(settings.output).resolve():
+                raise UserError(f"--output {settings.output} is read as well; name another file")
+        with reported("write", f"--output {settings.output}"):
+            open(settings.output, "ab").close()
 
 
-def formatted(translations: list[list[Translation]], settings: Settings) -> str:
+def format_lines(translations: list[list[Translation]], settings: Settings) -> str:
     """The output: a line per translation, columns separated by tabs: line number (--nbest), score
     (--scores), text."""
     rows = []
@@ -95,82 +91,94 @@ def formatted(translations: list[list[Translation]], settings: Settings) -> str:
     return "".join(rows)
 
 
-def interact(translate, settings: Settings) -> None:
-    """Asks for a line and prints its translation until the input ends (Ctrl-D)."""
-    print("One sentence per line; Ctrl-D ends.", file=sys.stderr)
-    while True:
-        try:
-            print(formatted(translate([input("> ")]), settings), end="", flush=True)
-        except UnicodeDecodeError:
-            print("that was not UTF-8", file=sys.stderr)
-        except EOFError:
-            print()
-            return
+def translate_terminal(translate, settings: Settings) -> None:
+    """Prints the translation of every line as it comes, until Ctrl-D or Ctrl-C. The prompts go to
+    standard error: standard output has only translations."""
+    prompting = sys.stderr.isatty()
+    if prompting:
+        print("One sentence per line; Ctrl-D ends.", file=sys.stderr)
+    sys.stdin.reconfigure(errors="replace")              # a pasted line may not be UTF-8
+    try:
+        while True:
+            if prompting:
+                print("> ", end="", file=sys.stderr, flush=True)
+            line = sys.stdin.readline()
+            if not line:
+                break
+            text = format_lines(translate([line.rstrip("\r\n")]), settings)
+            print(text, end="", flush=True)
+    finally:
+        if prompting:
+            print(file=sys.stderr)                       # ends the line of the last prompt
 
 
-def translation_of(folder: str, settings: Settings, device: torch.device):
-    """A function that translates lines with the run in a folder: lines -> nbest translations of
-    each."""
-    model, tokenizer, _ = load_run(folder, settings.checkpoint, device)
-    search = partial(translate_nbest, model, tokenizer, beam=settings.beam, lenpen=settings.lenpen,
-                     max_tokens=settings.max_tokens, nbest=settings.nbest)
-
-    def translate(lines, progress=False):
-        try:
-            return search(lines, progress=progress)
-        except torch.OutOfMemoryError:
-            raise UserError(f"--max-tokens {settings.max_tokens} is too much for the memory of "
-                            f"{device}") from None
-    return translate
+def load_translator(folder: str, settings: Settings, device):
+    """(translate, config) of a run: a function from lines to their nbest translations, and the
+    settings of the training. Raises UserError for a run without such a checkpoint."""
+    last = Path(folder) / "last.pt"
+    if settings.checkpoint == "best" and last.exists() and not last.with_name("best.pt").exists():
+        raise UserError(f"{folder}: not validated yet; translate with --checkpoint last")
+    model, tokenizer, config = load_run(folder, settings.checkpoint, device)
+    translate = partial(
+        translate_nbest, model, tokenizer, beam=settings.beam, lenpen=settings.lenpen,
+        max_tokens=settings.max_tokens, nbest=settings.nbest,
+        max_source=config["longest_source"])
+    return translate, config
 
 
-def print_scores(found: dict, references: list[str], settings: Settings) -> None:
-    """BLEU of the run, and with --compare the tests against the other, on standard error; found:
-    run -> translations."""
-    texts = {}
-    for folder, lines in found.items():
-        texts[folder] = [line[0].text for line in lines]
-    score, signature = corpus_bleu(texts[settings.run], references, settings.lowercase)
-    print(f"BLEU {score:.2f}  {signature}", file=sys.stderr)
+def print_scores(systems: dict, references: list[str], tgt: str, settings: Settings) -> None:
+    """BLEU and chrF of the run, and with --compare the tests against the baseline, on standard
+    error; systems: run -> lines."""
+    lines = systems[settings.run]
+    bleu, signature = corpus_bleu(lines, references, tgt, settings.lowercase)
+    print(f"BLEU {bleu:.2f}  {signature}", file=sys.stderr)
+    chrf, signature = corpus_chrf(lines, references, settings.lowercase)
+    print(f"chrF {chrf:.2f}  {signature}", file=sys.stderr)
     if settings.compare:
-        systems = [(folder, texts[folder]) for folder in (settings.compare, settings.run)]
-        print(paired_bootstrap(systems, references, settings.lowercase), file=sys.stderr)
+        print(comparison_table(systems, references, tgt, settings.lowercase), file=sys.stderr)
     if settings.sign_test:
-        better, worse, p = sign_test(texts[settings.compare], texts[settings.run], references,
+        better, worse, p = sign_test(systems[settings.compare], lines, references, tgt,
                                      settings.lowercase)
-        print(f"sign test: {better} sentences better, {worse} worse, p = {p:.4f}", file=sys.stderr)
+        print(f"sign test: {better} sentences better than the baseline's, {worse} worse, "
+              f"{p_in_words(p)}", file=sys.stderr)
 
 
 def command(settings: Settings) -> None:
     """Reads, translates, writes and, with --reference, scores."""
+    if settings.input is None and sys.stdin is None:     # closed, as by <&-
+        raise UserError("standard input is closed: name a file with --input FILE")
     interactive = settings.input is None and sys.stdin.isatty()
     check_flags(settings, interactive)
     device = pick_device(settings.device)
-    folders = [folder for folder in (settings.compare, settings.run) if folder]
-    translators = {folder: translation_of(folder, settings, device) for folder in folders}
+    translators = {}
+    for folder in filter(None, (settings.compare, settings.run)):
+        translators[folder], config = load_translator(folder, settings, device)
     if interactive:
-        interact(translators[settings.run], settings)
+        translate_terminal(translators[settings.run], settings)
         return
-    largest = memory(torch.device("cpu")) // 4
-    lines = read_lines(settings.input, largest)
-    references = read_lines(settings.reference, largest) if settings.reference else []
+    lines = read_lines(settings.input)
+    references = read_lines(settings.reference) if settings.reference else []
     if references and len(references) != len(lines):
         raise UserError(f"--reference {settings.reference} has {len(references)} lines and the "
                         f"input {len(lines)}; line i of the one must translate line i of the other")
-    found = {folder: translate(lines, progress=True) for folder, translate in translators.items()}
-    text = formatted(found[settings.run], settings)
+    systems = {}
+    for folder, translate in translators.items():
+        translations = translate(lines, progress=True)
+        systems[folder] = [line[0].text for line in translations]
+    text = format_lines(translations, settings)          # of the run, which is the last
     if settings.output:
-        atomic_write(settings.output, text)
+        with reported("write", settings.output):
+            Path(settings.output).write_text(text, encoding="utf-8", newline="\n")
     else:
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         sys.stdout.write(text)
     if references:
-        print_scores(found, references, settings)
+        print_scores(systems, references, config["languages"][1], settings)
 
 
 def main(argv=None) -> int:
     """Runs the command line; returns the exit status."""
-    return run(command, Settings, "translate.py", DESCRIPTION, argv)
+    return run(command, Settings, argv)
 
 
 if __name__ == "__main__":

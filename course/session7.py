@@ -10,19 +10,21 @@
 # %%
 from itertools import islice
 
+import torch
 from lesson import show
 from matplotlib import pyplot
 
 import toy
-from nmt.batches import steps
+from nmt.batches import training_steps
 from nmt.corpus import Pairs
 from nmt.encoded import encode_pairs
 from nmt.evaluate import disagreement_scores, validate
 from nmt.loss import Objective
-from nmt.machine import machine
+from nmt.machine import setup_machine
 from nmt.tokenizer import train_tokenizer
 from papers.tables import LI2021_MAIN
-from train_mt import Settings, Training, complete, learning_rate, train_step
+from train_mt import Settings, learning_rate, train_step
+from transformer import Transformer
 
 # %% [markdown]
 # ## A corpus, a step
@@ -38,22 +40,23 @@ few = encode_pairs(tokenizer, Pairs(pairs.source[:50], pairs.target[:50]))
 print(pairs.source[0], "->", pairs.target[0])
 
 STEPS = 30
-where = machine("cpu")
+machine = setup_machine("cpu")
 
 
 def train(**mechanisms):
     """A small model with these mechanisms: it, and [cross-entropy, D] of every step."""
-    settings = Settings(steps=STEPS, warmup=20, layers=2, d_model=32, heads=4, d_ff=64,
-                        max_tokens=256, **mechanisms)
-    complete(settings, where)
-    job = Training(settings, settings.model_config(tokenizer.get_vocab_size()), where)
-    objective = Objective(job.model)
+    settings = Settings(steps=STEPS, warmup=20, lr=0.016, layers=2, d_model=32, heads=4, d_ff=64,
+                        dropout=0.0, max_tokens=256, **mechanisms)
+    torch.manual_seed(1)
+    model = Transformer(settings.model_config(tokenizer.get_vocab_size()))
+    objective = Objective(model)
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     losses = []
-    for step in islice(steps(encoded, settings, job.place), STEPS):
-        total, _ = train_step(objective, job.optimizer, step, settings, where)
-        job.schedule.step()
+    for step in islice(training_steps(encoded, settings, (0, 0), machine), STEPS):
+        optimizer.param_groups[0]["lr"] = learning_rate(len(losses) + 1, settings)
+        total, _ = train_step(objective, optimizer, step, settings, machine)
         losses.append((total / step.tokens).tolist())
-    return job.model, losses
+    return model, losses
 
 
 # %% [markdown]
@@ -89,10 +92,10 @@ show("session7-training")
 # %%
 figure, ax = pyplot.subplots(figsize=(4.2, 3), layout="constrained")
 for decay in ("sqrt", "linear"):
-    settings = Settings(warmup=4_000, steps=20_000, lr=1.0, decay=decay)
+    settings = Settings(warmup=4_000, steps=20_000, lr=7.0e-4, decay=decay)
     at = range(1, 20_001, 100)
-    ax.plot(at, [learning_rate(step, 512, settings) for step in at], label=decay)
-ax.set(title="learning rate, d = 512", xlabel="step", xticks=[0, 4_000, 20_000])
+    ax.plot(at, [learning_rate(step, settings) for step in at], label=decay)
+ax.set(title="learning rate of size base", xlabel="step", xticks=[0, 4_000, 20_000])
 ax.legend()
 show("session7-rate")
 

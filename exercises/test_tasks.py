@@ -426,7 +426,7 @@ def vaswani_5_3(module):
     results = {}
     for decay in ("sqrt", "linear"):
         settings = SimpleNamespace(lr=2.0, warmup=4, steps=12, decay=decay)
-        rates = [module.learning_rate(step, 512, settings) for step in range(1, 13)]
+        rates = [module.learning_rate(step, settings) for step in range(1, 13)]
         results[f"the rate, {decay}"] = rates
     return results
 

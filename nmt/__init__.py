@@ -1,1 +1,0 @@
-"""What training and translation stand on: text, batches, run folders, search, scores, flags."""

@@ -1,4 +1,4 @@
-"""Length-bucketed batches of encoded pairs, and the stream of them that training goes through."""
+"""Batches of pairs of similar lengths, and the stream of them that training goes through."""
 import functools
 from typing import NamedTuple
 
@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from nmt.encoded import EncodedPairs
+from nmt.machine import ignore_signals
 from nmt.tokenizer import BOS, EOS
 from transformer import PAD
 
@@ -20,13 +21,11 @@ class Batch(NamedTuple):
 def batches(source_lengths, target_lengths, max_tokens: int, seed: int = 0, epoch: int = 0,
             shuffle: bool = True) -> list[np.ndarray]:
     """Splits pairs 0..n-1 into batches of similar lengths: index arrays with
-    `len(batch) · widest pair <= max_tokens`.
+    `len(batch) · widest pair <= max_tokens`; a wider pair is a batch by itself.
 
     Pairs are sorted by target length and, within one, by source length, upwards and downwards in
-    turn, so that both sides change little from pair to pair; equal pairs are in random order. With
-    shuffle, so are the batches.
-    The same (seed, epoch) gives the same batches, another epoch others; nothing but the lengths is
-    needed. A pair wider than max_tokens is a batch of its own.
+    turn, so that both sides change little from pair to pair. With shuffle, equal pairs and batches
+    are in random order, the same for the same (seed, epoch).
     """
     source_lengths = np.asarray(source_lengths)
     target_lengths = np.asarray(target_lengths)
@@ -51,26 +50,14 @@ def batches(source_lengths, target_lengths, max_tokens: int, seed: int = 0, epoc
     return found
 
 
-def padding_share(source_lengths, target_lengths, found: list[np.ndarray]) -> float:
-    """The share of padding among all cells of the batches `found`, both sides together, in 0..1."""
-    source = np.asarray(source_lengths) + 1              # [n] with EOS
-    target = np.asarray(target_lengths) + 2              # [n] with BOS and EOS
-    cells = 0
-    tokens = 0
-    for batch in found:
-        cells += len(batch) * (source[batch].max() + target[batch].max())
-        tokens += source[batch].sum() + target[batch].sum()
-    return float(1 - tokens / cells) if cells else 0.0
-
-
 def collate(encoded: EncodedPairs, indices) -> Batch:
     """The pairs `indices` [B] as one padded Batch."""
     indices = np.asarray(indices)
-    return Batch(padded(encoded.source_ids, encoded.source_offsets, indices, []),
-                 padded(encoded.target_ids, encoded.target_offsets, indices, [BOS]))
+    return Batch(pad_rows(encoded.source_ids, encoded.source_offsets, indices, []),
+                 pad_rows(encoded.target_ids, encoded.target_offsets, indices, [BOS]))
 
 
-def padded(ids, offsets, indices, first: list[int]) -> torch.Tensor:
+def pad_rows(ids, offsets, indices, first: list[int]) -> torch.Tensor:
     """The sentences `indices` of one side as rows: `first`, tokens, EOS, padding; int64 [B, L]."""
     start = offsets[indices]                                                 # [B]
     length = offsets[indices + 1] - start                                    # [B]
@@ -85,47 +72,35 @@ def padded(ids, offsets, indices, first: list[int]) -> torch.Tensor:
 
 
 class Step(NamedTuple):
-    """The micro-batches of one update that fall to this process."""
+    """The micro-batches of one update that this process computes."""
     batches: list
     tokens: int                 # target tokens of the update, over all processes
     place: tuple[int, int]      # (epoch, micro-batch) of the update after this one
 
 
-def steps(encoded: EncodedPairs, settings, place: tuple[int, int], rank: int = 0, world: int = 1,
-          pin_memory: bool = False):
-    """The updates from `place` on, without end: every `accumulate x world` micro-batches of the
-    shuffled stream make one, dealt out to the processes in turn. An epoch's last few wait for the
-    next epoch.
-
-    settings: its max_tokens, seed, workers and accumulate.
-    """
+def training_steps(encoded: EncodedPairs, settings, place: tuple[int, int], machine):
+    """Yields the updates from `place` on, without end: every `accumulate x world` micro-batches
+    make one, dealt out to the processes in turn; an epoch's last few go with the next one's."""
+    world = machine.world
     size = settings.accumulate * world
-    stream = micro_batches(encoded, settings, place, rank, world, pin_memory)
-    while True:
-        group = [next(stream) for _ in range(size)]
-        mine = [batch for batch, _, _ in group[rank::world]]
-        tokens = sum(tokens for _, tokens, _ in group)
-        yield Step(mine, tokens, group[-1][2])
-
-
-def micro_batches(encoded: EncodedPairs, settings, place: tuple[int, int], rank: int, world: int,
-                  pin_memory: bool):
-    """The stream of micro-batches from `place` = (epoch, micro-batch) on, without end, each with
-    its target tokens and the place after it: (Batch, or None where another process computes it;
-    tokens; place)."""
     epoch, start = place
-    seen = 0                            # micro-batches so far: every world-th is this process's
+    group = []
     while True:
         found = batches(encoded.source_lengths, encoded.target_lengths, settings.max_tokens,
                         settings.seed, epoch)[start:]
-        own = [indices for i, indices in enumerate(found, seen) if i % world == rank]
-        made = iter(DataLoader(
+        # the first of them continues a group that the epoch before has begun
+        own = [indices for i, indices in enumerate(found, len(group)) if i % world == machine.rank]
+        loaded = iter(DataLoader(
             own, batch_size=None, collate_fn=functools.partial(collate, encoded),
-            num_workers=settings.workers, pin_memory=pin_memory, generator=torch.Generator()))
-        for i, indices in enumerate(found):
-            batch = next(made) if (seen + i) % world == rank else None
+            num_workers=settings.workers, worker_init_fn=ignore_signals,
+            pin_memory=machine.device.type == "cuda", generator=torch.Generator()))
+        for i, indices in enumerate(found, start):
+            mine = len(group) % world == machine.rank
             tokens = int(encoded.target_lengths[indices].sum()) + len(indices)       # EOS counts
-            yield batch, tokens, (epoch, start + i + 1)
-        seen += len(found)
+            group.append((next(loaded) if mine else None, tokens))
+            if len(group) == size:
+                micro_batches = [batch for batch, _ in group if batch is not None]
+                yield Step(micro_batches, sum(n for _, n in group), (epoch, i + 1))
+                group = []
         epoch += 1
         start = 0

@@ -1,25 +1,27 @@
-"""Parallel text: corpora by name or prefix.
+"""Parallel text: corpora by name or prefix, and all that a run needs of them.
 
 A corpus is a prefix plus a language: `--train DIR/train --src en --tgt de` reads DIR/train.en and
-DIR/train.de, line i of the one translating line i of the other. `--data NAME` is short for a known
-corpus.
+DIR/train.de; line i of one file translates line i of the other. `--data NAME` is a known corpus.
 """
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Sequence
 
+from tokenizers import Tokenizer
+
 from nmt.download import CORPORA, corpus_files
+from nmt.encoded import EncodedPairs, encode_files, encode_pairs
 from nmt.files import Lines
 from nmt.flags import UserError, flag
+from nmt.tokenizer import lines_to_learn_from, load_tokenizer, save_tokenizer, train_tokenizer
 
-TOY_TRAIN = 30_000              # pairs of the embedded corpus
-TOY_VALID = 500
-TOY_TEST = 1_000
-TOY_SEED = 1
+TOY_PAIRS = (30_000, 500, 1_000)        # of the embedded corpus: training, validation, test
 NAMES = {"toy": ("en", "de"), **{name: languages for name, (languages, _) in CORPORA.items()}}
-CACHE_FROM = 64 << 20           # bytes of training text, from which on it is encoded into files
-DATA = "data"
+VOCAB_SIZES = {"toy": 2_000, "multi30k": 10_000, "wmt14-en-de": 32_000, "wmt17-zh-en": 32_000}
+LARGE = 1_000_000               # pairs: from here on, own text gets 32,000 tokens
+CACHE_FROM = 250_000            # training pairs: from here on, they are encoded into files
 
 
 class Pairs(NamedTuple):
@@ -29,43 +31,55 @@ class Pairs(NamedTuple):
 
 
 class Corpora(NamedTuple):
-    """What one run trains and is evaluated on; train may stay on disk, the rest is in memory."""
+    """The text of a run; train may be on disk, the rest is in memory."""
     name: str                   # of --data, or the --train prefix
     src: str
     tgt: str
     train: Pairs
     valid: Pairs
-    test: Pairs | None          # None where only --train and --valid are given
-    cache: Path | None          # where large text is kept encoded, with its tokenizer; else None
+    tests: dict[str, Pairs]     # by the name of the test set; may be empty
+
+
+class Data(NamedTuple):
+    """What a run trains and is evaluated on."""
+    name: str                   # of --data, or the --train prefix
+    src: str
+    tgt: str
+    tokenizer: Tokenizer
+    train: EncodedPairs
+    valid: EncodedPairs
+    valid_pairs: Pairs
+    tests: dict[str, Pairs]     # by the name of the test set; may be empty
+    text_hashes: dict[str, str]         # {"train.en": start of its SHA-256, "train.de": ...}
+
+    @property
+    def longest_source(self) -> int:
+        """The tokens of the longest training source; longer lines are translated in pieces."""
+        return int(self.train.source_lengths.max())
 
 
 @dataclass
 class DataFlags:
     """The flags that choose the text, its vocabulary and its longest sentences."""
-    data: str = flag(
-        "toy", "a known corpus: toy (embedded), multi30k, wmt14-en-de, wmt17-zh-en; looked for in "
-        "DATA_DIR/NAME, else downloaded there", DATA, choices=tuple(NAMES), metavar="NAME")
-    data_dir: str = flag("data", "where named corpora lie or go to", DATA, metavar="DATA_DIR")
-    train: str | None = flag(
-        None, "own training text instead: PREFIX.SRC and PREFIX.TGT", DATA, metavar="PREFIX")
-    valid: str | None = flag(
-        None, "own validation text, needed with --train", DATA, metavar="PREFIX")
-    test: str | None = flag(None, "own test text; may be left out", DATA, metavar="PREFIX")
-    src: str | None = flag(
-        None, "source language, the ending of the source files (own text: needed; named corpora: "
-        "their own order)", DATA, metavar="SRC")
-    tgt: str | None = flag(
-        None, "target language, the ending of the target files", DATA, metavar="TGT")
+    data: str = flag("toy", "a known corpus; toy is embedded, others are in DATA_DIR/NAME or "
+                     "downloaded there", "data", choices=tuple(NAMES))
+    data_dir: str = flag("data", "folder of the named corpora, and of large text encoded", "data",
+                         metavar="DATA_DIR")
+    train: str | None = flag(None, "own training text instead: PREFIX.SRC and PREFIX.TGT", "data",
+                             metavar="PREFIX")
+    valid: str | None = flag(None, "own validation text", "data", metavar="PREFIX")
+    test: tuple[str, ...] = flag((), "own test sets, named after the last part of each PREFIX",
+                                 "data", metavar="PREFIX")
+    src: str | None = flag(None, "source language, the ending of the files", "data", metavar="SRC")
+    tgt: str | None = flag(None, "target language", "data", metavar="TGT")
     vocab_size: int | None = flag(
         None, "size of the joint BPE vocabulary (toy 2000, multi30k 10000, wmt 32000; own text "
-        "10000, from a million lines on 32000; these defaults shrink where the text is too small)",
-        DATA, 259, 1_000_000)
-    max_length: int = flag(
-        256, "training pairs with more tokens on a side are dropped; valid and test are kept whole",
-        DATA, 1, 1_000_000)
+        "10000, from a million lines on 32000; less for a small text)", "data", 259, 1_000_000)
+    max_length: int = flag(256, "training pairs with more tokens on a side are dropped", "data", 1,
+                           1_000_000)
 
 
-def text_name(flags: DataFlags) -> str:
+def name_text(flags: DataFlags) -> str:
     """The name of the text in a run's: of --data, or the folder and prefix of --train."""
     if not flags.train:
         return flags.data
@@ -75,53 +89,60 @@ def text_name(flags: DataFlags) -> str:
 
 def load_corpora(flags: DataFlags) -> Corpora:
     """The corpora that the flags name. Raises UserError for whatever is missing or unreadable."""
-    if flags.train or flags.valid or flags.test:
-        return own_corpora(flags)
-    return known_corpora(flags)
-
-
-def own_corpora(flags: DataFlags) -> Corpora:
-    """The text of --train, --valid and --test."""
+    if not (flags.train or flags.valid or flags.test):
+        return load_known(flags)
     missing = [f"--{name}" for name in ("train", "valid", "src", "tgt") if not getattr(flags, name)]
     if missing:
         raise UserError(f"own text needs {', '.join(missing)} as well (or none of --train, --valid,"
                         " --test, to use the corpus that --data names)")
-    if flags.src == flags.tgt:
-        raise UserError(f"--src and --tgt are both {flags.src}; a corpus has two languages")
-    prefixes = (flags.train, flags.valid, flags.test)
-    return read_corpora(flags.train, flags.src, flags.tgt, prefixes, flags.data_dir)
+    return read_corpora(flags.train, flags.src, flags.tgt, flags.train, flags.valid, flags.test)
 
 
-def known_corpora(flags: DataFlags) -> Corpora:
+def load_known(flags: DataFlags) -> Corpora:
     """The corpus of --data, in its own direction or the one that --src or --tgt asks for."""
     name = flags.data
     src, tgt = NAMES[name]
     if flags.src == tgt or flags.tgt == src:
         src, tgt = tgt, src
-    wanted = (flags.src or src, flags.tgt or tgt)
-    if wanted != (src, tgt):
-        raise UserError(f"--data {name} is between {' and '.join(NAMES[name])}, not"
-                        f" --src {wanted[0]} --tgt {wanted[1]}")
+    if flags.src not in (None, src) or flags.tgt not in (None, tgt):
+        raise UserError(f"--data {name} is between {src} and {tgt}: leave out --src and --tgt")
     if name == "toy":
-        return Corpora(name, src, tgt, *toy_pairs(src), cache=None)
-    return read_corpora(name, src, tgt, corpus_files(name, Path(flags.data_dir)), flags.data_dir)
+        train, valid, test = toy_pairs(src)
+        return Corpora(name, src, tgt, train, valid, {"test": test})
+    train, valid, *tests = corpus_files(name, Path(flags.data_dir))
+    return read_corpora(name, src, tgt, train, valid, tests)
 
 
-def read_corpora(name: str, src: str, tgt: str, prefixes, data_dir: str) -> Corpora:
-    """The training, validation and, unless that prefix is None, test text of the prefixes."""
-    train = read_pairs(prefixes[0], src, tgt)
-    valid = in_memory(read_pairs(prefixes[1], src, tgt))
-    test = in_memory(read_pairs(prefixes[2], src, tgt)) if prefixes[2] else None
-    cache = None
-    if sum(side.path.stat().st_size for side in train) >= CACHE_FROM:
-        beside = train.source.path.parent
-        cache = (beside if os.access(beside, os.W_OK) else Path(data_dir)) / "encoded"
-    return Corpora(name, src, tgt, train, valid, test, cache)
+def toy_pairs(src: str) -> list[Pairs]:
+    """Training, validation and test pairs of the embedded corpus, from English or from German."""
+    import toy
+    splits = toy.splits(*TOY_PAIRS, seed=1)
+    found = []
+    for part in ("train", "valid", "test"):
+        sides = [pair.english for pair in splits[part]], [pair.german for pair in splits[part]]
+        found.append(Pairs(*sides) if src == "en" else Pairs(*reversed(sides)))
+    return found
+
+
+def read_corpora(name: str, src: str, tgt: str, train, valid, tests) -> Corpora:
+    """The texts of these prefixes; tests: several."""
+    found = {}
+    for prefix in tests:
+        test = Path(prefix).name
+        if test in found:
+            raise UserError(f"--test: two sets are named {test}: rename the files of one")
+        found[test] = Pairs(*map(list, read_pairs(prefix, src, tgt)))
+    valid = Pairs(*map(list, read_pairs(valid, src, tgt)))
+    return Corpora(name, src, tgt, read_pairs(train, src, tgt), valid, found)
 
 
 def read_pairs(prefix, src: str, tgt: str) -> Pairs:
-    """The pairs of PREFIX.src and PREFIX.tgt, left on disk. Raises UserError, also for unequal
-    line counts."""
+    """The pairs of PREFIX.src and PREFIX.tgt, left on disk. Raises UserError."""
+    for language in (src, tgt):
+        if str(prefix).endswith(f".{language}") and os.path.exists(prefix):
+            raise UserError(f"{prefix} exists: write {Path(prefix).with_suffix('')}")
+        if not os.path.exists(f"{prefix}.{language}"):
+            raise UserError(f"{prefix}.{language} does not exist; a corpus is PREFIX.LANGUAGE")
     source = Lines(f"{prefix}.{src}")
     target = Lines(f"{prefix}.{tgt}")
     if len(source) != len(target):
@@ -130,18 +151,41 @@ def read_pairs(prefix, src: str, tgt: str) -> Pairs:
     return Pairs(source, target)
 
 
-def in_memory(pairs: Pairs) -> Pairs:
-    """The same pairs as lists."""
-    return Pairs(list(pairs.source), list(pairs.target))
+def load_data(flags: DataFlags, tokenizer_path=None) -> Data:
+    """All that a run needs of the text that the flags name.
+
+    The tokenizer is read from tokenizer_path, or learned from the training text and written there.
+    A large training text is encoded into files below --data-dir once, and mapped from there. Raises
+    UserError for whatever is missing, unreadable or too small.
+    """
+    name, src, tgt, train, valid, tests = load_corpora(flags)
+    hashes = {f"train.{src}": hash_text(train.source), f"train.{tgt}": hash_text(train.target)}
+    if tokenizer_path and os.path.exists(tokenizer_path):
+        tokenizer = load_tokenizer(tokenizer_path)
+    else:
+        usual = VOCAB_SIZES.get(name, 32_000 if len(train.source) >= LARGE else 10_000)
+        tokenizer = train_tokenizer(lines_to_learn_from(train), flags.vocab_size or usual,
+                                    exact=flags.vocab_size is not None)
+        if tokenizer_path:
+            Path(tokenizer_path).parent.mkdir(parents=True, exist_ok=True)
+            save_tokenizer(tokenizer, tokenizer_path)
+    if len(train.source) >= CACHE_FROM:
+        key = hash_text([repr(hashes), tokenizer.to_str(), str(flags.max_length)])
+        folder = Path(flags.data_dir) / "encoded" / f"{name_text(flags)}.{key}"
+        encoded = encode_files(tokenizer, train, flags.max_length, folder)
+    else:
+        encoded = encode_pairs(tokenizer, train, flags.max_length)
+    if not len(encoded):
+        raise UserError(f"no training pair of {name} is left: all have an empty side, or more "
+                        f"tokens than --max-length {flags.max_length}")
+    return Data(name, src, tgt, tokenizer, encoded, encode_pairs(tokenizer, valid), valid, tests,
+                hashes)
 
 
-def toy_pairs(src: str) -> list[Pairs]:
-    """Training, validation and test pairs of the embedded corpus, from English or from German."""
-    import toy
-    splits = toy.splits(TOY_TRAIN, TOY_VALID, TOY_TEST, seed=TOY_SEED)
-    found = []
-    for part in ("train", "valid", "test"):
-        english = [pair.english for pair in splits[part]]
-        german = [pair.german for pair in splits[part]]
-        found.append(Pairs(english, german) if src == "en" else Pairs(german, english))
-    return found
+def hash_text(lines: Sequence[str] | Lines) -> str:
+    """The first 16 hexadecimal digits of a text's SHA-256: of its file, or of its lines."""
+    if isinstance(lines, Lines):
+        with open(lines.path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    text = "".join(f"{line}\n" for line in lines)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,9 +1,7 @@
-"""The cross-entropy of a large vocabulary from the vectors before the output matrix, never holding
-all the logits.
+"""The cross-entropy of a large vocabulary from the vectors before the output matrix.
 
-For n tokens and V words the logits are a tensor [n, V], the largest of a training step, and the
-usual way writes and reads it many times. Here some thousand tokens go through at a time, their
-gradient is computed with their loss, and only what has the shape of the arguments is kept.
+The logits [tokens, words] are the largest tensor of a training step. Here some thousand tokens are
+computed at a time, their gradient with their loss.
 """
 import torch
 from torch import Tensor, nn
@@ -11,40 +9,23 @@ from torch.autograd.function import once_differentiable
 
 from transformer import PAD, Transformer
 
-# tokens at a time: with fewer the matrix products are slower, more take memory
+# tokens at a time: fewer make the matrix products slower, more take more memory
 TOKENS = {"cpu": 1024, "cuda": 4096}
 
 
 def smoothed_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor,
                            smoothing: float = 0.0) -> Tensor:
-    """`sum over the tokens of logsumexp(z) - (1 - eps) z_y - eps mean(z)`, `z = hidden weight^T`:
-    a scalar.
+    """`sum over the tokens of logsumexp(z) - (1 - eps) z_y - eps mean(z)`, `z = hidden weight^T`.
 
-    hidden [n, d], weight [V, d], target [n] ids in 0..V-1, smoothing eps (Szegedy et al. 2016,
-    section 7). The same as `F.cross_entropy(z, target, reduction="sum", label_smoothing=eps)`.
-    Under autocast the matrix products run in its precision and all else in float32, which the
-    result then is. Differentiable once, by hidden and weight.
+    hidden [n, d], weight [V, d], target [n] ids in 0..V-1, smoothing eps (Szegedy et al. 2016 §7).
+    The same as `F.cross_entropy(z, target, reduction="sum", label_smoothing=eps)`. Under autocast
+    the matrix products run in its precision and the rest in float32. Differentiable once.
     """
     return _SmoothedCrossEntropy.apply(hidden, weight, target, smoothing, torch.is_grad_enabled())
 
 
-def of_tokens(hidden: Tensor, weight: Tensor, target: Tensor, tokens: int,
-              smoothing: float = 0.0) -> Tensor:
-    """The same, of padded sentences: hidden [B, L, d], target [B, L] with `tokens` ids that are
-    not padding.
-
-    Padding does not meet the weight at all. tokens is asked for because counting on a GPU would
-    wait for it.
-    """
-    target = target.flatten()
-    places = (target == PAD).int().argsort(stable=True)[:tokens]             # [tokens]
-    hidden = hidden.flatten(0, 1).index_select(0, places)                    # [tokens, d]
-    return smoothed_cross_entropy(hidden, weight, target[places], smoothing)
-
-
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """The loss with, already in the forward pass, its gradients: of all the logits it keeps
-    nothing."""
+    """The loss; its gradients are computed in the forward pass."""
 
     @staticmethod
     def forward(ctx, hidden, weight, target, smoothing, training):
@@ -57,30 +38,27 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         # eps mean(z) = eps h . mean(W): the share of the smoothing needs no logits
         mean = weight.mean(0, dtype=exact)                                   # [d]
         total = hidden.sum(0, dtype=exact)                                   # [d]
-        loss = -smoothing * (total * mean).sum()             # in full precision, under autocast too
+        loss = -smoothing * (total * mean).sum()
         if training:
             d_hidden = torch.empty_like(hidden)
-            # what -eps / V of dz, see below, adds up to in the same row of every word
+            # the sum over the tokens of -eps / V, see dz below, is the same for every word
             d_weight = (-smoothing / V * total).to(weight.dtype).repeat(V, 1)      # [V, d]
         step = TOKENS.get(device, TOKENS["cuda"])
         for start in range(0, len(hidden), step):
             piece = h[start:start + step]                                    # [c, d]
             y = target[start:start + step].unsqueeze(1)                      # [c, 1]
-            z = piece @ W.T                              # [c, V]
+            z = piece @ W.T                                                  # [c, V]
             softmax = z.softmax(-1, dtype=exact)
             # logsumexp(z) = z_i - log softmax(z)_i for every i; for the largest nothing underflows
             logsumexp = z.amax(-1).to(exact) - softmax.amax(-1).log()        # [c]
             z_y = z.gather(1, y).squeeze(1).to(exact)                        # [c]
             loss += (logsumexp - (1 - smoothing) * z_y).sum()
             if training:
-                # dz = softmax(z) - (1 - eps) onehot(y) - eps / V, the last of which comes below
+                # dz = softmax(z) - (1 - eps) onehot(y), and - eps / V, which is added elsewhere
                 share = softmax.new_full(y.shape, smoothing - 1)
-                dz = softmax.scatter_add_(1, y, share).to(product)          # [c, V]
+                dz = softmax.scatter_add_(1, y, share).to(product)           # [c, V]
                 d_hidden[start:start + step] = dz @ W
-                if d_weight.dtype == product:
-                    d_weight.addmm_(dz.T, piece)
-                else:
-                    d_weight += dz.T @ piece
+                d_weight += dz.T @ piece
         if training:
             d_hidden -= smoothing * mean
             ctx.save_for_backward(d_hidden, d_weight)
@@ -94,20 +72,20 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
 
 class Objective(nn.Module):
-    """A model with the two parts of its loss: what DistributedDataParallel wraps, for it follows
-    `forward` alone."""
+    """A model with its loss, for DistributedDataParallel, which follows `forward` only."""
 
     def __init__(self, model: Transformer):
         super().__init__()
         self.model = model
 
-    def forward(self, source: Tensor, target: Tensor, tokens: int,
-                label_smoothing: float) -> tuple[Tensor, Tensor]:
+    def forward(self, source: Tensor, target: Tensor, tokens: int, smoothing: float):
         """source [B, L_s], target [B, L_t + 1] with `tokens` tokens after BOS -> smoothed
         cross-entropy, summed over these tokens, and the disagreement D."""
         target_in, target_out = target[:, :-1], target[:, 1:]                # [B, L_t]
         hidden, heads = self.model.hidden(source, target_in)                 # [B, L_t, d]
-        # where the next token is padding nothing is predicted: such positions count in neither sum
-        weight = self.model.output.weight                                    # [V, d]
-        cross_entropy = of_tokens(hidden, weight, target_out, tokens, label_smoothing)
+        # `tokens` spares a GPU the wait that counting the positions before padding would be
+        places = (target_out == PAD).int().flatten().argsort(stable=True)[:tokens]
+        hidden = hidden.flatten(0, 1).index_select(0, places)                # [tokens, d]
+        cross_entropy = smoothed_cross_entropy(
+            hidden, self.model.output.weight, target_out.flatten()[places], smoothing)
         return cross_entropy, self.model.disagreement(heads, source != PAD, target_out != PAD)

@@ -1,26 +1,20 @@
-"""What every head is worth: the BLEU that a model loses without it.
-
-Michel, Levy and Neubig 2019, "Are sixteen heads really better than one?", section 3: one head at a
-time is masked in a trained model, nothing is trained anew. Heads that say the same twice cost
-little.
-"""
+"""The BLEU that a model loses without one of its heads (Michel, Levy and Neubig 2019, "Are sixteen
+heads really better than one?", §3): one head at a time is masked, and nothing is trained again.
+Heads that say the same cost little."""
 import contextlib
 import statistics
 
+from tabulate import tabulate
 from tqdm import tqdm
 
 from nmt.evaluate import corpus_bleu
-from nmt.progress import aligned
-from nmt.search import translate_lines
 from papers import measure
 
 
 @contextlib.contextmanager
 def without_head(attention, head: int):
-    """A block in which O^h of one head (from 0) is 0 when it reaches the aggregation.
-
-    Behind a routing a head that is 0 still casts votes, those of f_h(0).
-    """
+    """A block in which O^h of one head (from 0) is 0 when it reaches the aggregation. With routing
+    this head still casts votes, those of f_h(0)."""
     def mask(module, inputs):
         O = inputs[0].clone()                                        # [B, H, L_q, d_k]
         O[:, head] = 0
@@ -33,67 +27,69 @@ def without_head(attention, head: int):
         hook.remove()
 
 
-def costs(run: measure.Run, beam: int | None = None) -> dict:
-    """BLEU of the validation set with all heads less that without one: {"bleu": with all, "cost":
-    {component: [layers][H]}, "mean": of all costs, "beam", "signature"}. Positive where the head is
-    of use. Case and length penalty as in the run's own test."""
-    pairs = run.corpora.valid
-    beam = beam or run.settings.get("beam", 4)
-    lenpen = run.settings.get("lenpen", 0.6)
-    lowercase = bool(run.settings.get("lowercase"))
+def head_costs(run: measure.Run, beam: int | None = None) -> dict:
+    """BLEU of the validation set with all heads minus BLEU without one: {"bleu": with all, "cost":
+    {component: [layers][H]}, "mean": of all costs, "beam", "signature"}."""
+    pairs = run.valid
+    beam = beam or run.config["beam"]
 
     def score() -> tuple[float, str]:
-        lines = translate_lines(run.model, run.tokenizer, pairs.source, beam=beam, lenpen=lenpen)
-        return corpus_bleu(lines, pairs.target, lowercase)
+        lines = measure.translate(run, pairs.source, beam)
+        return corpus_bleu(lines, pairs.target, run.languages[1], run.config["lowercase"])
 
     whole, signature = score()
-    found = {}
+    costs = {}
     attentions = measure.attentions(run.model)
     total = sum(attention.heads for attention in attentions.values())
     with tqdm(total=total, desc=f"{run.name}, heads left out", unit="head", disable=None) as bar:
         for place, attention in attentions.items():
-            component = place.partition(":")[0]
             layer = []
             for head in range(attention.heads):
                 with without_head(attention, head):
                     layer.append(whole - score()[0])
                 bar.update()
-            found.setdefault(component, []).append(layer)
-    every = [cost for layers in found.values() for layer in layers for cost in layer]
-    return {"bleu": whole, "cost": found, "mean": statistics.fmean(every), "beam": beam,
+            costs.setdefault(place.partition(":")[0], []).append(layer)
+    every = [cost for layers in costs.values() for layer in layers for cost in layer]
+    return {"bleu": whole, "cost": costs, "mean": statistics.fmean(every), "beam": beam,
             "signature": signature}
 
 
-def cost_table(found: dict) -> str:
-    """What heads cost as text, by model, component and layer, the runs of a model together.
+def runs_by_model(runs: dict) -> dict[str, list[dict]]:
+    """{model: the results of its runs}, from {run: the result of `head_costs` and "label"}."""
+    models = {}
+    for result in runs.values():
+        models.setdefault(result["label"], []).append(result)
+    return models
 
-    found: {run: {"label": the model, ... what `costs` gives}}.
-    """
-    models = {}                         # label -> its runs
-    for one in found.values():
-        models.setdefault(one["label"], []).append(one)
-    depth = max(len(layers) for one in found.values() for layers in one["cost"].values())
-    cells = []
-    for label, runs in models.items():
-        name = label if len(runs) == 1 else f"{label} ({len(runs)} runs)"
-        name = f"{name}, BLEU {statistics.fmean(one['bleu'] for one in runs):.2f}"
+
+def costs_by_layer(results: list[dict], component: str) -> list[list[float]]:
+    """The costs of the heads of all runs of a model, by layer."""
+    return [sum(layers, []) for layers in zip(*(x["cost"][component] for x in results))]
+
+
+def cost_table(runs: dict) -> str:
+    """The costs as text, by model, component and layer, the runs of a model together."""
+    depth = max(len(layers) for x in runs.values() for layers in x["cost"].values())
+    rows = []
+    for label, results in runs_by_model(runs).items():
+        bleu = statistics.fmean(x["bleu"] for x in results)
+        count = "" if len(results) == 1 else f" ({len(results)} runs)"
+        name = f"{label}{count}, BLEU {bleu:.2f}"
         every = []
-        for component in runs[0]["cost"]:
-            layers = [[] for _ in range(depth)]
-            for one in runs:
-                for layer, heads in zip(layers, one["cost"][component]):
-                    layer += heads
+        for component in results[0]["cost"]:
+            layers = costs_by_layer(results, component)
+            means = [f"{statistics.fmean(layer):.2f}" for layer in layers]
             heads = sum(layers, [])
-            means = [f"{statistics.fmean(layer):.2f}" if layer else "" for layer in layers]
-            cells.append([name, component, *means, *summary(heads)])
+            rows.append([name, component, *means, *[""] * (depth - len(means)), *summary(heads)])
             every += heads
             name = ""
-        cells.append(["", "all", *[""] * depth, *summary(every)])
-    one = next(iter(found.values()))
+        rows.append(["", "all", *[""] * depth, *summary(every)])
+    x = next(iter(runs.values()))
     header = ["", "", *(f"layer {i}" for i in range(1, depth + 1)), "mean", "least", "most"]
-    return (f"BLEU that a head costs that is left out (Michel et al. 2019), means over heads;\n"
-            f"validation set, beam {one['beam']}, {one['signature']}\n\n"
-            + aligned(header, cells, words=2))
+    sides = ["left", "left", *["right"] * (depth + 3)]
+    return (f"BLEU lost without a head (Michel et al. 2019), means over heads;\n"
+            f"validation set, beam {x['beam']}, {x['signature']}\n\n"
+            + tabulate(rows, header, "plain", colalign=sides, disable_numparse=True))
 
 
 def summary(costs: list[float]) -> list[str]:

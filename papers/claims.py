@@ -1,52 +1,51 @@
-"""What the five papers claim, beside what was measured here: a page made from results/*.json.
+"""The claims of the five papers beside the measurements in results/*.json: a table with verdicts.
 
-A claim compares two models by one number per run; `RULE` says how a verdict follows.
+A claim compares two models by one number per run; `RULE` is the rule of the verdicts.
 """
 import re
 import statistics
 from typing import NamedTuple
 
-from nmt.evaluate import APART, t_interval
-from papers.render import NONE, gained, in_p, markdown, printed_number
+from papers.render import NONE, format_p, format_table, mean_and_interval, printed_number
+from papers.significance import t_interval
 from papers.tables import TABLES
 
 BASE = ""
-EM = "--agg em --agg-at enc:1-2"
-SIMPLE = "--agg dynamic --agg-at enc:1-2"
-OUTPUT = "--reg output --reg-at enc cross dec"
+EM = "--agg em"
+SIMPLE = "--agg dynamic"
+OUTPUT = "--reg output"
 ENCODER = "--reg output --reg-at enc"
 BOTH = f"{EM} {OUTPUT}"
-GU_EM = "--agg gu-em --agg-at cross:4 dec:4"
-GU_DYNAMIC = "--agg gu-dynamic --agg-at cross:4 dec:4"
+GU_EM = "--agg gu-em"
+GU_DYNAMIC = "--agg gu-dynamic"
 BLEU = "BLEU"
 LONG = "BLEU of the longest sentences less that of all"
-P = "p of the bootstrap against the baseline"
+P = "p of the test sentences against the baseline"
 SCORE = "exp(D) of the encoder's outputs"
 COST = "BLEU that a head costs on average"
 FORMULAS = "points on seven and more operators"
 PROBES = "points on average over the tasks"
 
 
-UNKNOWN = "cannot be told"
+UNKNOWN = "undecided"
 HOLDS = "holds"
 FAILS = "does not hold"
-RULE = f"""Ours: the mean difference between runs of the same seed, in BLEU where nothing else is
-said, and its 95 % interval (paired, Student's t over the seeds). Verdicts follow by a rule: a claim
-*{HOLDS}* where the interval lies above 0 and *{FAILS}* where it lies below; where the p of the
-bootstrap over the test sentences is known, its median must be below 0.05 besides (–: the two are
-less than {APART} BLEU apart; the median counts it). Else, and with one seed, it *{UNKNOWN}* at this
-size. "No worse" holds where the interval lies above -0.3, and does not where it lies below. Where
-the claim holds of a control as well, which lacks the mechanism alone, the verdict names it. Of
-twenty such intervals one misses its mean by chance."""
+RULE = f"""Ours: the mean difference between runs of the same seed, in BLEU unless another unit is
+named, and its 95 % interval (paired, Student's t over the seeds). The verdict is *{HOLDS}* if the
+interval is above 0 and *{FAILS}* if it is below; where the p over the test sentences is known,
+its median must also be below 0.05. Otherwise, and with one seed, it is *{UNKNOWN}*. "No worse"
+holds if the interval is above -0.3, and does not hold if it is below. If a claim also holds for a
+control, which lacks only the mechanism, the verdict names it. One in twenty such intervals misses
+its mean by chance."""
 
 
 class Claim(NamedTuple):
-    """A claim: what is said and where, what is printed for it, and what is compared for it here.
+    """A claim: its text, its place, the published number, and the comparison made here.
 
-    compared: pairs (model, against), each by its flags at size tiny, of logic.py and probe.py by
-    its name; all of them have to hold. margin: how much worse a model may be that has to be no
-    worse; None where it has to be better. control: a model that has all but the mechanism, for a
-    claim with one comparison, by its name and its flags.
+    compared: pairs (model, against), each by the flags of its row, of logic.py and probe.py by its
+    name; all of them have to hold. margin: how much worse a model may be that has to be no worse;
+    None where it has to be better. control: (name, flags) of a model that lacks only the mechanism,
+    for a claim with one comparison.
     """
     text: str
     source: str
@@ -138,130 +137,101 @@ CLAIMS = (
 )
 
 
-# ---- What was measured
+# ---- Measurements
 
 class Pool(NamedTuple):
-    """Runs that can be compared with each other: what they were measured on, and {metric: {model:
-    {seed: value}}}."""
+    """Runs that can be compared with each other: the text and recipe, and their numbers by
+    (metric, model) and seed."""
     where: str
-    values: dict
+    values: dict[tuple[str, str], dict[int, float]]
+
+    def add(self, metric: str, model: str, seed: int, value: float) -> None:
+        """Adds a number of a run."""
+        self.values.setdefault((metric, model), {})[seed] = value
 
 
-def add(pool: Pool, metric: str, model: str, seed: int, value: float) -> None:
-    """Puts a run's number into a pool."""
-    pool.values.setdefault(metric, {}).setdefault(model, {})[seed] = value
-
-
-def scale_of(command: str) -> str:
-    """What a command of reproduce.py says of the recipe: all but the table and the seeds."""
-    recipe = command.partition("reproduce.py ")[2].partition(" ")[2]
+def recipe_of(stored: dict) -> str:
+    """The recipe of a table: the flags of its command but for the seeds."""
+    recipe = stored["command"].partition("reproduce.py ")[2].partition(" ")[2]
     return re.sub(r"--seeds( \d+)+", "", recipe).strip()
 
 
-def of_tables(results: dict) -> list[Pool]:
+def pools_from_tables(results: dict) -> list[Pool]:
     """The runs of reproduce.py's tables, those of one text, size and recipe together; most steps
     first."""
-    found = {}
+    pools = {}
     for stored in results.values():
         if stored["kind"] != "table":
             continue
-        key = stored["steps"], stored["data"], stored["arch"], scale_of(stored["command"])
+        key = stored["steps"], stored["data"], stored["arch"], recipe_of(stored)
         where = f"{stored['data']}, {stored['arch']}, {stored['steps']:,} steps"
-        pool = found.setdefault(key, Pool(where, {}))
+        pool = pools.setdefault(key, Pool(where, {}))
         for row in stored["rows"]:
-            if row.get("size", "base") != "base":
-                continue
-            for run in row["runs"]:
-                add(pool, BLEU, row["flags"], run["seed"], run["bleu"])
-                add(pool, SCORE, row["flags"], run["seed"], run["scores"]["output"])
+            for run in row["runs"] if row["size"] == "base" else ():
+                pool.add(BLEU, row["flags"], run["seed"], run["bleu"])
+                pool.add(SCORE, row["flags"], run["seed"], run["scores"]["output"])
                 if run["p"] is not None:
-                    add(pool, P, row["flags"], run["seed"], run["p"])
-    return [found[key] for key in sorted(found, reverse=True)]
+                    pool.add(P, row["flags"], run["seed"], run["p"])
+    return [pools[key] for key in sorted(pools, reverse=True)]
 
 
-def of_analyses(results: dict) -> list[Pool]:
-    """The runs of analysis.json files that are kept in results/: every file a pool."""
-    found = []
-    for file, stored in results.items():
-        if stored["kind"] != "analysis":
-            continue
-        pool = Pool(file.removesuffix(".json"), {})
-        for name, run in stored["runs"].items():
-            if name in stored.get("ablation", {}):
-                cost = stored["ablation"][name]["mean"]
-                add(pool, COST, run["flags"], run["seed"], cost)
-            if name in stored.get("length", {}):
-                measured = stored["length"][name]
-                longest = measured["bins"][-1]["bleu"]
-                add(pool, LONG, run["flags"], run["seed"], longest - measured["bleu"])
-        found.append(pool)
-    return found
-
-
-def of_logic(results: dict) -> list[Pool]:
-    """The runs of logic.py, every file a pool."""
-    found = []
-    for file, stored in results.items():
-        if stored["kind"] != "logic":
-            continue
-        pool = Pool(file.removesuffix(".json"), {})
-        long = {size: count for size, count in stored["pairs"].items()
-                if size.isdecimal() and int(size) >= 7 and count}
-        if not long:
-            continue
-        for run in stored["runs"]:
-            right = sum(count * run["accuracy"][size] for size, count in long.items())
-            add(pool, FORMULAS, run["model"], run["seed"], 100 * right / sum(long.values()))
-        found.append(pool)
-    return found
-
-
-def of_probing(results: dict) -> list[Pool]:
-    """The models of probe.py, every file a pool; a frozen encoder of a run NAME-seed1 is the model
-    NAME with that seed."""
-    found = []
-    for file, stored in results.items():
-        if stored["kind"] != "probing":
-            continue
+def pool_from_file(name: str, stored: dict) -> Pool:
+    """The runs of analyze.py, logic.py or probe.py. In a file of probe.py an encoder of a run
+    NAME-seed1 is the model NAME with that seed."""
+    pool = Pool(name.removesuffix(".json"), {})
+    if stored["kind"] == "analysis":
+        for run_name, run in stored["runs"].items():
+            if run_name in stored.get("ablation", {}):
+                pool.add(COST, run["flags"], run["seed"], stored["ablation"][run_name]["mean"])
+            if run_name in stored.get("length", {}):
+                length = stored["length"][run_name]
+                longest = length["bins"][-1]["bleu"]
+                pool.add(LONG, run["flags"], run["seed"], longest - length["bleu"])
+    if stored["kind"] == "logic":
+        pairs = {size: count for size, count in stored["pairs"].items()
+                 if size.isdecimal() and int(size) >= 7}
+        for run in stored["runs"] if any(pairs.values()) else ():
+            right = sum(count * run["accuracy"][size] for size, count in pairs.items() if count)
+            pool.add(FORMULAS, run["model"], run["seed"], 100 * right / sum(pairs.values()))
+    if stored["kind"] == "probing":
         accuracies = {}                                  # (model, seed) -> of every task
         for run in stored["runs"]:
             model, _, seed = run["model"].rpartition("-seed")
             key = (model, int(seed)) if model else (run["model"], run["seed"])
             accuracies.setdefault(key, []).append(run["accuracy"])
-        pool = Pool(file.removesuffix(".json"), {})
         for (model, seed), of_tasks in accuracies.items():
-            add(pool, PROBES, model, seed, 100 * statistics.fmean(of_tasks))
-        found.append(pool)
-    return found
+            pool.add(PROBES, model, seed, 100 * statistics.fmean(of_tasks))
+    return pool
 
 
 class Comparison(NamedTuple):
-    """The differences between two models by the seeds that both have, and the p of the bootstrap of
-    each, None where it is not known; of BLEU against the baseline."""
+    """The differences between two models by the seeds that both have, and the p over the test
+    sentences of each, None where it is not known; of BLEU against the baseline."""
     differences: list[float]
     p: list[float | None]
 
 
-def compared(claim: Claim, pool: Pool) -> list[Comparison | None]:
-    """The comparisons of a claim, None for one that lacks its runs."""
-    models = pool.values.get(claim.metric, {})
-    found = []
-    for ours, against in claim.compared:
-        one = models.get(ours, {})
-        other = models.get(against, {})
-        seeds = [seed for seed in sorted(one) if seed in other]
-        p = {}
-        if claim.metric == BLEU and against == BASE:
-            p = pool.values.get(P, {}).get(ours, {})
-        differences = [one[seed] - other[seed] for seed in seeds]
-        found.append(Comparison(differences, [p.get(seed) for seed in seeds]) if seeds else None)
-    return found
+def compare(pool: Pool, metric: str, model: str, against: str) -> Comparison | None:
+    """The comparison of two models; None where no seed has both."""
+    values = pool.values.get((metric, model), {})
+    others = pool.values.get((metric, against), {})
+    seeds = sorted(values.keys() & others.keys())
+    p = pool.values.get((P, model), {}) if metric == BLEU and against == BASE else {}
+    if not seeds:
+        return None
+    return Comparison([values[seed] - others[seed] for seed in seeds],
+                      [p.get(seed) for seed in seeds])
+
+
+def comparisons(claim: Claim, pool: Pool) -> list[Comparison | None]:
+    """The comparisons of a claim."""
+    return [compare(pool, claim.metric, *pair) for pair in claim.compared]
 
 
 # ---- Verdicts
 
 def verdict(found: Comparison | None, margin: float | None = None) -> str:
-    """What the runs say of a comparison: RULE."""
+    """The verdict on a comparison, by RULE."""
     interval = t_interval(found.differences) if found else None
     if interval is None:
         return UNKNOWN
@@ -275,25 +245,22 @@ def verdict(found: Comparison | None, margin: float | None = None) -> str:
     return FAILS if high < least else UNKNOWN
 
 
-def of_all(verdicts: list[str]) -> str:
-    """The verdict of a claim all of whose comparisons have to hold."""
+def verdict_on_all(verdicts: list[str]) -> str:
+    """The verdict on a claim all of whose comparisons have to hold."""
     for word in (FAILS, UNKNOWN):
         if word in verdicts:
             return word
     return HOLDS
 
 
-def verdict_of(claim: Claim, pool: Pool) -> str:
-    """The verdict of a claim over all of its comparisons; where it holds, and of the control too,
-    with that said."""
-    word = of_all([verdict(found, claim.margin) for found in compared(claim, pool)])
-    if word != HOLDS or claim.control is None:
-        return word
-    name, flags = claim.control
-    against = claim.compared[0][1]
-    of_control = compared(claim._replace(compared=((flags, against),)), pool)[0]
-    if verdict(of_control, claim.margin) == HOLDS:
-        return f"{HOLDS}, also with {name}"
+def verdict_on_claim(claim: Claim, pool: Pool) -> str:
+    """The verdict over all comparisons of a claim; it names a control that does as well."""
+    word = verdict_on_all([verdict(found, claim.margin) for found in comparisons(claim, pool)])
+    if word == HOLDS and claim.control:
+        name, flags = claim.control
+        control = compare(pool, claim.metric, flags, claim.compared[0][1])
+        if verdict(control, claim.margin) == HOLDS:
+            return f"{HOLDS}, also with {name}"
     return word
 
 
@@ -304,28 +271,29 @@ def in_figures(found: Comparison | None, digits: int) -> str:
     count = len(found.differences)
     about = ["1 seed" if count == 1 else f"{count} seeds"]
     if any(p is not None for p in found.p):
-        about.append("p " + ", ".join(map(in_p, found.p, found.differences)))
-    return f"{gained(found.differences, digits)} ({'; '.join(about)})"
+        about.append("p " + ", ".join(map(format_p, found.p)))
+    return f"{mean_and_interval(found.differences, digits)} ({'; '.join(about)})"
 
 
 def page(results: dict) -> str:
     """The table of claims and the rule of its verdicts as Markdown; results: {file name: contents}
     of results/."""
-    pools = [*of_tables(results), *of_analyses(results), *of_logic(results), *of_probing(results)]
+    pools = pools_from_tables(results)
+    for kind in ("analysis", "logic", "probing"):
+        pools += [pool_from_file(name, x) for name, x in results.items() if x["kind"] == kind]
     cells = [["claim", "printed in", "their number", "run here", "ours", "verdict"]]
     for claim in CLAIMS:
-        first = [claim.text, claim.source, claim.published]
         what = "" if claim.metric == BLEU else f"{claim.metric}: "
         digits = 3 if claim.metric == SCORE else 2
         rows = []
         for pool in pools:
-            found = compared(claim, pool)
+            found = comparisons(claim, pool)
             if any(found):
                 numbers = "; ".join(in_figures(one, digits) for one in found)
-                rows.append([pool.where, what + numbers, verdict_of(claim, pool)])
-        if not rows:
-            rows.append([NONE, NONE, "not run"])
-        for row in rows:
+                rows.append([pool.where, what + numbers, verdict_on_claim(claim, pool)])
+        first = [claim.text, claim.source, claim.published]
+        for row in rows or [[NONE, NONE, "not run"]]:
             cells.append([*first, *row])
             first = ["", "", ""]
-    return f"{RULE}\n\n{markdown(cells)}"
+    table = format_table(cells, "pipe")
+    return f"{RULE}\n\n{table}"

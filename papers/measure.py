@@ -1,9 +1,9 @@
-"""What is measured on a trained run: its heads' disagreement, vectors and attention, its routings'
-couplings, its BLEU by length.
+"""Measurements on a trained run: disagreement, vectors and attention of its heads, the couplings of
+its routings, BLEU by length.
 
-The numbers behind the papers' analyses; analyze.py prints and draws them. Li 2018 Tables 4-5, Li
-2021 Fig. 3, Duan 2020 Fig. 5, Gu 2019 Fig. 3. The routings return what the model needs, their last
-capsules; here they run again on the same votes, with one iteration, two, and so on.
+analyze.py prints and draws them: Li 2018 Tables 4-5, Li 2021 Fig. 3, Duan 2020 Fig. 5, Gu 2019
+Fig. 3. The model needs only the last capsules of a routing; here the routings run again on the same
+votes, with one iteration, two, and so on.
 """
 import contextlib
 import math
@@ -15,10 +15,12 @@ from torch import Tensor
 from aggregation import RoutingAggregation, random_coupling
 from capsule_transformer import CapsuleRouting
 from nmt.batches import batches, collate
-from nmt.corpus import Corpora
-from nmt.evaluate import bleu_interval, corpus_bleu, disagreement_scores, validate
+from nmt.corpus import Pairs
+from nmt.encoded import EncodedPairs
+from nmt.evaluate import corpus_bleu, disagreement_scores, validate
 from nmt.search import translate_lines
 from nmt.tokenizer import BOS, EOS
+from papers.significance import bleu_interval
 from routing_dynamic import dynamic_routing
 from routing_em import em_routing
 from transformer import PAD
@@ -31,9 +33,21 @@ class Run(NamedTuple):
     name: str
     model: torch.nn.Module
     tokenizer: object
-    settings: dict
-    corpora: Corpora
-    encoded: object             # the validation pairs as token ids
+    config: dict                # its config.json
+    valid: Pairs
+    test: Pairs                 # all test sets; without any, the validation set
+    encoded: EncodedPairs       # the validation set
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Source and target language."""
+        return tuple(self.config["languages"])
+
+
+def translate(run: Run, lines, beam: int) -> list[str]:
+    """The run's translations, with the length penalty of its own test."""
+    return translate_lines(run.model, run.tokenizer, lines, beam=beam,
+                           lenpen=run.config["lenpen"], max_source=run.config["longest_source"])
 
 
 def masks_of(source: Tensor, target_out: Tensor) -> dict[str, Tensor]:
@@ -160,15 +174,10 @@ def dispersion(vectors: Tensor) -> dict:
     if H == 1:
         return {"cosine": 0.0, "distance": 0.0}
     different = ~torch.eye(H, dtype=torch.bool)
-    cosine = head_cosines(vectors)[different].mean()
+    unit = torch.nn.functional.normalize(vectors, dim=-1)            # [H, d_k]
+    cosine = (unit @ unit.T)[different].mean()
     distance = torch.pdist(vectors).mean() / vectors.norm(dim=-1).mean()
     return {"cosine": float(cosine), "distance": float(distance)}
-
-
-def head_cosines(vectors: Tensor) -> Tensor:
-    """The cosine of every two heads [H, d_k], [H, H]."""
-    unit = torch.nn.functional.normalize(vectors, dim=-1)            # [H, d_k]
-    return unit @ unit.T
 
 
 def project(points: Tensor) -> Tensor:
@@ -348,30 +357,26 @@ def fitting_bins(lengths: list[int]) -> list[int]:
     return [width * i for i in range(1, math.ceil(tail / width))] or [width]
 
 
-def bleu_by_length(run: Run, bins: list[int] | None = None, beam: int | None = None) -> dict:
-    """BLEU of the test set (without one, the validation set) by source length: {"bins": [{"low",
-    "high" (None: open), "count", "bleu", "interval": the bootstrap's 95 %}, ...], "bleu": of all,
-    "beam", "signature"}.
+def bleu_by_length(run: Run, bins=None, beam: int | None = None) -> dict:
+    """BLEU of the test sets by source length: {"bins": [{"low", "high" (None: open), "count",
+    "bleu", "interval": the bootstrap's 95 %}, ...], "bleu": of all, "beam", "signature"}.
 
-    bins: upper ends, see `fitting_bins`; bins without a sentence are left out. Case and length
-    penalty as in the run's own test.
+    bins: upper ends, see `fitting_bins`; bins without a sentence are left out.
     """
-    pairs = run.corpora.test or run.corpora.valid
-    lowercase = bool(run.settings.get("lowercase"))
-    beam = beam or run.settings.get("beam", 4)
-    lenpen = run.settings.get("lenpen", 0.6)
-    hypotheses = translate_lines(run.model, run.tokenizer, pairs.source, beam=beam, lenpen=lenpen,
-                                 progress=True)
-    lengths = [source_length(line, run.corpora.src) for line in pairs.source]
-    bleu, signature = corpus_bleu(hypotheses, pairs.target, lowercase)
+    source, references = run.test
+    src, tgt = run.languages
+    lowercase = run.config["lowercase"]
+    beam = beam or run.config["beam"]
+    hypotheses = translate(run, source, beam)
+    bleu, signature = corpus_bleu(hypotheses, references, tgt, lowercase)
+    lengths = [source_length(line, src) for line in source]
     ends = list(bins or fitting_bins(lengths))
     found = []
-    for low, high in zip([0, *ends], [*ends, None]):
-        inside = [i for i, n in enumerate(lengths) if low < n and (high is None or n <= high)]
+    for low, high in zip([0, *ends], [*ends, math.inf]):
+        inside = [i for i, length in enumerate(lengths) if low < length <= high]
         if inside:
-            translated = [hypotheses[i] for i in inside]
-            references = [pairs.target[i] for i in inside]
-            score, interval = bleu_interval(translated, references, lowercase)
-            found.append({"low": low + 1, "high": high, "count": len(inside), "bleu": score,
-                          "interval": interval})
+            score, interval = bleu_interval([hypotheses[i] for i in inside],
+                                            [references[i] for i in inside], tgt, lowercase)
+            found.append({"low": low + 1, "high": None if high == math.inf else high,
+                          "count": len(inside), "bleu": score, "interval": interval})
     return {"bins": found, "bleu": bleu, "beam": beam, "signature": signature}

@@ -1,45 +1,44 @@
-"""Tables as text: what was measured, as kept in results/*.json, beside what the papers print.
+"""Tables as text: measurements, as kept in results/*.json, beside the published numbers.
 
-Markdown for documents, plain columns for terminals. The files may also be what logic.py, probe.py,
-bench.py and analyze.py write: these print their tables themselves.
+Markdown for documents, plain columns for terminals. A file in results/ is what reproduce.py --store
+writes (kind "table"), the results.json of probe.py with the name of a published table added, or the
+analysis.json of analyze.py.
 """
 import re
 import shutil
 import statistics
 import textwrap
-from typing import NamedTuple
 
 from tabulate import tabulate
 
 from disagreement import MEASURED
-from nmt.evaluate import APART, t_interval
 from nmt.flags import UserError
 from papers.ablation import cost_table
-from papers.rows import Row, Table
-from papers.tables import TABLES
+from papers.significance import t_interval
+from papers.tables import TABLES, Row, Table
 
 NONE = "–"
 # headings of columns that hold words
 WORDS = ("", "flags", "claim", "printed in", "their number", "run here", "ours", "verdict")
+MEASURED_COLUMNS = ("seeds", "BLEU", "lower-cased", "Δ", "p", "parameters", "tokens/s",
+                    "sentences/s")
 LEGEND = ("In parentheses: differences of parameters and ratios of speed to the baseline, here and "
           "in the paper. BLEU: mean ± standard deviation over the seeds; lower-cased: the same "
           "translations scored without case. Δ: mean difference to the baseline of the same seed, "
-          "and its 95 % interval (paired, Student's t over the seeds); p: paired bootstrap on the "
-          f"test sentences, seed by seed (–: the two are less than {APART} BLEU apart, or no "
-          "translations are left to compare).")
+          "and its 95 % interval (paired, Student's t over the seeds); p: approximate "
+          "randomization over the test sentences, seed by seed (–: no translations to compare).")
 
 
 # ---- Numbers as cells
 
-def mean(values) -> float | None:
-    """The mean of what is there of the values; None where nothing is."""
-    values = [value for value in values if value is not None]
-    return statistics.fmean(values) if values else None
+def known(values) -> list:
+    """The values that are not None."""
+    return [value for value in values if value is not None]
 
 
-def spread(values, digits: int) -> str:
-    """Mean ± sample standard deviation over the seeds; the mean alone for one seed."""
-    values = [value for value in values if value is not None]
+def mean_and_deviation(values, digits: int) -> str:
+    """Mean ± sample standard deviation over the seeds; for one seed only the mean."""
+    values = known(values)
     if not values:
         return NONE
     text = f"{statistics.fmean(values):.{digits}f}"
@@ -48,55 +47,7 @@ def spread(values, digits: int) -> str:
     return text
 
 
-def printed_number(text: str | None) -> float | None:
-    """The number that a published cell is, without its marks; None for increments, dashes and the
-    like."""
-    found = re.fullmatch(r"(\d+\.?\d*)[↑⇑*]?(?: \[\d+\])?", text or "")
-    return float(found[1]) if found else None
-
-
-def baselines(rows) -> list[int | None]:
-    """For every row the index of the row that it is compared with: the last one above, or itself,
-    of its size without mechanisms; None for quoted rows."""
-    found = []
-    last = {}
-    for i, row in enumerate(rows):
-        if row.flags == "":
-            last[row.size] = i
-        found.append(None if row.flags is None else last.get(row.size))
-    return found
-
-
-def published(table: Table, row: Row, base: Row | None) -> list[str]:
-    """The published cells of a row; speeds with their ratio to the baseline's, and BLEU with its
-    difference where the paper does not print one, in parentheses."""
-    cells = []
-    for column, text in zip(table.columns, row.published):
-        cell = text or NONE
-        ours = printed_number(text)
-        theirs = None
-        if base is not None and base is not row:
-            theirs = printed_number(base.published[table.columns.index(column)])
-        if ours is not None and theirs is not None:
-            if column.endswith("/s"):
-                cell += f" ({ours / theirs:.2f})"
-            elif "BLEU" in column and "Δ" not in table.columns:
-                cell += f" ({ours - theirs:+.2f})"
-        cells.append(cell)
-    return cells
-
-
-def relative(runs: list[dict], others: list[dict], key: str, digits: int) -> str:
-    """A mean over the seeds, and in parentheses its ratio to the baseline's."""
-    ours = mean(run[key] for run in runs)
-    theirs = mean(run[key] for run in others)
-    if ours is None:
-        return NONE
-    ratio = f" ({ours / theirs:.2f})" if theirs else ""
-    return f"{ours:,.{digits}f}{ratio}"
-
-
-def gained(differences: list[float], digits: int = 2) -> str:
+def mean_and_interval(differences: list[float], digits: int = 2) -> str:
     """The mean of differences over the seeds and its 95 % interval; "" for none."""
     if not differences:
         return ""
@@ -108,293 +59,228 @@ def gained(differences: list[float], digits: int = 2) -> str:
     return text
 
 
-def in_p(p: float | None, difference: float) -> str:
-    """A p of the bootstrap; none of two scores that are as good as equal."""
-    if p is None or abs(difference) < APART:
-        return NONE
-    return f"{p:.3f}"
+def format_p(p: float | None) -> str:
+    """A p of the test sentences, if it is known."""
+    return NONE if p is None else f"{p:.3f}"
 
 
-def measured(runs: list[dict], others: list[dict]) -> list[str]:
-    """The measured cells of a row: seeds, BLEU, lower-cased, its difference to the baseline's, p,
-    parameters, speeds. others: the baseline's runs; none for the baseline itself."""
-    count = mean(run["parameters"] for run in runs)
-    base = mean(run["parameters"] for run in others)
-    parameters = NONE if count is None else f"{count:,.0f}"
-    if count is not None and base:
-        parameters += f" ({count - base:+,.0f})"
-    theirs = {run["seed"]: run["bleu"] for run in others}
-    both = [run for run in runs if run["seed"] in theirs]
-    differences = [run["bleu"] - theirs[run["seed"]] for run in both]
-    p = [in_p(run["p"], difference) for run, difference in zip(both, differences)]
-    lowercased = [run.get("lowercased") for run in runs]
-    return [str(len(runs)) if runs else NONE,
-            spread([run["bleu"] for run in runs], 2),
-            spread(lowercased, 2) if any(lowercased) else "",
-            gained(differences), ", ".join(p), parameters,
-            relative(runs, others, "tokens_per_second", 0),
-            relative(runs, others, "sentences_per_second", 1)]
+def printed_number(text: str | None) -> float | None:
+    """The number that a published cell is, without its marks; None for increments, dashes and the
+    like."""
+    found = re.fullmatch(r"(\d+\.?\d*)[↑⇑*]?(?: \[\d+\])?", text or "")
+    return float(found[1]) if found else None
 
 
-# ---- Tables
+# ---- Rows
 
-def stored_rows(stored: dict, table: Table) -> list[Row]:
-    """The rows of the table that a file holds, in its order: all, or those there were when it was
-    measured. Raises UserError for rows that the table does not have."""
-    known = {(row.label, row.size): row for row in table.rows}
-    rows = [known.get((row["label"], row["size"])) for row in stored["rows"]]
-    if None in rows or not rows:
-        raise UserError(f"holds table {stored['table']} with other rows than papers/tables.py: "
-                        "measure it anew")
-    return rows
-
-
-def body(stored: dict, table: Table, rows: list[Row]) -> list[list[str]]:
-    """The header and the rows of a table, as cells; a row without any number is left out."""
-    base = baselines(rows)
-    paper = [f"paper: {column}" for column in table.columns]
-    runs = [row["runs"] for row in stored["rows"]]
-    header = measured_columns(table.kind, runs)
-    cells = [["", "flags", *header, *paper]]
+def find_baselines(rows) -> list[int | None]:
+    """For every row the index of the row that it is compared with: the last one without flags, of
+    its size, or itself; None for quoted rows."""
+    found = []
+    last = {}
     for i, row in enumerate(rows):
-        flags = stored["rows"][i]["flags"]
-        if not runs[i] and not row.published:
-            continue
-        compared = None if base[i] is None else rows[base[i]]
-        if flags is None:
-            shown = "quoted"
-            numbers = [""] * len(header)
-        else:
-            shown = f"`{flags}`" if flags else ""
-            others = []
-            if base[i] not in (None, i):
-                others = runs[base[i]]
-            numbers = row_numbers(table.kind, header, runs[i], others)
-        cells.append([row.label, shown, *numbers, *published(table, row, compared)])
-    left_out = []
-    if len({len(of_row) for of_row in runs if of_row}) < 2:
-        left_out.append("seeds")
-    if stored.get("data") == "toy":
-        # scored for the published figures of other texts
-        left_out.append("lower-cased")
-    return columns(cells, [j for j, name in enumerate(cells[0]) if name not in left_out])
+        if row.flags == "":
+            last[row.size] = i
+        found.append(None if row.flags is None else last.get(row.size))
+    return found
 
 
-def measured_columns(kind: str, runs: list[list[dict]]) -> list[str]:
-    """The names of the measured columns of a table of that kind; runs: of every row."""
-    if kind == "mt":
-        return ["seeds", "BLEU", "lower-cased", "Δ", "p", "parameters", "tokens/s", "sentences/s"]
-    if kind == "scores":
-        return list(MEASURED)
-    layers = 0
-    for of_row in runs:
-        for run in of_row:
-            layers = max(layers, len(run["layers"]))
-    return [f"layer {i}" for i in range(1, layers + 1)]
+def published_cells(table: Table, row: Row, base: Row | None) -> list[str]:
+    """The published cells of a row. In parentheses the ratio of a speed to the baseline's, and the
+    gain in BLEU where the paper does not print one."""
+    cells = []
+    for i, column in enumerate(table.columns):
+        cell = row.published[i] or NONE
+        number = printed_number(row.published[i])
+        of_base = printed_number(base.published[i]) if base and base is not row else None
+        if number is not None and of_base is not None:
+            if column.endswith("/s"):
+                cell += f" ({number / of_base:.2f})"
+            elif "BLEU" in column and "Δ" not in table.columns:
+                cell += f" ({number - of_base:+.2f})"
+        cells.append(cell)
+    return cells
 
 
-def row_numbers(kind: str, header: list[str], runs: list[dict], others: list[dict]) -> list[str]:
-    """The measured cells of a row below the `measured_columns`; others: the baseline's runs."""
-    if kind == "mt":
-        return measured(runs, others)
-    numbers = []
+def speed_cell(runs: list[dict], base: list[dict], key: str, digits: int) -> str:
+    """A mean speed over the seeds, and in parentheses its ratio to the baseline's."""
+    speeds = known(run[key] for run in runs)
+    base_speeds = known(run[key] for run in base)
+    if not speeds:
+        return NONE
+    text = f"{statistics.fmean(speeds):,.{digits}f}"
+    if base_speeds:
+        text += f" ({statistics.fmean(speeds) / statistics.fmean(base_speeds):.2f})"
+    return text
+
+
+def measured_cells(runs: list[dict], base: list[dict]) -> list[str]:
+    """The cells of MEASURED_COLUMNS; base: the runs of the baseline, none for itself."""
+    if not runs:
+        return [NONE] * len(MEASURED_COLUMNS)
+    parameters = f"{runs[0]['parameters']:,}"
+    if base:
+        parameters += f" ({runs[0]['parameters'] - base[0]['parameters']:+,})"
+    base_bleu = {run["seed"]: run["bleu"] for run in base}
+    paired = [run for run in runs if run["seed"] in base_bleu]
+    differences = [run["bleu"] - base_bleu[run["seed"]] for run in paired]
+    return [str(len(runs)), mean_and_deviation([run["bleu"] for run in runs], 2),
+            mean_and_deviation([run["lowercased"] for run in runs], 2),
+            mean_and_interval(differences), ", ".join(format_p(run["p"]) for run in paired),
+            parameters, speed_cell(runs, base, "tokens_per_second", 0),
+            speed_cell(runs, base, "sentences_per_second", 1)]
+
+
+def score_cells(kind: str, header, runs: list[dict]) -> list[str]:
+    """exp(D) by kind, or of the positions by layer."""
+    cells = []
     for i, name in enumerate(header):
-        if kind == "scores":
-            values = [run["scores"][name] for run in runs]
+        values = [run["scores"][name] if kind == "scores" else run["layers"][i] for run in runs]
+        cells.append(mean_and_deviation(values, 3))
+    return cells
+
+
+def table_cells(stored: dict) -> list[list[str]]:
+    """The header and the rows of a table; a row without any number is left out. Raises UserError
+    for a file whose rows are not the table's."""
+    table = TABLES.get(stored["table"])
+    rows = {(row.label, row.size): row for row in table.rows} if table else {}
+    if any((row["label"], row["size"]) not in rows for row in stored["rows"]):
+        raise UserError(f"table {stored['table']} has other rows in papers/tables.py: measure it "
+                        "again")
+    rows = [rows[row["label"], row["size"]] for row in stored["rows"]]
+    runs = [row["runs"] for row in stored["rows"]]
+    header = MEASURED_COLUMNS
+    if table.kind == "scores":
+        header = MEASURED
+    elif table.kind == "layers":
+        layers = max(len(run["layers"]) for of_row in runs for run in of_row)
+        header = [f"layer {i}" for i in range(1, layers + 1)]
+    cells = [["", "flags", *header, *(f"paper: {column}" for column in table.columns)]]
+    for i, (row, base) in enumerate(zip(rows, find_baselines(rows))):
+        flags = stored["rows"][i]["flags"]
+        if flags is None:
+            numbers = [""] * len(header)
+        elif table.kind == "mt":
+            numbers = measured_cells(runs[i], [] if base in (None, i) else runs[base])
         else:
-            values = [run["layers"][i] for run in runs]
-        numbers.append(spread(values, 3))
-    return numbers
+            numbers = score_cells(table.kind, header, runs[i])
+        if runs[i] or row.published:
+            shown = "quoted" if flags is None else flags and f"`{flags}`"
+            published = published_cells(table, row, None if base is None else rows[base])
+            cells.append([row.label, shown, *numbers, *published])
+    return cells
 
 
-def filled(cells: list[list[str]]) -> list[int]:
-    """The columns with any content but dashes, and those of the labels."""
-    header, *rows = cells
-    found = []
-    for j, name in enumerate(header):
-        content = {row[j] for row in rows}
-        if name == "" or content - {"", NONE}:
-            found.append(j)
-    return found
-
-
-def columns(cells: list[list[str]], kept: list[int]) -> list[list[str]]:
-    """The cells with the columns `kept` alone."""
-    found = []
-    for row in cells:
-        found.append([row[j] for j in kept])
-    return found
-
-
-def width_of(cells: list[list[str]], j: int) -> int:
-    """Of column j on the screen, with the space before it."""
-    return 2 + max(len(row[j]) for row in cells)
-
-
-def sides(header: list[str]) -> list[str]:
-    """Texts stand at the left, numbers at the right."""
-    return ["left" if name in WORDS else "right" for name in header]
-
-
-def markdown(cells: list[list[str]]) -> str:
-    """Cells as a Markdown table, aligned to be read as it stands; columns without any content are
-    left out."""
-    escaped = []
-    for row in columns(cells, filled(cells)):
-        escaped.append([cell.replace("|", "\\|") for cell in row])
-    header, *rows = escaped
-    return tabulate(rows, header, "pipe", colalign=sides(header), disable_numparse=True)
-
-
-def on_screen(cells: list[list[str]], width: int) -> str:
-    """Cells for a terminal, without the flags: as many columns side by side as its width holds, the
-    others below, with the labels again."""
-    header = cells[0]
-    labels = [j for j, name in enumerate(header) if name == ""]
-    used = sum(width_of(cells, j) for j in labels)
-    blocks = [[]]
-    room = width - used
-    for j in filled(cells):
-        wide = width_of(cells, j)
-        if header[j] in ("", "flags"):
-            continue
-        if blocks[-1] and wide > room:
-            blocks.append([])
-            room = width - used
-        blocks[-1].append(j)
-        room -= wide
-    texts = []
-    for block in blocks:
-        head, *rows = columns(cells, [*labels, *block])
-        texts.append(tabulate(rows, head, "plain", colalign=sides(head), disable_numparse=True))
-    return "\n\n".join(texts)
-
-
-def footnotes(table: Table) -> list[str]:
-    """The notes below a table, those numbered that a cell refers to."""
-    printed = " ".join(cell or "" for row in table.rows for cell in row.published)
-    found = []
-    for i, note in enumerate(table.notes, 1):
-        mark = f"[{i}]"
-        found.append(f"{mark} {note}." if mark in printed else f"{note}.")
-    return found
-
-
-class Parts(NamedTuple):
-    """A table with what stands around it."""
-    heading: str
-    cells: list[list[str]]
-    notes: list[str]
-    where: str = ""             # it was measured
-    command: str = ""
-    legend: str = ""            # of the columns; in a document it stands once, at the top
-
-    def as_markdown(self) -> str:
-        """For a document."""
-        command = f"    {self.command}" if self.command else ""
-        notes = "\n".join(self.notes)
-        parts = [self.heading, markdown(self.cells), notes, self.where, command]
-        return "\n\n".join(part for part in parts if part)
-
-    def as_screen(self) -> str:
-        """For a terminal."""
-        width = shutil.get_terminal_size().columns
-        lines = [line for line in (*self.notes, self.legend, self.where) if line]
-        notes = [textwrap.fill(line.replace("`", ""), width) for line in lines]
-        heading = textwrap.fill(self.heading.replace("**", ""), width)
-        return "\n\n".join([heading, on_screen(self.cells, width), "\n".join(notes)])
-
-
-def table_parts(stored: dict) -> Parts:
-    """A table of train_mt.py's runs with its heading, footnotes and circumstances."""
-    table = TABLES.get(stored.get("table"))
-    if table is None:
-        raise UserError(f"holds a table {stored.get('table')!r} that papers/tables.py does not "
-                        "know: measure it anew")
-    rows = stored_rows(stored, table)
-    published_on = f"; published on {table.data}" if table.data else ""
-    legend = LEGEND if table.kind == "mt" else ""
-    seeds = ", ".join(map(str, stored["seeds"]))
-    plural = "s" if len(stored["seeds"]) > 1 else ""
-    averaged = ""
-    if stored.get("average"):
-        averaged = f"average of the last {stored['average']} checkpoints; "
-    where = (
-        f"Measured on {stored['data']}, size {stored['arch']}, {stored['steps']:,} steps of at "
-        f"most {stored['batch']:,} tokens; seed{plural} {seeds}; {averaged}{stored['set']} set, "
-        f"`{stored['signature']}`; {stored['machine']}; torch {stored['torch']}; "
-        f"{stored['date']}.")
-    heading = f"**{table.source}** ({stored['table']}): {table.title}{published_on}."
-    cells = body(stored, table, rows)
-    return Parts(heading, cells, footnotes(table), where, stored["command"], legend)
-
-
-def probe_parts(stored: dict) -> Parts:
-    """probe.py's table with the published accuracies beside the measured ones."""
+def probing_cells(stored: dict) -> list[list[str]]:
+    """The rows of probe.py's table with the published accuracies beside the measured ones."""
     table = TABLES[stored["published"]]
-    lines = stored["table"]
-    models = {row.flags: row for row in table.rows}
-    names = list(lines[0]["cells"])
+    published = {row.flags: dict(zip(table.columns, row.published)) for row in table.rows}
+    names = list(stored["table"][0]["cells"])
     header = ["", ""]
     for name in names:
-        header.append(name)
-        if name in models:
-            header.append("paper")
+        header += [name, "paper"] if name in published else [name]
     cells = [header]
-    for line in lines:
+    for line in stored["table"]:
         column = line["group"] if line["task"] == "Ave." else line["task"]
         row = [line["group"], line["task"]]
         for name in names:
             cell = line["cells"][name]
             deviation = "" if cell["spread"] is None else f" ± {100 * cell['spread']:.2f}"
             row.append(f"{100 * cell['mean']:.2f}{deviation}")
-            if name in models:
-                known = dict(zip(table.columns, models[name].published))
-                row.append(known.get(column, NONE))
+            if name in published:
+                row.append(published[name].get(column, NONE))
         cells.append(row)
-    heading = (f"**{table.source}** ({stored['published']}): {table.title}; published on "
-               f"{table.data}, measured on {stored['settings']['data']}.")
-    return Parts(heading, cells, footnotes(table))
+    return cells
 
 
-def parts_of(stored: dict) -> Parts | None:
-    """A table of reproduce.py's with what stands around it; None for what other scripts print.
-    Raises UserError for contents of no known kind."""
-    kind = stored.get("kind")
-    if kind not in ("table", "logic", "probing", "bench", "analysis"):
-        raise UserError("holds no results known here: reproduce.py --store, logic.py, probe.py, "
-                        "bench.py and analyze.py write them")
-    if kind == "table":
-        return table_parts(stored)
-    if kind == "probing" and "published" in stored:
-        return probe_parts(stored)
-    return None
+# ---- Text
+
+def keep_columns(cells: list[list[str]], kept: list[int]) -> list[list[str]]:
+    """The cells of these columns."""
+    return [[row[i] for i in kept] for row in cells]
 
 
-def text(stored: dict) -> str:
+def drop_empty(cells: list[list[str]]) -> list[list[str]]:
+    """The cells without the columns that hold nothing but dashes, and the number of seeds where all
+    rows have the same."""
+    kept = []
+    for i, (name, *column) in enumerate(zip(*cells)):
+        content = {*column} - {"", NONE}
+        if name == "" or len(content) > (name == "seeds"):
+            kept.append(i)
+    return keep_columns(cells, kept)
+
+
+def format_table(cells: list[list[str]], style: str) -> str:
+    """Cells as a table of tabulate's style; words are at the left, numbers at the right."""
+    header, *rows = drop_empty(cells)
+    if style == "pipe":
+        rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    sides = ["left" if name in WORDS else "right" for name in header]
+    return tabulate(rows, header, style, colalign=sides, disable_numparse=True)
+
+
+def footnotes(table: Table) -> list[str]:
+    """The notes below a table, numbered if a cell refers to them."""
+    cells = " ".join(cell or "" for row in table.rows for cell in row.published)
+    return [f"[{i}] {note}." if f"[{i}]" in cells else f"{note}."
+            for i, note in enumerate(table.notes, 1)]
+
+
+def circumstances(stored: dict) -> str:
+    """Where and how a table was measured."""
+    seeds = ", ".join(map(str, stored["seeds"]))
+    averaged = ""
+    if stored["average"]:
+        averaged = f"average of the last {stored['average']} checkpoints; "
+    return (f"Measured on {stored['data']}, size {stored['arch']}, {stored['steps']:,} steps of at "
+            f"most {stored['batch']:,} tokens; seed{'s' * (',' in seeds)} {seeds}; "
+            f"{averaged}{stored['set']}, `{stored['signature']}`; {stored['machine']}; torch "
+            f"{stored['torch']}; {stored['date']}.")
+
+
+def parts_of(stored: dict) -> tuple[str, list[list[str]], list[str]]:
+    """(heading, cells, the paragraphs below) of a table of reproduce.py or probe.py."""
+    if stored["kind"] == "table":
+        cells = table_cells(stored)
+        below = [circumstances(stored), f"    {stored['command']}"]
+        name = stored["table"]
+        measured_on = ""
+    else:
+        cells = probing_cells(stored)
+        below = []
+        name = stored["published"]
+        measured_on = f", measured on {stored['settings']['data']}"
+    table = TABLES[name]
+    published_on = f"; published on {table.data}{measured_on}" if table.data else ""
+    heading = f"**{table.source}** ({name}): {table.title}{published_on}."
+    return heading, cells, ["\n".join(footnotes(table)), *below]
+
+
+def to_markdown(stored: dict) -> str:
     """The contents of a file in results/ as Markdown."""
-    parts = parts_of(stored)
-    if parts:
-        return parts.as_markdown()
-    return f"```\n{printed(stored)}\n```"
+    if stored["kind"] == "analysis":
+        return f"```\n{cost_table(stored['ablation'])}\n```"
+    heading, cells, below = parts_of(stored)
+    return "\n\n".join(filter(None, [heading, format_table(cells, "pipe"), *below]))
 
 
-def on_terminal(stored: dict) -> str:
-    """The contents of a file in results/ for a terminal."""
-    parts = parts_of(stored)
-    return parts.as_screen() if parts else printed(stored)
-
-
-def printed(stored: dict) -> str:
-    """What the script that wrote a file prints of it."""
-    import bench  # here, for bench.py imports this package
-    import logic
-    import probe
-    kind = stored["kind"]
-    if kind == "logic":
-        return logic.table(stored)
-    if kind == "probing":
-        return probe.table(stored["table"])
-    if kind == "bench":
-        return bench.report(stored)
-    return cost_table(stored["ablation"])
+def to_screen(stored: dict) -> str:
+    """A table of reproduce.py or probe.py for a terminal; published columns are in a table of their
+    own below the measured ones where both together are too wide."""
+    width = shutil.get_terminal_size().columns
+    heading, cells, below = parts_of(stored)
+    names = cells[0]
+    kept = [i for i, name in enumerate(names) if name != "flags"]
+    text = format_table(keep_columns(cells, kept), "plain")
+    if stored["kind"] == "table" and max(map(len, text.splitlines())) > width:
+        measured = [i for i in kept if not names[i].startswith("paper:")]
+        published = [i for i in kept if names[i] == "" or names[i].startswith("paper:")]
+        text = format_table(keep_columns(cells, measured), "plain")
+        if len(published) > 1:
+            text += "\n\n" + format_table(keep_columns(cells, published), "plain")
+    if "BLEU" in names:
+        below.insert(1, LEGEND)
+    notes = [textwrap.fill(note.strip().replace("`", ""), width) for note in below if note]
+    return "\n\n".join([textwrap.fill(heading.replace("**", ""), width), text, "\n".join(notes)])

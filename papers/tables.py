@@ -1,13 +1,46 @@
-"""The result tables of the five papers: flags and published numbers. The project's own tables
-(papers/own_tables.py) stand behind them in TABLES.
+"""The result tables of the five papers, and this project's own: flags and published numbers.
 
-A row holds the flags of train_mt.py that make its model out of the scale's; a published number is
-the printed text. In flags, {L} is the number of layers, {lower} and {upper} the two halves of them,
-{H2} twice the heads, {d_4} a quarter of the width, and so on: see `plan.fitted`. Rows with flags
-None are quoted in the paper from elsewhere and are not run.
+A row holds the flags of train_mt.py that make its model from the baseline, in their shortest form,
+since a run is named after its flags. A published number is the printed text. In flags, {L} is the
+number of layers, {lower} and {upper} the two halves of them, {H2} twice the heads, {d_4} a quarter
+of the width, and so on: see `plan.fit_flags`. Rows with flags None are quoted in the paper from
+elsewhere and are not run.
 """
-from papers.own_tables import BASELINE, OWN_TABLES
-from papers.rows import Row, Table
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """A row of a table.
+
+    size: "base" is the scale's size; "big" twice its width, heads and FFN, as big is of base;
+    "wide" the same with base's heads (Li 2021 Table 6).
+    """
+    label: str
+    flags: str | None = ""
+    published: tuple = ()       # by column, as printed; None where nothing is
+    size: str = "base"
+
+
+class Table(NamedTuple):
+    """A table: its source, title, data, published columns, rows and footnotes.
+
+    kind: "mt" (speed and BLEU), "scores" (exp(D) by kind), "layers" (exp(D) of the positions by
+    layer), "probe", "logic" (tables of these scripts), "figure" (drawn by analyze.py). A published
+    cell refers to a footnote, numbered from 1, as in "47.43 (+0.11) [1]".
+    """
+    source: str
+    title: str
+    data: str
+    columns: tuple
+    rows: tuple
+    notes: tuple = ()
+    kind: str = "mt"
+    chinese: str = ""           # the paper's flags for Chinese source text alone
+    big: str = "--arch big"     # what "big" is where the scale is exactly --arch base
+    part: str = ""              # of a figure: what analyze.py draws
+
+
+# ---- The papers
 
 ZH_EN = "WMT17 Zh-En"
 EN_DE = "WMT14 En-De"
@@ -22,6 +55,8 @@ DUAN = "Duan 2020"
 GU = "Gu 2019"
 TWO = "[1,2] is what the paper calls Effective Aggregation, and Li 2021 Aggregation"
 SAME = "the same numbers as {}, from which Li 2021 takes the table"
+
+BASELINE = Row("baseline", "")
 
 TERMS = (
     Row("1  baseline", "", ("1.21", "24.13")),
@@ -155,9 +190,9 @@ DUAN_MAIN = (
     Row("Li et al. 2019, base + Effective Aggregation", None, ("24.68", "27.98 [1]")),
     Row("Li et al. 2019, big + Effective Aggregation", None, ("25.00", "28.96")),
     Row("base", "", ("24.28", "27.43")),
-    Row("capsule-Transformer base", "--capsule enc dec", ("25.02", "28.04")),
+    Row("capsule-Transformer base", "--capsule-attention enc dec", ("25.02", "28.04")),
     Row("big", "", ("24.71", "28.42"), "big"),
-    Row("capsule-Transformer big", "--capsule enc dec", ("25.14", "28.71"), "big"))
+    Row("capsule-Transformer big", "--capsule-attention enc dec", ("25.14", "28.71"), "big"))
 
 GU_ZH = (
     Row("Wang et al. 2018a", None, ("-", "46.60", "47.73", "45.35", "43.97", "-", "-")),
@@ -187,7 +222,7 @@ GU_PLACES = (
     Row("Dec_1", "--agg gu-em --agg-at dec:1", ("47.45 (-0.23)",)),
     Row("Dec_6", "--agg gu-em --agg-at dec:{L}", ("48.03 (+0.35)",)),
     Row("Dec_5, Dec_6", "--agg gu-em --agg-at dec:{top}", ("47.83 (+0.15)",)),
-    Row("ED_6, Dec_6", "--agg gu-em --agg-at cross:{L} dec:{L}", ("48.07 (+0.39)",)),
+    Row("ED_6, Dec_6", "--agg gu-em", ("48.07 (+0.39)",)),
     Row("ED_5, ED_6, Dec_5, Dec_6", "--agg gu-em --agg-at cross:{top} dec:{top}",
         ("47.99 (+0.31)",)))
 
@@ -197,30 +232,110 @@ PLOT = "the paper prints a plot without numbers"
 
 DUAN_NETWORKS = (
     Row("1  baseline", "", ("24.28",)),
-    Row("2  Enc", "--capsule enc", ("24.87",)),
-    Row("3  Dec", "--capsule dec", ("24.65",)),
-    Row("4  Enc, Dec", "--capsule enc dec", ("25.02",)))
+    Row("2  Enc", "--capsule-attention enc", ("24.87",)),
+    Row("3  Dec", "--capsule-attention dec", ("24.65",)),
+    Row("4  Enc, Dec", "--capsule-attention enc dec", ("25.02",)))
 
 DUAN_PARTS = (
     Row("1  baseline", "", ("24.28",)),
-    Row("2  vertical", "--capsule enc --capsule-parts vertical", ("24.74",)),
-    Row("3  horizontal", "--capsule enc --capsule-parts horizontal", ("24.76",)),
-    Row("4  both", "--capsule enc", ("24.87",)))
+    Row("2  vertical", "--capsule-attention enc --capsule-parts vertical", ("24.74",)),
+    Row("3  horizontal", "--capsule-attention enc --capsule-parts horizontal", ("24.76",)),
+    Row("4  both", "--capsule-attention enc", ("24.87",)))
 
 DUAN_LAYERS = (
     Row("1  baseline", "", ("24.28",)),
-    Row("2  [1-3]", "--capsule enc:{lower}", ("24.64",)),
-    Row("3  [4-6]", "--capsule enc:{upper}", ("24.48",)),
-    Row("4  [1-6]", "--capsule enc", ("24.87",)))
+    Row("2  [1-3]", "--capsule-attention enc:{lower}", ("24.64",)),
+    Row("3  [4-6]", "--capsule-attention enc:{upper}", ("24.48",)),
+    Row("4  [1-6]", "--capsule-attention enc", ("24.87",)))
 
 GU_CAPSULES = (
     BASELINE,
     Row("N = H/4", "--agg gu-em --capsules {H_4}"),
     Row("N = H/2", "--agg gu-em --capsules {H_2}"),
-    Row("N = H", "--agg gu-em --capsules {H}"),
+    Row("N = H", "--agg gu-em"),
     Row("N = 2H", "--agg gu-em --capsules {H2}"),
     Row("N = 4H", "--agg gu-em --capsules {H4}"),
     Row("N = 8H", "--agg gu-em --capsules {H8}"))
+
+
+# ---- This project: every mechanism under one recipe, with controls that no paper prints
+
+OWN = "this project"
+TRIED = "(Li 2019 §5.2.1 tried them and prints none)"
+
+# The most important first: an interrupted table has the first of them with all their seeds.
+CLAIMS = (
+    BASELINE,
+    Row("EM routing", "--agg em"),
+    Row("control: EM, uniform coupling", "--agg em --iterations 1"),
+    Row("output disagreement in the encoder, λ = H/8",
+        "--reg output --reg-at enc --reg-weight {H_8th}"),
+    Row("EM + output disagreement (Li 2021)", "--agg em --reg output"),
+    Row("Gu's capsules, EM", "--agg gu-em"),
+    Row("Capsule-Transformer", "--capsule-attention enc dec"),
+    Row("output disagreement", "--reg output"),
+    Row("output disagreement, λ = H/8", "--reg output --reg-weight {H_8th}"),
+    Row("output disagreement in the encoder", "--reg output --reg-at enc"),
+    Row("EM without activations", "--agg em --no-em-activations"),
+    Row("simple routing", "--agg dynamic"),
+    Row("control: EM, random coupling", "--agg em --coupling random"),
+    Row("control: one head", "--heads 1"),
+    Row("control: FFN wider by EM's parameters", "--d-ff {ffn}"),
+    Row("EM routing in the whole encoder", "--agg em --agg-at enc"),
+    Row("Gu's capsules, dynamic", "--agg gu-dynamic"),
+    Row("subspace disagreement in the encoder", "--reg subspace --reg-at enc"),
+    Row("position disagreement in the encoder", "--reg position --reg-at enc"))
+
+ALL = (
+    *CLAIMS,
+    Row("subspace disagreement", "--reg subspace"),
+    Row("position disagreement", "--reg position"),
+    Row("EM + capsule attention", "--agg em --capsule-attention enc dec"),
+    Row("output disagreement + capsule attention", "--reg output --capsule-attention enc dec"),
+    Row("Gu's EM + output disagreement", "--agg gu-em --reg output"),
+    Row("EM + output disagreement + capsule attention",
+        "--agg em --reg output --capsule-attention enc dec"),
+    Row("EM + output disagreement, λ = H/8", "--agg em --reg output --reg-weight {H_8th}"),
+    Row("squared output disagreement", "--reg squared-output"),
+    Row("control: simple routing, uniform coupling", "--agg dynamic --iterations 1"),
+    Row("control: simple routing, random coupling", "--agg dynamic --coupling random"),
+    Row("control: Gu's EM, uniform coupling", "--agg gu-em --iterations 1"),
+    Row("control: Gu's EM, random coupling", "--agg gu-em --coupling random"),
+    Row("control: Gu's dynamic, uniform coupling", "--agg gu-dynamic --iterations 1"),
+    Row("control: Gu's dynamic, random coupling", "--agg gu-dynamic --coupling random"))
+
+EM_OPTIONS = (
+    Row("baseline", ""),
+    Row("EM", "--agg em"),
+    Row("EM, full gradient", "--agg em --em-gradient full"),
+    Row("EM, released schedule of λ", "--agg em --em-schedule released"),
+    Row("Gu's EM", "--agg gu-em"),
+    Row("Gu's EM, full gradient", "--agg gu-em --em-gradient full"),
+    Row("Gu's EM, released schedule of λ", "--agg gu-em --em-schedule released"),
+    Row("EM, no activations", "--agg em --no-em-activations"),
+    Row("Gu's EM, no activations", "--agg gu-em --no-em-activations"),
+    Row("Gu's EM, sum of the densities", "--agg gu-em --em-density sum"))
+
+CAPSULES = (
+    BASELINE,
+    Row("N = d/64", "--agg em --capsules {d_64}"),
+    Row("N = d/16", "--agg em --capsules {d_16}"),
+    Row("N = d/4", "--agg em --capsules {d_4}"),
+    Row("N = d/2", "--agg em --capsules {d_2}"),
+    Row("N = d", "--agg em"))
+
+ITERATIONS = (
+    BASELINE,
+    Row("T = 1", "--agg em --iterations 1"),
+    Row("T = 2", "--agg em --iterations 2"),
+    Row("T = 3", "--agg em"),
+    Row("T = 4", "--agg em --iterations 4"),
+    Row("T = 5", "--agg em --iterations 5"))
+
+SQUARED = (
+    BASELINE,
+    Row("product", "--reg position --reg-at enc"),
+    Row("squared difference", "--reg squared-position --reg-at enc"))
 
 TABLES = {
     "li2018-1": Table(
@@ -313,7 +428,7 @@ TABLES = {
         ("BLEU",), DUAN_LAYERS, chinese=SHORT),
     "duan-fig5": Table(
         DUAN + " Fig. 5", "attention of the top encoder layer, vanilla and capsule",
-        f"{ZH_EN}, base", (), (BASELINE, Row("capsule-Transformer", "--capsule enc dec")),
+        f"{ZH_EN}, base", (), (BASELINE, Row("capsule-Transformer", "--capsule-attention enc dec")),
         kind="figure", part="attention", chinese=SHORT),
     "gu-1": Table(
         GU + " Table 1", "main results, base", NIST,
@@ -338,5 +453,19 @@ TABLES = {
         GU + " Fig. 3", "BLEU by source length", f"{NIST}, MT03-08, base", (),
         (BASELINE, Row("EM routing", "--agg gu-em")), kind="figure", part="length", chinese=LOWER,
         notes=(PLOT + ": alike up to 60 words, EM ahead beyond",)),
-    **OWN_TABLES,
+    "claims": Table(
+        OWN, "what the five papers claim, and the controls, the most important first", "", (),
+        CLAIMS),
+    "em-options": Table(
+        OWN, "EM routing: density, schedule of λ, gradient, activations", "", (), EM_OPTIONS),
+    "all": Table(
+        OWN, "every mechanism of the five papers, and the best ones combined, under one recipe", "",
+        (), ALL),
+    "iterations": Table(OWN, f"routing iterations T, EM routing {TRIED}", "", (), ITERATIONS),
+    "capsules": Table(OWN, f"output capsules N, EM routing {TRIED}", "", (), CAPSULES),
+    "squared": Table(
+        OWN, "attended positions: product (Li 2018 Eq. 2) or squared difference (footnote 2), "
+        "encoder", "", (), SQUARED,
+        notes=("Li 2018 footnote 2: the squared difference underperforms the product, in "
+               "preliminary experiments",)),
 }

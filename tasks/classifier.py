@@ -1,31 +1,31 @@
-"""Training and testing a classifier of sentences or pairs, an epoch at a time: what logic.py and
-probe.py share.
+"""Training and testing a classifier of sentences or pairs: what logic.py and probe.py share.
 
-A model has `loss(inputs, labels)` and gives its logits [B, classes] as the first thing it returns.
-Examples have `lengths` [n], `labels` [n] and `batch(index)`, the inputs and labels of those
-examples; for `accuracy` the labels are one per example, in training whatever `loss` takes.
+A model gives logits [B, classes], and has `loss(inputs, labels)`. Examples have `lengths` [n] on
+the CPU, `labels` [n] on the device and `batch(index)`, the inputs and labels of those examples; for
+`accuracy` the labels are one per example, in training whatever `loss` takes.
 """
 import copy
+import json
 import math
+import statistics
 import sys
 import time
-from pathlib import Path
 
 import torch
 import torch.nn as nn
 from torch import Tensor
 from tqdm import tqdm
 
-from nmt.flags import UserError
-from nmt.progress import say
-from nmt.run_folder import load, load_model_state, save
+from nmt.files import atomic_write
+from nmt.run_folder import RunFolder, say
 
-WARMUP = 0.05       # share of the steps over which a learning rate that falls is scaled up
+WARMUP = 0.05       # share of the steps in which a learning rate that falls rises first
 
+
+# ---- Training
 
 def like_length_batches(lengths: Tensor, size: int, seed: int) -> list[Tensor]:
-    """Batches of `size` indices of examples of similar lengths [n], in an order drawn from the
-    seed.
+    """Batches of `size` indices of examples of similar lengths [n], in random order.
 
     The examples are shuffled, sorted by length within a window of 50 batches and cut; then the
     batches are shuffled.
@@ -39,13 +39,26 @@ def like_length_batches(lengths: Tensor, size: int, seed: int) -> list[Tensor]:
     return [batches[i] for i in order.tolist()]
 
 
-def train_epoch(model: nn.Module, optimizer, examples, size: int, seed: int,
-                scheduler=None) -> float:
-    """One pass over the training examples, their order and dropout drawn from the seed; the mean
-    loss.
+def send(x: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on the device; a GPU is not waited for."""
+    if device.type == "cuda":
+        return x.pin_memory().to(device, non_blocking=True)
+    return x.to(device)
 
-    scheduler: of the learning rate, moved on after every step.
-    """
+
+def learning_rate_schedule(optimizer, steps: int, decay: bool):
+    """The scheduler of a learning rate that stays, or (decay) rises to its full value in the first
+    twentieth of the steps and falls linearly, to 0 after the last."""
+    def factor(step: int) -> float:
+        if not decay:
+            return 1.0
+        return min(1, (step + 1) / (WARMUP * steps)) * (1 - step / steps)
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+def train_epoch(model: nn.Module, optimizer, scheduler, examples, size: int, seed: int) -> float:
+    """One pass over the examples in batches of `size`; the seed draws their order and the dropout.
+    Returns the mean loss."""
     model.train()
     torch.manual_seed(seed)
     total = torch.zeros((), device=examples.labels.device)
@@ -55,90 +68,88 @@ def train_epoch(model: nn.Module, optimizer, examples, size: int, seed: int,
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
-        if scheduler is not None:
-            scheduler.step()
+        scheduler.step()
         total += loss.detach() * len(index)
-    return total.item() / max(1, len(examples.labels))
+    return total.item() / len(examples.labels)
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, examples, size: int = 512) -> tuple[int, int]:
-    """(examples whose class is found, examples)."""
+def accuracy(model: nn.Module, examples, size: int = 512) -> float | None:
+    """The share of the examples whose class is found; None where there are no examples."""
     if not len(examples.labels):
-        return 0, 0
+        return None
     model.eval()
     right = torch.zeros((), dtype=torch.long, device=examples.labels.device)
     for index in examples.lengths.argsort().split(size):
         inputs, labels = examples.batch(index)
-        right += (model(inputs)[0].argmax(-1) == labels).sum()
-    return right.item(), len(examples.labels)
+        right += (model(inputs).argmax(-1) == labels).sum()
+    return right.item() / len(examples.labels)
 
 
-def learning_rate_schedule(optimizer, steps: int, decay: bool):
-    """The scheduler of a learning rate that stays, or (decay) falls linearly from its full value
-    towards 0 after the last step and is scaled up from 0 over the first twentieth of the steps."""
-    def factor(step: int) -> float:
-        if not decay:
-            return 1.0
-        warmup = min(1, (step + 1) / (WARMUP * steps))
-        return warmup * (1 - step / steps)
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+def fit(build, data: dict, s, seed: int, label: str, decay: bool = False):
+    """Trains a model. Returns it as it was after the epoch with the best validation accuracy, and
+    {"valid": that accuracy, "parameters", "seconds", "history": [{"epoch", "loss", "valid"}, ...]}.
 
-
-def resume(path: Path, model: nn.Module, optimizer, scheduler, fresh: dict) -> dict:
-    """What `fit` saved at the path, the weights, the optimizer and the scheduler put in place;
-    fresh: the entries of a new start. Raises UserError for a checkpoint of something else."""
-    device = next(model.parameters()).device
-    remedy = "delete it, and this model is trained from the start"
-    state = load(path, device, ("model", "optimizer", "scheduler", *fresh), remedy)
-    load_model_state(model, state["best"], path)         # told here, not after the last epoch
-    load_model_state(model, state["model"], path)
-    try:
-        optimizer.load_state_dict(state["optimizer"])
-        scheduler.load_state_dict(state["scheduler"])
-    except Exception as error:                           # a foreign state errs in a way of its own
-        raise UserError(f"{path}: its optimizer is not that of this run: {remedy}") from error
-    return state
-
-
-def fit(build, data: dict, settings, seed: int, path: Path, log=say,
-        decay: bool = False) -> tuple[nn.Module, dict]:
-    """Trains a model: (the model after the epoch with the best validation accuracy, {"valid": that
-    accuracy, "parameters", "seconds", "history": [{"epoch", "loss", "valid"}, ...]}).
-
-    build(): a new model; data: {"train": examples, "valid": examples}; settings: epochs, lr, batch;
-    decay: see `learning_rate_schedule`. After every epoch all that resuming takes is saved at
-    `path`; a run resumed there ends as it would have without the break, because an epoch draws
-    everything from its own seed.
+    build(): a new model; data: {"train": examples, "valid": examples}; s: epochs, lr, batch; label:
+    what log lines begin with; decay: see `learning_rate_schedule`.
     """
     torch.manual_seed(seed)
     model = build().to(data["train"].labels.device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr, fused=True)
-    steps = max(1, settings.epochs * math.ceil(len(data["train"].labels) / settings.batch))
+    optimizer = torch.optim.Adam(model.parameters(), lr=s.lr, fused=True)
+    steps = s.epochs * math.ceil(len(data["train"].labels) / s.batch)
     scheduler = learning_rate_schedule(optimizer, steps, decay)
-    state = {"epoch": 0, "history": [], "seconds": 0.0, "best": None, "best_valid": -1.0}
-    if path.exists():
-        state = resume(path, model, optimizer, scheduler, state)
-    for epoch in range(state["epoch"] + 1, settings.epochs + 1):
-        started = time.perf_counter()
+    started = time.perf_counter()
+    history = []
+    best = -1.0
+    for epoch in range(1, s.epochs + 1):
         epoch_seed = seed * 1_000_003 + epoch
-        loss = train_epoch(model, optimizer, data["train"], settings.batch, epoch_seed, scheduler)
-        right, count = accuracy(model, data["valid"])
-        valid = right / max(1, count)
-        if valid > state["best_valid"]:
-            state["best_valid"] = valid
-            state["best"] = copy.deepcopy(model.state_dict())
-        state["epoch"] = epoch
-        state["history"].append({"epoch": epoch, "loss": loss, "valid": valid})
-        state["seconds"] += time.perf_counter() - started
-        save(path, {**state, "model": model.state_dict(), "optimizer": optimizer.state_dict(),
-                    "scheduler": scheduler.state_dict()})
-        log(f"epoch {epoch}/{settings.epochs}  loss {loss:.3f}  validation {valid:.1%}"
-            f"  {state['seconds']:.0f} s")
-    model.load_state_dict(state["best"])
-    return model, {
-        "valid": state["best_valid"],
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "seconds": state["seconds"],
-        "history": state["history"],
-    }
+        loss = train_epoch(model, optimizer, scheduler, data["train"], s.batch, epoch_seed)
+        valid = accuracy(model, data["valid"]) or 0.0
+        if valid > best:
+            best = valid
+            best_state = copy.deepcopy(model.state_dict())
+        history.append({"epoch": epoch, "loss": loss, "valid": valid})
+        seconds = time.perf_counter() - started
+        say(f"{label}: epoch {epoch}/{s.epochs}  loss {loss:.3f}  validation {valid:.1%}"
+            f"  {seconds:.0f} s")
+    model.load_state_dict(best_state)
+    parameters = sum(p.numel() for p in model.parameters())
+    return model, {"valid": best, "parameters": parameters, "seconds": seconds, "history": history}
+
+
+# ---- Results
+
+def find_row(folder: RunFolder, key: dict) -> dict | None:
+    """The row of metrics.jsonl with these entries; None where there is none."""
+    for row in folder.read_metrics():
+        if key.items() <= row.items():
+            return row
+    return None
+
+
+def summarize_seeds(accuracies: list) -> dict:
+    """A cell of a table: mean and sample standard deviation ("spread") over the seeds. The mean of
+    empty parts (None) is None, and so is the spread of one seed."""
+    cell = {"mean": None, "seeds": len(accuracies), "spread": None}
+    if None not in accuracies:
+        cell["mean"] = statistics.fmean(accuracies)
+        if len(accuracies) > 1:
+            cell["spread"] = statistics.stdev(accuracies)
+    return cell
+
+
+def percent(cell: dict, digits: int) -> str:
+    """A cell of a table as text."""
+    if cell["mean"] is None:
+        return "-"
+    text = f"{100 * cell['mean']:.{digits}f}"
+    if cell["spread"] is not None:
+        text += f" ±{100 * cell['spread']:.{digits}f}"
+    return text
+
+
+def write_results(folder: RunFolder, **results) -> None:
+    """Writes results.json; it ends with the settings of the run."""
+    settings = {name: value for name, value in folder.config.items() if name not in folder.free}
+    text = json.dumps({**results, "settings": settings}, indent=1)
+    atomic_write(folder.path / "results.json", text + "\n")

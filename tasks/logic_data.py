@@ -8,6 +8,7 @@ over the letters a..f is written with every operator in brackets of its own, as 
 its truth table, one 64-bit mask over the 2^6 assignments of the letters, so a relation is exact and
 costs four bitwise operations.
 """
+import functools
 import random
 from itertools import combinations
 from pathlib import Path
@@ -17,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.files import atomic_write, reported
+from nmt.files import atomic_write, decode_lines, reported
 from nmt.flags import UserError
-from tasks.lines import small_text
+from tasks.classifier import send
 
 LETTERS = "abcdef"
 BINARY = ("and", "or")
@@ -31,6 +32,7 @@ SPLITS = ("train", "valid", "test")
 FILES = "train1..train12 and test1..test12"
 RAW_PAIRS = 500_000                                    # Bowman et al.'s number of draws
 EVERY = 2 ** 64 - 1                                    # the truth table of a tautology
+END = "the end"                                        # after the last token of a formula
 # which of (both, left only, right only, neither) hold somewhere; every other pattern is `#`
 CELLS = {
     (True, False, False, True): "=",
@@ -48,18 +50,6 @@ def letter_table(k: int) -> int:
 
 
 LETTER_TABLES = {letter: letter_table(k) for k, letter in enumerate(LETTERS)}
-
-
-def pattern_labels() -> Tensor:
-    """CELLS as a table [16]: bit k of an index says whether cell k holds somewhere."""
-    labels = torch.full((16,), RELATIONS.index("#"))
-    for cells_that_hold, name in CELLS.items():
-        pattern = sum(1 << k for k in range(4) if cells_that_hold[k])
-        labels[pattern] = RELATIONS.index(name)
-    return labels
-
-
-PATTERN_LABELS = pattern_labels()
 
 
 class Pair(NamedTuple):
@@ -83,61 +73,46 @@ def truth_table(formula: str) -> int:
 
     Grammar:
     `formula = letter | ( not formula ) | ( formula ( and formula ) ) | ( formula ( or formula ) )`.
-    Raises UserError (a ValueError) that names the first token which cannot stand where it stands.
+    Raises UserError (a ValueError) that names the first token out of place.
     """
-    tokens = tokenize(formula)
-    try:
-        table, end = _parse(tokens, 0)
-    except RecursionError:
-        raise UserError(f"formula of {len(tokens)} tokens is nested too deeply") from None
-    if end != len(tokens):
-        raise _misplaced(tokens, end, "the end of the formula")
+    tokens = [*tokenize(formula), END]
+    table, end = parse(tokens, 0)
+    expect(tokens, end, END)
     return table
 
 
-def _parse(tokens: list[str], at: int) -> tuple[int, int]:
+def parse(tokens: list[str], at: int) -> tuple[int, int]:
     """The truth table of the formula that starts at token `at`, and the index after its last token.
     """
-    token = tokens[at] if at < len(tokens) else None
-    if token in LETTER_TABLES:
-        return LETTER_TABLES[token], at + 1
-    if token != "(":
-        raise _misplaced(tokens, at, "a letter a..f or '('")
-    if tokens[at + 1:at + 2] == ["not"]:
-        table, at = _parse(tokens, at + 2)
-        return EVERY ^ table, _expect(tokens, at, ")")
-    left, at = _parse(tokens, at + 1)
-    at = _expect(tokens, at, "(")
-    operator = tokens[at] if at < len(tokens) else None
-    if operator not in BINARY:
-        raise _misplaced(tokens, at, "'and' or 'or'")
-    right, at = _parse(tokens, at + 1)
-    at = _expect(tokens, at, ")")
-    at = _expect(tokens, at, ")")
-    return _apply(operator, left, right), at
+    if tokens[at] in LETTER_TABLES:
+        return LETTER_TABLES[tokens[at]], at + 1
+    at = expect(tokens, at, "(", *LETTERS)
+    if tokens[at] == "not":
+        table, at = parse(tokens, at + 1)
+        return EVERY ^ table, expect(tokens, at, ")")
+    left, at = parse(tokens, at)
+    at = expect(tokens, at, "(")
+    operator = tokens[at]
+    at = expect(tokens, at, *BINARY)
+    right, at = parse(tokens, at)
+    at = expect(tokens, at, ")")
+    return combine(operator, left, right), expect(tokens, at, ")")
 
 
-def _apply(operator: str, left: int, right: int) -> int:
-    """The truth table of `left operator right`."""
-    return left & right if operator == "and" else left | right
-
-
-def _expect(tokens: list[str], at: int, wanted: str) -> int:
-    """The index after token `at`, which must be `wanted`."""
-    if at < len(tokens) and tokens[at] == wanted:
+def expect(tokens: list[str], at: int, *wanted: str) -> int:
+    """The index after token `at`, which must be one of `wanted`."""
+    if tokens[at] in wanted:
         return at + 1
-    raise _misplaced(tokens, at, repr(wanted))
-
-
-def _misplaced(tokens: list[str], at: int, wanted: str) -> UserError:
-    """The error for token `at`, which is not what the grammar asks for."""
-    formula = " ".join(tokens)
+    formula = " ".join(tokens[:-1])
     if len(formula) > 200:
         formula = f"{formula[:200]}..."
-    if at >= len(tokens):
-        return UserError(f"formula {formula!r} ends where {wanted} is expected")
-    token = tokens[at][:40]
-    return UserError(f"token {at + 1}, {token!r}, of formula {formula!r}: expected {wanted}")
+    raise UserError(f"token {at + 1} of formula {formula!r} is {tokens[at][:40]!r}: expected "
+                    f"{' or '.join(wanted)}")
+
+
+def combine(operator: str, left: int, right: int) -> int:
+    """The truth table of `left operator right`."""
+    return left & right if operator == "and" else left | right
 
 
 def cells(left, right, every=EVERY):
@@ -189,7 +164,7 @@ def random_formula(rng: random.Random, letters, budget: int = 12) -> tuple[str, 
         left, left_table, left_count = random_formula(rng, letters, budget // 2)
         right, right_table, right_count = random_formula(rng, letters, budget // 2)
         text = f"( {left} ( {operator} {right} ) )"
-        table = _apply(operator, left_table, right_table)
+        table = combine(operator, left_table, right_table)
         count = left_count + right_count + 1
     if rng.random() * 3 < 1:
         return f"( not {text} )", EVERY ^ table, count + 1
@@ -201,8 +176,8 @@ def generate(raw: int = RAW_PAIRS, seed: int = 0) -> dict[int, list[Pair]]:
     ...]}; 12 is 12 or more.
 
     Draws `raw` pairs without a tautology or contradiction; the letters of a pair come from 4 of
-    a..f. Duplicates are dropped after the draw and what is left is shuffled, because a frequent
-    pair is drawn, and so stands, early.
+    a..f. Then duplicates are dropped and the rest is shuffled, because frequent pairs are drawn
+    early.
     """
     rng = random.Random(seed)
     fours = list(combinations(LETTERS, 4))
@@ -239,8 +214,8 @@ def read_files(folder) -> dict[str, dict[int, list[Pair]]]:
     """Reads `train1..12`, `test1..12` and, where there are any, `valid1..12` from a folder; the
     form of `split`.
 
-    Without validation files the last ninth of each training bin is the validation part: train and
-    valid then stand 8 to 1, as in Li 2021 §4.3.2. Labels are taken as they are written. Raises
+    Without validation files the last ninth of each training bin is the validation part, so that
+    train and valid are 8 to 1 as in Li 2021 §4.3.2. Labels are taken as they are written. Raises
     UserError that names the file and line.
     """
     folder = Path(folder)
@@ -265,7 +240,8 @@ def read_files(folder) -> dict[str, dict[int, list[Pair]]]:
 def read_pairs(path: Path) -> list[Pair]:
     """The pairs of one file of lines `relation TAB left TAB right`. Raises UserError that names the
     file and line."""
-    lines = small_text(path, f"{path}: no such file; the folder must hold {FILES}")
+    with reported("read", path), open(path, "rb") as file:
+        lines = list(decode_lines(file, path))           # of an empty file none
     pairs = []
     for number, line in enumerate(lines, 1):
         columns = [column.strip() for column in line.split("\t")]
@@ -298,23 +274,31 @@ def write_files(folder, parts: dict[str, dict[int, list[Pair]]]) -> None:
 
 # ---- Pairs as tensors
 
-class EncodedFormulas(NamedTuple):
-    """Encoded pairs of formulas."""
-    formulas: Tensor                # [n, 2, L] token ids, left and right, PAD after their ends
+class Formulas(NamedTuple):
+    """The formulas of B pairs, every distinct one once."""
+    ids: Tensor                     # [k, L] token ids, PAD after a formula's end
+    rows: Tensor                    # [2B] the rows of the left and right formulas in turn
+
+
+class EncodedPairs(NamedTuple):
+    """Encoded pairs of formulas. What only chooses is on the CPU, the rest on the device."""
+    ids: Tensor                     # [m, L] token ids of the m distinct formulas, uint8
+    rows: Tensor                    # [n, 2] of the left and the right formula, on the CPU
     lengths: Tensor                 # [n] tokens of the longer formula, on the CPU
     labels: Tensor                  # [n] index into RELATIONS
-    tables: Tensor | None = None    # [n, 2] truth tables: a batch then has all its formulas' labels
+    tables: Tensor | None = None    # [m] truth tables
 
-    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The pairs `index` [B]: formulas [B, 2, L'], cut to the longest of them, and labels [B];
-        where the truth tables are known [2B, 2B], of every formula to every one, in the order of
-        formulas.flatten(0, 1)."""
+    def batch(self, index: Tensor) -> tuple[Formulas, Tensor]:
+        """The pairs `index` [B]: their k distinct formulas, cut to the longest of them, and labels
+        [B]; where the truth tables are known [k, k], of every formula to every one."""
+        device = self.labels.device
+        distinct, rows = self.rows[index].unique(return_inverse=True)        # [k], [B, 2]
+        distinct = send(distinct, device)
         width = int(self.lengths[index].max())
-        index = index.to(self.labels.device)
-        formulas = self.formulas[index, :, :width].long()
+        formulas = Formulas(self.ids[distinct, :width].long(), send(rows.flatten(), device))
         if self.tables is None:
-            return formulas, self.labels[index]
-        tables = self.tables[index].flatten()                                 # [2B]
+            return formulas, self.labels[send(index, device)]
+        tables = self.tables[distinct]                                       # [k]
         return formulas, table_labels(tables[:, None], tables)
 
 
@@ -347,33 +331,41 @@ def renamed(pair: Pair) -> Pair:
     return Pair(pair.relation, new_left, new_right)
 
 
-def encode(pairs, device="cpu", notation: str = "brackets",
-           tables: bool = False) -> EncodedFormulas:
+def encode(pairs, device="cpu", notation: str = "brackets", tables: bool = False) -> EncodedPairs:
     """Pairs as tensors, in the notation of Bowman's files ("brackets") or in a shorter one that
     says the same ("compact": `infix` of `renamed`); tables: with their truth tables."""
-    tokens_of = tokenize
+    spell = tokenize
     if notation == "compact":
-        tokens_of = infix
+        spell = infix
         pairs = [renamed(pair) for pair in pairs]
-    formulas = [formula for pair in pairs for formula in (pair.left, pair.right)]
-    ids = {}                                             # formula -> its token ids, a byte each
-    for formula in set(formulas):
-        ids[formula] = bytes(IDS[token] for token in tokens_of(formula))
-    width = max(map(len, ids.values()), default=1)
-    padded = b"".join(ids[formula].ljust(width, bytes([PAD])) for formula in formulas)
-    matrix = np.frombuffer(padded, np.uint8).reshape(len(pairs), 2, width).copy()
-    lengths = torch.tensor([len(ids[formula]) for formula in formulas], dtype=torch.long)    # [2n]
-    longer = lengths.view(-1, 2).amax(1)                                                     # [n]
+    texts = [text for pair in pairs for text in (pair.left, pair.right)]     # 2n
+    ids = {text: bytes(IDS[token] for token in spell(text)) for text in set(texts)}
+    distinct = sorted(set(ids.values()))                 # m, a byte per token
+    width = max(map(len, distinct), default=1)
+    padded = b"".join(formula.ljust(width, bytes([PAD])) for formula in distinct)
+    matrix = np.frombuffer(padded, np.uint8).reshape(-1, width).copy()       # [m, L]
+    row_of = {formula: i for i, formula in enumerate(distinct)}
+    rows = torch.tensor([row_of[ids[text]] for text in texts], dtype=torch.long).view(-1, 2)
+    lengths = torch.tensor(list(map(len, distinct)), dtype=torch.long)[rows].amax(1)
     labels = torch.tensor([RELATIONS.index(pair.relation) for pair in pairs], dtype=torch.long)
-    known = formula_tables(formulas).to(device) if tables else None
-    return EncodedFormulas(torch.from_numpy(matrix).to(device), longer, labels.to(device), known)
+    known = None
+    if tables:
+        table_of = {ids[text]: truth_table(text) for text in ids}
+        unsigned = np.array([table_of[formula] for formula in distinct], np.uint64)
+        known = torch.from_numpy(unsigned.view(np.int64)).to(device)
+    return EncodedPairs(torch.from_numpy(matrix).to(device), rows, lengths, labels.to(device),
+                        known)
 
 
-def formula_tables(formulas: list[str]) -> Tensor:
-    """The truth tables [n, 2] of 2n formulas, as signed 64-bit numbers."""
-    tables = {formula: truth_table(formula) for formula in set(formulas)}
-    unsigned = np.array([tables[formula] for formula in formulas], np.uint64)
-    return torch.from_numpy(unsigned.view(np.int64).reshape(-1, 2))
+@functools.cache
+def pattern_labels(device: torch.device) -> Tensor:
+    """CELLS as a table [16] on the device: bit k of an index says whether cell k holds somewhere.
+    """
+    labels = torch.full((16,), RELATIONS.index("#"))
+    for cells_that_hold, name in CELLS.items():
+        pattern = sum(1 << k for k in range(4) if cells_that_hold[k])
+        labels[pattern] = RELATIONS.index(name)
+    return labels.to(device)
 
 
 def table_labels(left: Tensor, right: Tensor) -> Tensor:
@@ -381,4 +373,4 @@ def table_labels(left: Tensor, right: Tensor) -> Tensor:
     [...]."""
     both, left_only, right_only, neither = cells(left, right, every=-1)      # every bit set: -1
     pattern = both.long() | left_only.long() << 1 | right_only.long() << 2 | neither.long() << 3
-    return PATTERN_LABELS.to(left.device)[pattern]
+    return pattern_labels(left.device)[pattern]

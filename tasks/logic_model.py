@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attention import MultiHeadAttention
-from tasks.logic_data import PAD, RELATIONS
+from tasks.logic_data import PAD, RELATIONS, Formulas
 from transformer import Embedding, Encoder, TransformerConfig, model_disagreement, positions
 
 QUERIES = 2
@@ -22,14 +22,13 @@ NO_PAIR = -100                                           # a label that the loss
 
 
 class SpreadEmbedding(Embedding):
-    """Word embeddings times sqrt(d), plus positions that lie apart, with dropout: ids [N, L] -> [N,
+    """Word embeddings times sqrt(d), plus positions at distances, with dropout: ids [N, L] -> [N,
     L, d].
 
     In training the positions of a formula are drawn, in ascending order, from the first `reach`
-    ones; in a test they stand evenly over them. So a formula longer than all of training meets no
-    position that was never trained, as long as it has at most `reach` tokens; a longer one is
-    counted (Ruoss et al. 2023, "Randomized positional encodings boost length generalization of
-    Transformers").
+    ones; in a test they are even. So a formula of up to `reach` tokens has no position that was
+    never trained; the tokens of a longer one are counted (Ruoss et al. 2023, "Randomized positional
+    encodings boost length generalization of Transformers").
     """
 
     def __init__(self, vocab_size: int, d_model: int, dropout: float, reach: int):
@@ -94,33 +93,31 @@ class LogicModel(nn.Module):
             nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
             nn.init.zeros_(linear.bias)
 
-    def read(self, formulas: Tensor) -> Reading:
-        """formulas [B, 2, L] -> their vectors.
+    def copies_differ(self) -> bool:
+        """Whether a formula that is in several pairs is read anew for each: dropout draws each copy
+        apart, and the disagreement counts each."""
+        return self.training and bool(self.config.dropout or self.config.reg)
 
-        In training a formula that stands in several pairs is read once, n <= 2B, unless dropout or
-        a regularizer tells its copies apart.
-        """
-        ids = formulas.flatten(0, 1)                                         # [2B, L]
-        rows = torch.arange(len(ids), device=ids.device)
-        if self.training and not self.config.dropout and not self.config.reg:
-            ids, rows = ids.unique(dim=0, return_inverse=True)               # [n, L], [2B]
+    def read(self, formulas: Formulas) -> Reading:
+        """Reads every distinct formula once, or (`copies_differ`) all 2B of them in turn."""
+        ids, rows = formulas                                                 # [k, L], [2B]
+        if self.copies_differ():
+            ids = ids[rows]                                                  # [2B, L]
+            rows = torch.arange(len(rows), device=rows.device)
         mask = ids != PAD
         states, heads = self.encoder(self.embedding(ids), mask)              # [n, L, d]
         queries = self.queries.expand(len(ids), -1, -1)                      # [n, 2, d]
         vectors, _ = self.pooling(queries, states, mask[:, None, None, :])   # [n, 2, d]
         return Reading(vectors.flatten(1), rows, {"enc": heads}, mask)
 
-    def forward(self, formulas: Tensor) -> tuple[Tensor, dict, Tensor]:
-        """formulas [B, 2, L] -> logits [B, 7], the encoder's heads {"enc": [Heads, ...]}, mask [n,
-        L], see `read`."""
-        reading = self.read(formulas)
-        return self.classify(reading.vectors, reading.rows), reading.heads, reading.mask
+    def forward(self, formulas: Formulas) -> Tensor:
+        """The formulas of B pairs -> logits [B, 7]."""
+        return self.classify(self.read(formulas))
 
-    def classify(self, vectors: Tensor, rows: Tensor) -> Tensor:
-        """Vectors [n, 2d] and the rows [2B] of the left and right formulas in turn -> logits [B,
-        7]."""
-        pairs = vectors.index_select(0, rows).view(len(rows) // 2, -1)       # [B, 4d]
-        return self.classifier(pairs)
+    def classify(self, reading: Reading) -> Tensor:
+        """The classifier on B pairs: logits [B, 7]."""
+        vectors = reading.vectors.index_select(0, reading.rows)              # [2B, 2d]
+        return self.classifier(vectors.view(len(vectors) // 2, -1))
 
     def classify_all(self, vectors: Tensor) -> Tensor:
         """The classifier on all ordered pairs of formulas: vectors [n, 2d] -> logits [n, n, 7].
@@ -137,34 +134,27 @@ class LogicModel(nn.Module):
             x = layer(x)
         return x
 
-    def loss(self, formulas: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy - lambda D (Li 2018 section 3.1; D is 0 without --reg).
+    def loss(self, formulas: Formulas, labels: Tensor) -> Tensor:
+        """Mean cross-entropy - lambda D (Li 2018 §3.1; D is 0 without a regularizer).
 
-        labels [B]: of the pairs; labels [2B, 2B]: of every formula of the batch to every one, left
-        and right ones in turn, which is thousands of answers to learn from for the cost of reading
-        the same 2B formulas.
+        labels [B]: of the pairs; labels [k, k]: of every distinct formula to every one, which is
+        thousands of answers to learn from for the cost of reading k formulas.
         """
         reading = self.read(formulas)
         if labels.dim() == 1:
-            cross_entropy = F.cross_entropy(self.classify(reading.vectors, reading.rows), labels)
+            cross_entropy = F.cross_entropy(self.classify(reading), labels)
         else:
-            cross_entropy = self.loss_of_all(reading, labels)
+            if self.copies_differ():
+                labels = labels[formulas.rows][:, formulas.rows]
+            cross_entropy = self.loss_of_all(reading.vectors, labels)
         D = model_disagreement(self.config, reading.heads, reading.mask)
         return cross_entropy - self.config.reg_weight * D
 
-    def loss_of_all(self, reading: Reading, labels: Tensor) -> Tensor:
-        """Mean cross-entropy over all ordered pairs of the n formulas read, a formula with itself
-        left out.
-
-        labels [2B, 2B]: of every formula of the batch to every one; copies of a formula have the
-        same labels.
-        """
-        n = len(reading.vectors)
-        copies = torch.arange(len(reading.rows), device=labels.device)       # [2B]
-        first = torch.zeros(n, dtype=torch.long, device=labels.device)
-        one_copy = first.scatter(0, reading.rows, copies)                    # [n] of every formula
-        labels = labels[one_copy][:, one_copy].fill_diagonal_(NO_PAIR)       # [n, n]
-        logits = self.classify_all(reading.vectors)                          # [n, n, 7]
-        total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=NO_PAIR,
-                                reduction="sum")
+    def loss_of_all(self, vectors: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy over all ordered pairs of n formulas but of a formula with itself;
+        vectors [n, 2d], labels [n, n]."""
+        n = len(vectors)
+        others = labels.clone().fill_diagonal_(NO_PAIR)
+        total = F.cross_entropy(self.classify_all(vectors).flatten(0, 1), others.flatten(),
+                                ignore_index=NO_PAIR, reduction="sum")
         return total / max(1, n * (n - 1))

@@ -1,5 +1,4 @@
-"""The data of linguistic probing: the ten tasks, the SentEval files, and three of the tasks from
-plain text.
+"""The data of linguistic probing: the ten tasks, the SentEval files, three tasks from plain text.
 
 The tasks are those of Conneau et al. 2018, "What you can cram into a single vector". Their files
 (ten, in the public repository facebookresearch/SentEval under data/probing/) hold one example per
@@ -17,9 +16,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, Iterable, Iterator, NamedTuple
 
-from nmt.files import atomic_write, reported
+from nmt.files import atomic_write, read_lines, reported
 from nmt.flags import UserError
-from tasks.lines import small_text
 
 GROUPS = {"surface": ("SeLen", "WC"), "syntactic": ("TrDep", "ToCo", "BShif"),
           "semantic": ("Tense", "SubNm", "ObjNm", "SOMO", "CoIn")}
@@ -40,9 +38,7 @@ FILES = {
     "SOMO": ("odd_man_out.txt", "ca1ec154df17e366330c542b48bdca5cfa65bf1c"),
     "CoIn": ("coordination_inversion.txt", "281888217fd1ed7faef2c63c5350d2ff1b8e64ce"),
 }
-LARGEST = 1 << 28               # bytes of a download, far above the ten files' sizes
-MOST_TOKENS = 512               # of a sentence: a line without spaces to speak of is no sentence
-TEXT_TASKS = ("SeLen", "WC", "BShif")           # what plain text tells of itself
+TEXT_TASKS = ("SeLen", "WC", "BShif")           # tasks that need no parse
 WORDS = range(5, 29)            # of a sentence of --text, as in SentEval's sentence_length.txt
 TEXT_RANGES, TEXT_TARGETS = 6, 50               # classes of SeLen, and at most of WC, from --text
 
@@ -52,7 +48,7 @@ class Item(NamedTuple):
     label: str
     tokens: tuple[str, ...]
     tree: Any = None            # of the unchanged sentence, where the embedded grammar made it
-    control: Any = None         # what is equally frequent in every class, besides (see `fill`)
+    control: Any = None         # also equally frequent in every class (see `fill`)
 
 
 Parts = dict[str, list[Item]]   # {"train": [...], "valid": [...], "test": [...]}
@@ -69,8 +65,7 @@ def word_count(tokens: Iterable[str]) -> int:
 
 
 def detokenize(tokens: Iterable[str]) -> str:
-    """Tokens as ordinary text, for a tokenizer that learnt from it: no space before a mark, a
-    capital at the start."""
+    """Tokens as ordinary text: no space before a punctuation mark, a capital at the start."""
     before_mark = r" (?=[.,;:!?%)\]]|n't\b|'(?:s|re|ve|ll|d|m)\b)"
     after_bracket = r"(?<=[(\[]) "
     text = re.sub(f"{before_mark}|{after_bracket}", "", " ".join(tokens))
@@ -86,11 +81,14 @@ def fill(items: Iterator[Item], cells: list[tuple[str, Any]], counts: dict[str, 
     Raises UserError where the items run out (endless ones do not).
     """
     each = {part: count // len(cells) for part, count in counts.items()}
+    if not all(each.values()):
+        raise UserError(f"this task has {len(cells)} kinds of sentences, and --sentences must be"
+                        f" at least {len(cells)}")
     wanted = sum(each.values())                          # of every cell
     missing = wanted * len(cells)
     by_cell: dict[tuple, list[Item]] = {cell: [] for cell in cells}
     seen = set()
-    for item in items if missing else ():
+    for item in items:
         cell = by_cell.get((item.label, item.control))
         words = tuple(sorted(item.tokens))               # in another order it is the same sentence
         if cell is None or len(cell) == wanted or words in seen:
@@ -123,70 +121,46 @@ def fill(items: Iterator[Item], cells: list[tuple[str, Any]], counts: dict[str, 
 def read_task(path: Path, limit: int | None = None) -> Parts:
     """The parts of one SentEval file; of the training part the first `limit` lines.
 
-    Raises UserError naming the file and, for a line that is not `tr|va|te TAB label TAB tokens`,
-    its number. More columns than three are allowed, as the files' description has it: the last one
-    is the sentence.
+    A line with more than three columns ends with the sentence. Raises UserError for a line that is
+    not `tr|va|te TAB label TAB tokens`, an empty part, and a class that is not in training.
     """
-    lines = small_text(path, f"{path}: no such file: it is one of SentEval's ten, from "
-                       "data/probing/ of the repository facebookresearch/SentEval; --task chooses "
-                       "tasks whose files are there")
     parts: Parts = {part: [] for part in SPLITS.values()}
-    for number, line in enumerate(lines, 1):
-        columns = line.split("\t")
-        split = columns[0]
-        tokens = tuple(columns[-1].split())
-        well_formed = len(columns) >= 3 and split in SPLITS and columns[1].strip() and tokens
-        if not well_formed:
+    for number, line in enumerate(read_lines(path), 1):
+        split, *columns = line.split("\t")
+        if split not in SPLITS or len(columns) < 2 or not columns[-1].split():
             raise UserError(f"{path}, line {number}: not `tr|va|te TAB label TAB tokens`")
-        if len(tokens) > MOST_TOKENS:
-            raise UserError(f"{path}, line {number}: {len(tokens)} tokens; a sentence has"
-                            f" {MOST_TOKENS} at most")
-        parts[SPLITS[split]].append(Item(columns[1].strip(), tokens))
-    check_parts(path, parts)
-    return {**parts, "train": parts["train"][:limit]}
-
-
-def check_parts(path: Path, parts: Parts) -> None:
-    """Raises UserError where a part is empty or a class of validation or test never occurs in
-    training."""
+        parts[SPLITS[split]].append(Item(columns[0].strip(), tuple(columns[-1].split())))
     for split, part in SPLITS.items():
         if not parts[part]:
             raise UserError(f"{path}: has no line that begins with {split}: it takes tr, va and te")
+    parts["train"] = parts["train"][:limit]
     known = {item.label for item in parts["train"]}
-    if len(known) < 2:
-        raise UserError(f"{path}: all training lines are of one class: take the file as published")
     for item in parts["valid"] + parts["test"]:
         if item.label not in known:
-            raise UserError(f"{path}: class {item.label} is not among the training lines: take the"
-                            " file as published")
+            raise UserError(f"{path}: class {item.label} is not among the {len(parts['train'])}"
+                            " training sentences: take more --sentences")
+    return parts
 
 
 def download_task(task: str, folder: Path) -> Path:
-    """The path of a SentEval file in `folder`, downloaded if it is not there; it is there only when
-    as published.
-
-    Published is the id that git gives a content, the SHA-1 of "blob SIZE\\0" and the content.
-    Raises UserError where the source cannot be reached or sends something else; it says which file
-    to put where.
-    """
+    """The path of a SentEval file in `folder`, downloaded if it is not there. Raises UserError if
+    that fails, or brings other bytes than those published: their id in git is the SHA-1 of
+    "blob SIZE\\0" and the content."""
     name, published = FILES[task]
     path = folder / name
     if path.is_file():
         return path
     with reported("make the folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    by_hand = (f"fetch it by other means and put it at {path}, or use --data toy, which needs no"
-               " download")
     try:
+        print(f"downloading {URL}{name}", file=sys.stderr, flush=True)
         with urllib.request.urlopen(URL + name, timeout=60) as response:
-            print(f"downloading {URL}{name}", file=sys.stderr, flush=True)
-            content = response.read(LARGEST)
-    except (OSError, http.client.HTTPException) as error:
-        raise UserError(f"cannot download {URL}{name} ({error}): {by_hand}") from error
-    if hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() != published:
-        raise UserError(f"the download of {URL}{name} is not what was published there"
-                        f" ({len(content)} bytes came that git does not call {published}):"
-                        f" try again, or {by_hand}")
+            content = response.read()
+        if hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() != published:
+            raise ValueError("not the published bytes")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise UserError(f"cannot download {URL}{name} ({error}): try again, or fetch it by other"
+                        f" means and put it at {path}, or use --data toy") from error
     atomic_write(path, content)
     return path
 
@@ -194,14 +168,10 @@ def download_task(task: str, folder: Path) -> Path:
 # ---- Plain text
 
 def read_text(path: Path) -> list[tuple[str, ...]]:
-    """The distinct sentences of a UTF-8 text, one on a line, as tokens (words and single marks); of
-    5 to 28 words.
-
-    Raises UserError for a file that is missing, not UTF-8, or without such a sentence.
-    """
+    """The distinct sentences of 5 to 28 words in a UTF-8 text, one on a line, as tokens (words and
+    single marks). Raises UserError for a file that is missing, not UTF-8, or has none."""
     sentences = {}                                       # a dict as an ordered set
-    missing = f"--text {path}: no such file; name a UTF-8 text with one sentence per line"
-    for line in small_text(path, missing):
+    for line in read_lines(path):
         tokens = tuple(re.findall(r"\w+(?:['’-]\w+)*|[^\w\s]", line))
         if word_count(tokens) in WORDS:
             sentences[tokens] = None

@@ -1,10 +1,10 @@
-"""The probing model: an encoder, the mean of its top layer, a classifier; and what it is compared
-with.
+"""The probing model, an encoder, the mean of its top layer and a classifier; and two simple
+baselines.
 
-Li 2019 section 5.1 and Li 2021 section 4.2 train all of it on the task. The other protocol, that of
-Conneau et al. 2018, takes the encoder of a finished translation model as it is and trains the
-classifier alone.
+Li 2019 §5.1 and Li 2021 §4.2 train all of the model on the task. Conneau et al. 2018 take the
+encoder of a trained translation model as it is and train only the classifier.
 """
+import operator
 import sys
 from collections import Counter
 from typing import NamedTuple
@@ -17,16 +17,18 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from nmt.tokenizer import EOS
-from tasks.probe_data import MOST_TOKENS, Item, Parts, detokenize
+from tasks.classifier import send
+from tasks.probe_data import Item, Parts, detokenize
 from transformer import PAD, Embedding, Encoder, TransformerConfig, model_disagreement
 
+MOST_TOKENS = 512               # of a sentence that a frozen encoder reads
 UNKNOWN = 1                     # the id of a word that is not in the vocabulary
 VOCABULARY = 30_000             # the most frequent words of the training sentences
 
 
 def mean_pool(states: Tensor, mask: Tensor) -> Tensor:
     """The mean of the states [B, L, d] over the valid positions, mask [B, L]: [B, d] (Li 2019
-    section 5.1.1)."""
+    §5.1.1)."""
     mask = mask.unsqueeze(-1)                                                # [B, L, 1]
     return torch.where(mask, states, 0).sum(1) / mask.sum(1).clamp(min=1)
 
@@ -52,35 +54,38 @@ class ProbeModel(nn.Module):
         self.encoder = Encoder(config)
         self.classifier = classifier(config.d_model, classes, config.dropout)
 
-    def forward(self, ids: Tensor) -> tuple[Tensor, dict, Tensor]:
+    def read(self, ids: Tensor) -> tuple[Tensor, dict, Tensor]:
         """ids [B, L] -> logits [B, classes], the encoder's heads {"enc": [Heads, ...]}, mask [B,
         L]."""
         mask = ids != PAD
         states, heads = self.encoder(self.embedding(ids), mask)              # [B, L, d]
         return self.classifier(mean_pool(states, mask)), {"enc": heads}, mask
 
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids [B, L] -> logits [B, classes]."""
+        return self.read(ids)[0]
+
     def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy per sentence - lambda D (Li 2018 section 3.1; D is 0 without --reg)."""
-        logits, heads, mask = self(ids)
+        """Cross-entropy per sentence - lambda D (Li 2018 §3.1; D is 0 without a regularizer)."""
+        logits, heads, mask = self.read(ids)
         D = model_disagreement(self.config, heads, mask)
         return F.cross_entropy(logits, labels) - self.config.reg_weight * D
 
 
 class FrozenProbe(nn.Module):
-    """Sentence vectors -> classes: the classifier alone, for an encoder that is not trained."""
+    """Sentence vectors -> classes: only the classifier, for an encoder that is not trained."""
 
     def __init__(self, width: int, classes: int):
         super().__init__()
         self.classifier = classifier(width, classes)
 
-    def forward(self, vectors: Tensor) -> tuple[Tensor]:
-        """vectors [B, d] -> (logits [B, classes],)."""
-        return (self.classifier(vectors),)
+    def forward(self, vectors: Tensor) -> Tensor:
+        """vectors [B, d] -> logits [B, classes]."""
+        return self.classifier(vectors)
 
     def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy per sentence."""
-        logits, = self(vectors)
-        return F.cross_entropy(logits, labels)
+        return F.cross_entropy(self(vectors), labels)
 
 
 # ---- Sentences as tensors
@@ -95,7 +100,7 @@ class EncodedSentences(NamedTuple):
         """The sentences `index` [B]: inputs [B, L'], cut to the longest of them, or [B, d]; labels
         [B]."""
         width = int(self.lengths[index].max())
-        index = index.to(self.labels.device)
+        index = send(index, self.labels.device)
         inputs = self.inputs[index]
         if width:
             inputs = inputs[:, :width].long()
@@ -141,8 +146,8 @@ def sentence_vectors(items: list[Item], model, tokenizer, device="cpu", size: in
     """The mean [n, d] of the top encoder layer of a trained Transformer, `size` sentences at a
     time.
 
-    Sentences are put as plain text through the model's own tokenizer, with the end-of-sentence
-    token that it was trained with, which counts in the mean.
+    Sentences go as plain text through the model's own tokenizer, with the end-of-sentence token
+    that it was trained with, which counts in the mean.
     """
     ids = []
     for item in items:
@@ -157,23 +162,21 @@ def sentence_vectors(items: list[Item], model, tokenizer, device="cpu", size: in
     return vectors
 
 
-def freeze(parts: Parts, model, tokenizer, device="cpu",
-           size: int = 128) -> dict[str, EncodedSentences]:
+def freeze(parts: Parts, model, tokenizer, device="cpu") -> dict[str, EncodedSentences]:
     """Every part as the vectors that a trained Transformer's encoder makes of its sentences.
 
     Every dimension is brought to mean 0 and deviation 1 over the training sentences, a linear map
     that lets one learning rate serve every encoder.
     """
-    vectors = {}
-    for part, items in parts.items():
-        vectors[part] = sentence_vectors(items, model, tokenizer, device, size)
+    vectors = {part: sentence_vectors(items, model, tokenizer, device)
+               for part, items in parts.items()}
     mean = vectors["train"].mean(0)
     deviation = vectors["train"].std(0).clamp(min=1e-6)
     frozen = {}
     for part, items in parts.items():
-        standardized = (vectors[part] - mean) / deviation
         lengths = torch.zeros(len(items), dtype=torch.long)
-        frozen[part] = EncodedSentences(standardized, lengths, class_labels(parts, part, device))
+        frozen[part] = EncodedSentences((vectors[part] - mean) / deviation, lengths,
+                                        class_labels(parts, part, device))
     return frozen
 
 
@@ -187,7 +190,7 @@ def majority(parts: Parts) -> float:
     return sum(item.label == most_frequent for item in parts["test"]) / len(parts["test"])
 
 
-def logistic_regression(features, parts: Parts) -> float:
+def logistic_regression(features: dict, parts: Parts) -> float:
     """Test accuracy of scikit-learn's multinomial logistic regression; features: {part: matrix [n,
     f]}."""
     from sklearn.linear_model import LogisticRegression
@@ -196,20 +199,10 @@ def logistic_regression(features, parts: Parts) -> float:
     return float(model.score(features["test"], [item.label for item in parts["test"]]))
 
 
-def word_counts(items: list[Item], words: dict[str, int]):
-    """How often each word stands in each sentence: a sparse matrix [n, 1 + words], the first column
-    of words that are not known."""
-    from sklearn.feature_extraction.text import CountVectorizer
-
-    def tokens(item: Item) -> list[str]:
-        return [token if token in words else "" for token in item.tokens]
-
-    return CountVectorizer(analyzer=tokens, vocabulary=["", *words]).transform(items)
-
-
 def bag_of_words(parts: Parts) -> float:
-    """Test accuracy of a logistic regression on the counts of the words: what can be told without
-    their order."""
-    words = vocabulary(parts)
-    counts = {part: word_counts(parts[part], words) for part in ("train", "test")}
+    """Test accuracy of a logistic regression on the counts of the words, without their order."""
+    from sklearn.feature_extraction.text import CountVectorizer
+    counter = CountVectorizer(analyzer=operator.attrgetter("tokens"), max_features=VOCABULARY)
+    counts = {"train": counter.fit_transform(parts["train"]),
+              "test": counter.transform(parts["test"])}
     return logistic_regression(counts, parts)

@@ -8,12 +8,12 @@ away:
 - BShif, CoIn, ToCo, TrDep: the class is drawn after the words. The same words could have become an
   example of every class, so words and length say nothing. ToCo and TrDep are without punctuation,
   and ToCo's labels too.
-- TrDep: four noun phrases, one with a relative clause, stand in two clauses, one within the other;
-  the depth follows from where the relative clause is and whether the subordinate clause stands in
+- TrDep: four noun phrases, one with a relative clause, are in two clauses, one within the other;
+  the depth follows from where the relative clause is and whether the subordinate clause is in
   front.
 - ToCo: the same clause as it is, as a question, or with its time, place or reason in front.
 - BShif: as in SentEval, neither the first word nor punctuation moves; nor does "sometimes", which
-  may stand anywhere.
+  may be anywhere.
 - CoIn: as in SentEval, the first clause is the longer, the shorter, or of equal length equally
   often in both classes.
 - SOMO: two sentences exchange a noun or a verb of the same form, so that neither verb can have the
@@ -23,6 +23,7 @@ away:
 - SubNm, ObjNm: half of either class has another noun of the other number. SeLen and WC ask for the
   length and the words themselves: nothing is taken away there.
 """
+import functools
 import random
 import zlib
 from typing import Any, Callable, Iterator, NamedTuple
@@ -47,6 +48,7 @@ DEPTHS = range(7, 12)           # of TrDep
 ARRANGEMENTS = ((0, True), (3, False), (0, False), (1, True), (1, False), (2, True), (2, False),
                 (3, True))
 TOPS = ("NP_VP", "AUX_NP_VP", "ADVP_NP_VP", "PP_NP_VP", "SBAR_NP_VP")
+FRONTED = {"ADVP_NP_VP": "time", "PP_NP_VP": "place", "SBAR_NP_VP": "reason"}    # of a Clause
 NUMBERS = {False: "NN", True: "NNS"}                     # by NounPhrase.plural
 
 
@@ -65,8 +67,7 @@ def pick(rng: random.Random, values):
 
 
 def item(label: str, sentence: Sentence, control=None, marks: bool = True) -> Item:
-    """The sentence as it stands with that label; without marks, punctuation is left out of its
-    tokens."""
+    """The sentence with that label; without marks, its tokens leave out punctuation."""
     tree = sentence.tree()
     tokens = words(tree)
     if not marks:
@@ -131,18 +132,9 @@ def tense(rng: random.Random) -> Iterator[Item]:
         yield item("PAST" if main == "past" else "PRES", sentence, other)
 
 
-def subject_number(rng: random.Random) -> Iterator[Item]:
-    """SubNm: NN or NNS, of the main clause's subject; control: a noun of the other number."""
-    return numbers(rng, "subject")
-
-
-def object_number(rng: random.Random) -> Iterator[Item]:
-    """ObjNm: NN or NNS, of the main clause's direct object; control: a noun of the other number."""
-    return numbers(rng, "object")
-
-
-def numbers(rng: random.Random, role: str) -> Iterator[Item]:
-    """`subject_number` or `object_number`."""
+def noun_number(rng: random.Random, role: str) -> Iterator[Item]:
+    """SubNm, ObjNm: NN or NNS, of the main clause's subject or direct object; control: a noun of
+    the other number."""
     for sentence in sampled(rng):
         phrase = getattr(sentence.clause, role)
         oblique = role == "object" and sentence.clause.verb.particle
@@ -152,8 +144,8 @@ def numbers(rng: random.Random, role: str) -> Iterator[Item]:
 
 
 def coordination_inversion(rng: random.Random) -> Iterator[Item]:
-    """CoIn: I where the two clauses changed places, else O; control: which of the two, as they
-    stand, is longer."""
+    """CoIn: I where the two clauses changed places, else O; control: which is longer, the first or
+    the second."""
     while True:
         sentence = grammar.coordination(pick(rng, grammar.TENSES)).sample(rng.random)
         first, second = sentence.clause, sentence.second
@@ -200,12 +192,9 @@ def with_top(clause: Clause, top: str) -> Sentence:
     """The clause as the sentence whose top constituents these are, one of TOPS."""
     if top == "AUX_NP_VP":
         return Sentence(clause, question=True)
-    if top == "ADVP_NP_VP":
-        return Sentence(clause._replace(time=None), clause.time)
-    if top == "PP_NP_VP":
-        return Sentence(clause._replace(place=None), clause.place)
-    if top == "SBAR_NP_VP":
-        return Sentence(clause._replace(reason=None), clause.reason)
+    if top in FRONTED:
+        part = FRONTED[top]
+        return Sentence(clause._replace(**{part: None}), getattr(clause, part))
     return Sentence(clause)
 
 
@@ -348,8 +337,8 @@ TOY_TASKS = {
     "ToCo": ToyTask(top_constituents, TOPS),
     "BShif": ToyTask(bigram_shift, ("I", "O")),
     "Tense": ToyTask(tense, ("PAST", "PRES"), (False, True)),
-    "SubNm": ToyTask(subject_number, ("NN", "NNS"), (False, True)),
-    "ObjNm": ToyTask(object_number, ("NN", "NNS"), (False, True)),
+    "SubNm": ToyTask(functools.partial(noun_number, role="subject"), ("NN", "NNS"), (False, True)),
+    "ObjNm": ToyTask(functools.partial(noun_number, role="object"), ("NN", "NNS"), (False, True)),
     "SOMO": ToyTask(odd_man_out, ("C", "O")),
     "CoIn": ToyTask(coordination_inversion, ("I", "O"), (-1, 0, 1)),
 }

@@ -1,35 +1,112 @@
-"""A small parallel corpus; a minute model for text with random weights, and its run folder as
-training leaves it."""
-import json
+"""A small parallel corpus and tiny runs of train_mt.py on it; a tiny model for text with random
+weights, and its run folder as training leaves it."""
+import contextlib
+import signal
 from dataclasses import asdict
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
+import train_mt
 from nmt import run_folder
-from nmt.tokenizer import save_tokenizer
 from transformer import Transformer, TransformerConfig
 
 TEXT = ["a man sees the dog.", "the dog sees a man.", "ein Mann sieht den Hund.",
         "der Hund sieht einen Mann."] * 3
+TINY = ("--layers 1 --d-model 16 --heads 2 --d-ff 16 --vocab-size 290 --max-tokens 256 --beam 1 "
+        "--log-every 1 --device cpu")
 
 
-def small_corpus(folder):
-    """The files of a corpus, in a folder; the flags that name them, and folder/runs."""
-    words = "ein zwei drei vier der die das Haus Baum geht sieht und rot blau klein".split()
-    random = np.random.default_rng(0)
-    flags = ["--src", "en", "--tgt", "de", "--runs", str(folder / "runs")]
-    for name, count in (("train", 120), ("valid", 12), ("test", 8)):
-        german = []
-        for _ in range(count):
-            german.append(list(random.choice(words, random.integers(2, 9))))
-        english = [reversed(line) for line in german]
-        for language, lines in (("de", german), ("en", english)):
-            text = "".join(" ".join(line) + "\n" for line in lines)
-            (folder / f"{name}.{language}").write_text(text)
+# ---- Runs
+
+def write_text(folder, name: str, source, target, tgt: str = "de") -> None:
+    """The files of a corpus: NAME.en and NAME.TGT."""
+    for language, lines in (("en", source), (tgt, target)):
+        (folder / f"{name}.{language}").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+
+def name_files(folder, tgt: str = "de") -> list[str]:
+    """The flags that name the files train, valid and test in a folder, and folder/runs."""
+    flags = ["--src", "en", "--tgt", tgt, "--runs", str(folder / "runs")]
+    for name in ("train", "valid", "test"):
         flags += [f"--{name}", str(folder / name)]
     return flags
 
+
+def small_corpus(folder) -> list[str]:
+    """Writes a corpus in which the source is the target backwards; returns its flags."""
+    words = "ein zwei drei vier der die das Haus Baum geht sieht und rot blau klein".split()
+    random = np.random.default_rng(0)
+    for name, count in (("train", 120), ("valid", 12), ("test", 8)):
+        german = [random.choice(words, random.integers(2, 9)) for _ in range(count)]
+        source = [" ".join(line[::-1]) for line in german]
+        write_text(folder, name, source, [" ".join(line) for line in german])
+    return name_files(folder)
+
+
+def train(text: list[str], words: str) -> int:
+    """The exit status of train_mt.py with a tiny model; text: the flags of the corpus."""
+    try:
+        return train_mt.main([*text, *TINY.split(), *words.split()])
+    except SystemExit as exit:                           # after a signal
+        return exit.code
+
+
+class Killed(BaseException):
+    """What `train_until` ends a run with, in place of SIGKILL."""
+
+
+def train_until(line: str, text: list[str], words: str, number: int | None = None) -> int | None:
+    """A run that gets a signal as soon as it prints this line (part of one), or without a signal
+    is ended there as if killed. Returns the exit status, if there is one."""
+    class Trap:
+        """Standard output."""
+        def write(self, text: str) -> None:
+            if line in text:
+                if number is None:
+                    raise Killed
+                signal.raise_signal(number)
+
+        def flush(self) -> None:
+            pass
+
+    with contextlib.redirect_stdout(Trap()), contextlib.suppress(Killed):
+        return train(text, words)
+
+
+def stop_after(step: int, text: list[str], words: str) -> None:
+    """A run that stops after this step (from 2 on): it gets SIGTERM when it logs the one before."""
+    assert train_until(f"train step {step - 1:6} ", text, words, signal.SIGTERM) == 143
+
+
+def rows(folder, kind: str) -> list[dict]:
+    """The rows of a type in a run's metrics, without what the clock measures."""
+    found = []
+    for row in run_folder.read_metrics(folder / "metrics.jsonl"):
+        if row["type"] == kind:
+            for name in ("time", "tokens_per_second", "sentences_per_second"):
+                row.pop(name, None)
+            found.append(row)
+    return found
+
+
+def load(folder, name: str = "last") -> dict:
+    """A checkpoint of a run, without what the clock measures."""
+    state = run_folder.load_checkpoint(folder / f"{name}.pt")
+    state.pop("seconds", None)
+    return state
+
+
+def same(state: dict, other: dict) -> bool:
+    """Whether two checkpoints are equal bit by bit."""
+    a = tree_leaves(state)
+    b = tree_leaves(other)
+    equal = [torch.equal(x, y) if torch.is_tensor(x) else x == y for x, y in zip(a, b)]
+    return len(a) == len(b) and all(equal)
+
+
+# ---- A model that was not trained
 
 def small(tokenizer, seed=0):
     """The model, in float32, in eval mode."""
@@ -41,9 +118,8 @@ def small(tokenizer, seed=0):
 def write_run(folder, tokenizer, seed=0):
     """The folder of such a model, which is returned."""
     model = small(tokenizer, seed)
-    folder.mkdir(parents=True)
-    settings = {"format": run_folder.FORMAT, "data": "toy", "model": asdict(model.config)}
-    (folder / "config.json").write_text(json.dumps(settings))
-    save_tokenizer(tokenizer, folder / "tokenizer.json")
-    run_folder.save(folder / "best.pt", {"model": model.state_dict()})
+    run = run_folder.RunFolder(folder, {"data": "toy"})
+    run.begin(model=asdict(model.config), languages=["en", "de"], longest_source=512)
+    run.save("best.pt", model=model.state_dict())
+    tokenizer.save(str(folder / "tokenizer.json"))
     return model

@@ -2,7 +2,6 @@
 weights of D."""
 
 import inspect
-import math
 
 import pytest
 import torch
@@ -12,8 +11,6 @@ from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import CapsuleRouting
 from disagreement import output_disagreement
 from nmt.flags import UserError, parse
-from papers.plan import plan
-from papers.tables import TABLES
 from routing_dynamic import dynamic_routing
 from routing_em import em_routing
 from train_mt import Settings
@@ -207,40 +204,6 @@ def test_li2018_weights_of_the_components(reg_at, want):
     ],
 )
 def test_an_option_without_its_mechanism_is_an_error(words, named):
-    settings = parse(Settings, words.split(), "train_mt.py", "")
+    settings = parse(Settings, words.split())
     with pytest.raises(UserError, match=f"{named} is not used"):
         settings.model_config(vocab_size=20)
-
-
-# The rows of the table
-
-
-def test_the_table_all_has_the_controls_with_models_of_their_own():
-    rows = plan(TABLES["all"], {}, [1])
-    names = [runs[0].name for _, runs in rows]
-    assert len(set(names)) == len(names)
-    controls = {
-        row.label.removeprefix("control: "): runs[0]
-        for row, runs in rows
-        if row.label.startswith("control")
-    }
-    for agg, label in (
-        ("em", "EM"),
-        ("dynamic", "simple routing"),
-        ("gu-em", "Gu's EM"),
-        ("gu-dynamic", "Gu's dynamic"),
-    ):
-        assert controls[f"{label}, uniform coupling"].config.iterations == 1
-        assert controls[f"{label}, random coupling"].config.coupling == "random"
-        assert controls[f"{label}, random coupling"].config.agg == agg
-    assert controls["one head"].config.heads == 1 and "--heads" in controls["one head"].flags
-    wider = controls["FFN wider by EM's parameters"]
-    assert "--d-ff" in wider.flags
-    sizes = {}
-    for name, run in (
-        ("wider", wider),
-        ("em", next(runs[0] for row, runs in rows if row.label == "EM routing")),
-    ):
-        run.config.vocab_size = 100
-        sizes[name] = sum(math.prod(shape) for shape in parameters(run.config).values())
-    assert sizes["wider"] == pytest.approx(sizes["em"], rel=0.005)

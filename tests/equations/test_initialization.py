@@ -1,10 +1,9 @@
-"""How every weight starts, in numbers, and the defaults of a configuration."""
+"""How every weight starts, in numbers."""
 
 import math
 
 import pytest
 import torch
-from test_transformer import flags
 from torch import nn
 
 from capsule_aggregation import pose_columns
@@ -107,11 +106,3 @@ def test_the_same_seed_draws_the_same_model():
         model = Transformer(TransformerConfig(V, D, H, 1, D_FF))
         models.append(model.encoder.layers[0].attention.in_proj.weight)
     assert torch.equal(models[0], models[1]) and not torch.equal(models[0], models[2])
-
-
-def test_defaults_of_the_flags_are_those_of_the_configuration():
-    """Without flags a model has the mechanisms of `TransformerConfig`, none."""
-    for arch, dropout in (("tiny", 0.1), ("base", 0.1), ("big", 0.3)):
-        given = flags("--arch", arch)
-        sizes = {name: getattr(given, name) for name in ("d_model", "heads", "layers", "d_ff")}
-        assert given == TransformerConfig(vocab_size=given.vocab_size, dropout=dropout, **sizes)

@@ -16,7 +16,8 @@ from torch.nn.functional import cross_entropy
 from aggregation import LinearAggregation, RoutingAggregation
 from attention import Cache
 from capsule_aggregation import CapsuleAggregation
-from nmt.flags import ModelFlags, parse
+from nmt.flags import parse
+from train_mt import Settings, presets
 from transformer import Transformer, TransformerConfig
 
 AGGREGATIONS = ["linear", "dynamic", "em", "gu-dynamic", "gu-em"]
@@ -570,50 +571,36 @@ def test_a_model_in_half_precision_gives_the_same_but_for_rounding(agg, dtype):
     assert close(logits.float(), exact, 16 * torch.finfo(dtype).eps)
 
 
-def flags(*argv):
-    return parse(ModelFlags, argv, "test", "").model_config(vocab_size=13)
+def flags(words: str) -> TransformerConfig:
+    """The model that the flags of train_mt.py describe."""
+    return parse(Settings, words.split(), presets).model_config(vocab_size=13)
 
 
 @pytest.mark.parametrize("arch", SIZES)
 def test_sizes(arch):
-    c = flags("--arch", arch)
+    c = flags(f"--arch {arch}")
     assert (c.vocab_size, c.d_model, c.heads, c.layers, c.d_ff) == (13,) + SIZES[arch]
-    c = flags(*f"--arch {arch} --d-model 36 --heads 2 --layers 1 --d-ff 7".split())
+    c = flags(f"--arch {arch} --d-model 36 --heads 2 --layers 1 --d-ff 7")
     assert (c.d_model, c.heads, c.layers, c.d_ff) == (36, 2, 1, 7)
 
 
-def test_the_default_size_is_base():
-    assert TransformerConfig(vocab_size=13) == flags("--arch", "base")
+def test_the_default_size_is_base_without_mechanisms():
+    assert TransformerConfig(vocab_size=13) == flags("--arch base")
 
 
-def test_flags_round_trip():
-    assert flags("--arch", "base", "--dropout", "0.1") == TransformerConfig(
-        vocab_size=13, dropout=0.1
-    )
-    argv = (
+def test_flags_reach_the_configuration_and_json_gives_it_back():
+    config = flags(
         "--arch tiny --heads 8 --layers 3 --dropout 0.25 --norm post --iterations 2 "
-        "--capsules 16 --agg em --agg-at enc:1-2 cross:3 --reg output position "
+        "--capsules 16 --agg em --agg-at enc:1-2 cross:3 --no-em-activations --reg output position "
         "--reg-at enc dec:2 --reg-weight 0.5 --capsule enc:1-3 dec --capsule-parts horizontal"
-    ).split()
-    assert flags(*argv) == TransformerConfig(
-        vocab_size=13,
-        d_model=128,
-        heads=8,
-        layers=3,
-        d_ff=256,
-        dropout=0.25,
-        norm="post",
-        iterations=2,
-        capsules=16,
-        agg="em",
-        agg_at=("enc:1-2", "cross:3"),
-        reg=("output", "position"),
-        reg_at=("enc", "dec:2"),
-        reg_weight=0.5,
-        capsule_attention=("enc:1-3", "dec"),
+    )
+    assert config == TransformerConfig(
+        13, 128, 8, 3, 256, 0.25, "post", iterations=2, capsules=16, agg="em",
+        agg_at=("enc:1-2", "cross:3"), em_activations=False, reg=("output", "position"),
+        reg_at=("enc", "dec:2"), reg_weight=0.5, capsule_attention=("enc:1-3", "dec"),
         capsule_parts=("horizontal",),
     )
-    assert TransformerConfig(**json.loads(json.dumps(asdict(flags(*argv))))) == flags(*argv)
+    assert TransformerConfig(**json.loads(json.dumps(asdict(config)))) == config
 
 
 @torch.no_grad()

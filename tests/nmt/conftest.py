@@ -4,16 +4,16 @@ import pytest
 from small_run import TEXT, small, small_corpus
 
 import toy
-import train_mt
 from nmt.corpus import Pairs
 from nmt.encoded import encode_pairs
+from nmt.run_folder import RunFolder
 from nmt.tokenizer import train_tokenizer
 
 
 @pytest.fixture(autouse=True)
 def no_figures(monkeypatch):
     """A figure at every validation would take longer than the runs of the tests."""
-    monkeypatch.setattr(train_mt, "draw", lambda rows, path: None)
+    monkeypatch.setattr(RunFolder, "draw_curves", lambda folder: None)
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def english():
 
 @pytest.fixture(scope="session")
 def toy_tokenizer(english):
-    """500 tokens learnt from them."""
+    """500 tokens learned from them."""
     return train_tokenizer([*english.source, *english.target], 500)
 
 

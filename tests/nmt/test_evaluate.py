@@ -1,10 +1,12 @@
-"""evaluate.py: validation against single sentences, Li 2018 Table 4, what BLEU is called with."""
+"""evaluate.py: validation against single sentences, Li 2018 Table 4, scores of lines."""
 import copy
 import math
+from types import SimpleNamespace
 
 import by_hand
 import numpy as np
 import pytest
+import sacrebleu
 import torch
 
 from nmt import evaluate
@@ -12,14 +14,17 @@ from nmt.batches import batches
 from nmt.corpus import Pairs
 from nmt.encoded import EncodedPairs
 from nmt.evaluate import (
-    bleu_interval,
     corpus_bleu,
+    corpus_chrf,
     disagreement_scores,
+    score_sets,
     score_table,
-    t_interval,
     validate,
+    validation_batches,
 )
+from nmt.search import translate_lines
 from nmt.tokenizer import BOS, EOS
+from papers.significance import bleu_interval, t_interval
 from transformer import Transformer, TransformerConfig
 
 CROWDED = 60                                      # tokens of a batch: `corpus` has several
@@ -42,8 +47,8 @@ def model_with_dropout():
 
 def sentence(encoded, i):
     """Pair i as (source [1, L_s] with EOS, target [1, L_t] with BOS and EOS)."""
-    source = encoded.source(i).tolist()
-    target = encoded.target(i).tolist()
+    source = encoded.source_ids[encoded.source_offsets[i]:encoded.source_offsets[i + 1]].tolist()
+    target = encoded.target_ids[encoded.target_offsets[i]:encoded.target_offsets[i + 1]].tolist()
     return torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *target, EOS]])
 
 
@@ -102,28 +107,37 @@ def test_li2018_section5_5_validation_is_that_of_single_sentences():
                 assert kinds[kind][n] == pytest.approx(total / count, abs=1e-10), (component, kind)
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("amp", [False, True])
-def test_validation_runs_in_eval_mode_and_leaves_no_trace(training, amp, monkeypatch):
-    model = model_with_dropout().float().train(training)
-    encoded = corpus()
+def test_validation_leaves_no_trace():
+    model = model_with_dropout()
     before = copy.deepcopy(model.state_dict())
     state = torch.get_rng_state()
-    seen, hidden = [], model.hidden
-
-    def spy(source, *args, **options):
-        autocast = torch.is_autocast_enabled("cpu")
-        gradient = torch.is_grad_enabled()
-        seen.append((model.training, autocast, gradient, len(source)))
-        return hidden(source, *args, **options)
-    monkeypatch.setattr(model, "hidden", spy)
-    nll, D = validate(model, encoded, CROWDED, amp)
-    groups = batches(encoded.source_lengths, encoded.target_lengths, CROWDED, shuffle=False)
-    assert seen == [(False, amp, False, len(group)) for group in groups]
-    assert model.training == training and torch.equal(torch.get_rng_state(), state)
+    first = validate(model, corpus(), CROWDED)
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), state)             # no dropout was drawn
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-    exact, _ = validate(model, encoded, CROWDED)
-    assert nll == pytest.approx(exact, abs=0.02) and math.isfinite(nll)
+    assert validate(model.eval(), corpus(), CROWDED) == first
+
+
+def test_validation_under_bfloat16_is_about_the_same():
+    model = model_with_dropout().float()
+    exact, _ = validate(model, corpus(), CROWDED)
+    nll, _ = validate(model, corpus(), CROWDED, amp=True)
+    assert nll == pytest.approx(exact, abs=0.02)
+
+
+def test_validation_batches_have_bounded_attention_weights(monkeypatch):
+    encoded = corpus()
+    monkeypatch.setattr(evaluate, "WEIGHTS", 1000)
+    groups = list(validation_batches(encoded, CROWDED, heads=2))
+    assert sorted(np.concatenate(groups)) == list(range(len(encoded)))
+    for group in groups:
+        m = encoded.source_lengths[group].max() + 1
+        n = encoded.target_lengths[group].max() + 1
+        assert len(group) == 1 or len(group) * 2 * (m * m + m * n + n * n) <= 1000
+    whole = validate(model_with_dropout(), encoded, CROWDED)
+    monkeypatch.undo()
+    assert len(list(validation_batches(encoded, CROWDED, heads=2))) < len(groups)
+    assert validate(model_with_dropout(), encoded, CROWDED)[0] == pytest.approx(whole[0])
 
 
 def test_li2018_table4_scores():
@@ -140,29 +154,46 @@ def test_li2018_table4_scores():
         ["dec", "0.368", "0.135", "0.607"]]
 
 
-@pytest.mark.parametrize("amp", [False, True])
-@pytest.mark.parametrize("lowercase", [False, True])
-def test_bleu_searches_and_scores_as_it_was_told(lowercase, amp, monkeypatch):
-    """The search gets the sources, the beam and the length penalty, sacreBLEU what was found."""
-    model, calls = model_with_dropout(), []
-    pairs = Pairs(["ein Hund", "der Hund sieht", ""], ["a dog", "The dog sees it all day", "x"])
-    translations = ["a dog", "the dog sees it all", ""]
+def test_the_scores_of_test_sets_and_of_all_as_one(model, tokenizer):
+    """A model's own translations score 100, also without case."""
+    source = ["a man sees the dog. " * 2, "the dog sees a man."]
+    own = translate_lines(model, tokenizer, source, beam=2, lenpen=1.25, max_source=20)
+    shouted = Pairs(source, [line.upper() for line in own])
+    other = Pairs(source[1:], ["something else entirely here"])
+    data = SimpleNamespace(tokenizer=tokenizer, tgt="de", longest_source=20)
+    settings = SimpleNamespace(lenpen=1.25, lowercase=True, compile=False)
+    found = score_sets(model, data, {"a": shouted, "b": other}, settings, beam=2)
+    assert found.translations == {"a": own, "b": own[1:]}
+    assert found.sets["a"]["bleu"] == pytest.approx(100) == found.sets["a"]["chrf"]
+    together = [*own, own[1]], [*shouted.target, *other.target]
+    assert found.bleu == corpus_bleu(*together, "de", lowercase=True)[0] < 100
+    assert found.chrf == corpus_chrf(*together, lowercase=True)[0]
+    assert "case:lc" in found.signature and "tok:13a" in found.signature
+    assert found.sentences_per_second > 0
+    settings.lowercase = False
+    assert score_sets(model, data, {"a": shouted}, settings, beam=2).bleu < 50
 
-    def search(*args, **options):
-        calls.append((args, options, torch.is_autocast_enabled("cpu")))
-        return translations
-    clock = iter([100.0, 101.5])
-    monkeypatch.setattr(evaluate, "translate_lines", search)
-    monkeypatch.setattr(evaluate.time, "perf_counter", lambda: next(clock))
-    found = evaluate.bleu(model, "tokenizer", pairs, 3, 1.25, lowercase, amp)
-    hypotheses, score, signature, speed = found
-    how = dict(beam=3, lenpen=1.25, progress=True)
-    assert calls == [((model, "tokenizer", pairs.source), how, amp)]
-    assert hypotheses == translations and speed == 2.0
-    from sacrebleu import corpus_bleu
-    want = corpus_bleu(translations, [pairs.target], lowercase=lowercase, force=True)
-    assert score == want.score > 0
-    assert f"case:{'lc' if lowercase else 'mixed'}|" in signature
+
+REFERENCES = [f"the {i} house stands near a large tree in the old town" for i in range(40)]
+SMALLER = [line.replace("large", "small") if i % 2 else line for i, line in enumerate(REFERENCES)]
+
+
+def test_bleu_and_chrf_are_sacrebleus():
+    for lowercase in (False, True):
+        lines = [line.replace("the", "The") for line in SMALLER]
+        bleu, signature = corpus_bleu(lines, REFERENCES, "de", lowercase)
+        assert bleu == sacrebleu.corpus_bleu(lines, [REFERENCES], lowercase=lowercase).score
+        assert f"case:{'lc' if lowercase else 'mixed'}|" in signature and "tok:13a|" in signature
+    chrf, signature = corpus_chrf(SMALLER, REFERENCES)
+    assert chrf == sacrebleu.corpus_chrf(SMALLER, [REFERENCES]).score < 100
+    assert "nc:6" in signature
+
+
+@pytest.mark.parametrize("tgt, tokenizer", [
+    ("de", "13a"), ("", "13a"), ("zh", "zh"), ("zh-CN", "zh"), ("zh_tw", "zh"), ("th", "char"),
+    ("ja", "char"), ("ko", "char")])
+def test_the_target_language_chooses_the_tokenizer(tgt, tokenizer):
+    assert f"tok:{tokenizer}|" in corpus_bleu(["猫"], ["猫"], tgt)[1]
 
 
 def test_t_interval():
@@ -176,9 +207,8 @@ def test_t_interval():
 
 def test_bleu_interval_holds_the_score():
     """It is wide where sentences differ, and a point where all are right."""
-    references = [f"the {i} house stands near a large tree in the old town" for i in range(20)]
-    lines = [line if i % 2 else line[:20] for i, line in enumerate(references)]
-    score, (low, high) = bleu_interval(lines, references)
-    assert score == pytest.approx(corpus_bleu(lines, references)[0])
-    assert 5 < high - low < 60 and low < score < high
-    assert bleu_interval(references, references)[1] == pytest.approx((100, 100))
+    lines = [line if i % 2 else line[:20] for i, line in enumerate(REFERENCES)]
+    score, (low, high) = bleu_interval(lines, REFERENCES)
+    assert score == pytest.approx(corpus_bleu(lines, REFERENCES)[0])
+    assert low < score < high < low + 60
+    assert bleu_interval(REFERENCES, REFERENCES)[1] == pytest.approx((100, 100))

@@ -1,36 +1,39 @@
-"""Test of the sign test of translate.py (Collins et al. 2005) against sacreBLEU on whole test
-sets."""
-
-from math import comb
-
+"""The two tests of a difference in BLEU: the sign test (Collins et al. 2005) and approximate
+randomization (Riezler and Maxwell 2005)."""
 import pytest
 from sacrebleu.metrics import BLEU
 
-from nmt.evaluate import sign_test
+from papers.significance import comparison_table, p_in_words, randomization_test, sign_test
 
-WORDS = "a small cat sat on the old mat and slept all day long".split()
+REFERENCES = [f"the dog number {i} sees a man and a cat" for i in range(60)]
+
+
+def wrong_at(places):
+    """The references with a mistake in some lines."""
+    return [line.replace("sees", "saw") if i in places else line
+            for i, line in enumerate(REFERENCES)]
 
 
 def test_sign_test_replaces_one_sentence_after_the_other():
-    references = [" ".join(WORDS[i:] + WORDS[:i]) for i in range(9)]
-    baseline = [
-        " ".join(line.split()[:-2] + ["x", "y"]) if i % 2 else line
-        for i, line in enumerate(references)
-    ]
-    other = [line if i in (1, 3, 5) else baseline[i] for i, line in enumerate(references)]
-    other[0] = "Nothing of this"
+    baseline = wrong_at(range(0, 60, 2))
+    other = wrong_at(range(6, 60, 2))                            # 0, 2, 4 are right
+    other[1] = "Nothing of this"
+    whole = BLEU().corpus_score(baseline, [REFERENCES]).score
     better = worse = 0
     for i, line in enumerate(other):
-        replaced = [*baseline[:i], line, *baseline[i + 1 :]]
-        change = (
-            BLEU().corpus_score(replaced, [references]).score
-            - BLEU().corpus_score(baseline, [references]).score
-        )
+        replaced = [*baseline[:i], line, *baseline[i + 1:]]
+        change = BLEU().corpus_score(replaced, [REFERENCES]).score - whole
         better += change > 0
         worse += change < 0
     assert (better, worse) == (3, 1)
-    p = 2 * sum(comb(4, k) for k in (3, 4)) / 2**4
-    assert sign_test(baseline, other, references) == (3, 1, pytest.approx(p))
+    p = 2 * (4 + 1) / 2 ** 4                                     # of 3 or 4 heads in 4 throws
+    assert sign_test(baseline, other, REFERENCES) == (3, 1, pytest.approx(p))
+
+
+def test_sign_test_smooths_as_the_reported_score():
+    """Without smoothing a test set without a correct 4-gram has BLEU 0, whatever replaces a
+    sentence."""
+    assert sign_test(["a b x d"], ["a b c x"], ["a b c d"])[:2] == (1, 0)
 
 
 def test_sign_test_of_identical_translations():
@@ -39,3 +42,35 @@ def test_sign_test_of_identical_translations():
 
 def test_sign_test_without_case():
     assert sign_test(["a x c d"], ["A b c d"], ["a b c d"], lowercase=True)[:2] == (1, 0)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2, 4, 6])
+def test_p_of_a_few_mistakes(wrong):
+    """Of the 2^n ways to swap n mistakes two leave all of them in one system."""
+    p = randomization_test(wrong_at(range(wrong)), REFERENCES, REFERENCES)
+    assert p == pytest.approx(min(1, 2 / 2 ** wrong), abs=0.015)
+
+
+def test_p_of_systems_with_equal_scores():
+    """As many mistakes, in other sentences: every swap differs by as much or more."""
+    evens, odds = wrong_at(range(0, 60, 2)), wrong_at(range(1, 60, 2))
+    assert randomization_test(evens, odds, REFERENCES) == 1
+
+
+def test_p_without_case():
+    shouted = [line.upper() for line in REFERENCES]
+    assert randomization_test(REFERENCES, shouted, REFERENCES) < 0.001
+    assert randomization_test(REFERENCES, shouted, REFERENCES, lowercase=True) == 1
+
+
+def test_p_in_words():
+    assert p_in_words(0.05) == "p = 0.0500"
+    assert p_in_words(1e-5) == "p < 0.0001"
+
+
+def test_the_table_names_the_baseline():
+    systems = {"runs/old": wrong_at(range(0, 60, 2)), "runs/new": REFERENCES}
+    header, old, new = comparison_table(systems, REFERENCES).splitlines()
+    assert "against the baseline" in header
+    assert old.startswith("runs/old") and old.endswith("baseline")
+    assert new.split()[:2] == ["runs/new", "100.00"] and "p = 0.000" in new

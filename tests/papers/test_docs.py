@@ -1,176 +1,118 @@
-"""The documents against the code: what they name is there."""
-
+"""The documents against the code: the names, files, commands, flags and links in them exist."""
 import ast
+import contextlib
 import importlib
+import io
 import re
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = next(
-    folder for folder in Path(__file__).resolve().parents if (folder / "README.md").exists()
-)
-DOCUMENTS = [
-    ROOT / "README.md",
-    ROOT / "RESULTS.md",
-    ROOT / "exercises" / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
-]
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "exercises" / "README.md",
+             *sorted((ROOT / "docs").glob("*.md"))]
 SCRIPTS = ("train_mt", "translate", "probe", "logic", "analyze", "reproduce", "bench")
-FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint"}  # torchrun's
-FOREIGN |= {"--mine", "--report"}  # pytest's, see exercises/grade.py
-FOREIGN |= {"--to"}  # jupytext's
-MADE = {
-    "config.json",
-    "tokenizer.json",
-    "metrics.jsonl",
-    "analysis.json",
-    "results.json",
-    "last.pt",
-    "best.pt",
-    "test.hyp",
-    "in.txt",
-    "out.txt",
-    "NAME.pt",
-}  # files that commands make or get
+# flags of torchrun, of pytest (exercises/grade.py) and of jupytext
+FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--mine",
+           "--report", "--to"}
+# files that commands make or get
+MADE = {"config.json", "tokenizer.json", "metrics.jsonl", "analysis.json", "results.json",
+        "last.pt", "best.pt", "test.hyp", "in.txt", "out.txt", "NAME.pt"}
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
 
-@lru_cache
+@cache
 def files() -> list[str]:
-    """The project's files, relative to its root, wherever they lie."""
+    """The project's files, relative to its root."""
     found = []
     for path in ROOT.rglob("*"):
         parts = path.relative_to(ROOT).parts
-        hidden = any(
-            part.startswith(".") or part in ("runs", "data", "__pycache__") for part in parts
-        )
+        hidden = {part for part in parts if part[0] == "." or part in ("runs", "data")}
         if path.is_file() and not hidden:
             found.append("/".join(parts))
     return found
 
 
 def places(name: str) -> list[str]:
-    """The files that a name means: `loss.py`, `nmt/loss.py` and `tests/nmt/test_loss.py` are
-    looked up by their end."""
+    """The files that a name means, by their end: `loss.py` is `nmt/loss.py`."""
     return [file for file in files() if f"/{file}".endswith(f"/{name}")]
 
 
-@lru_cache
+@cache
 def names(file: str) -> set[str]:
-    """Functions, classes and methods of a Python file, and what it assigns at its top: {"f", "C",
-    "C.method"}."""
+    """Functions, classes, methods ("C.method") and constants of a Python file."""
     found = set()
     for node in ast.parse((ROOT / file).read_text()).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found.add(node.name)
         if isinstance(node, ast.ClassDef):
-            found.update(
-                f"{node.name}.{child.name}"
-                for child in node.body
-                if isinstance(child, ast.FunctionDef)
-            )
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                found.update(part.id for part in ast.walk(target) if isinstance(part, ast.Name))
+            found |= {f"{node.name}.{child.name}" for child in node.body
+                      if isinstance(child, ast.FunctionDef)}
+        for target in getattr(node, "targets", ()):
+            found |= {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
     return found
 
 
-def is_there(file: str, name: str) -> bool:
-    """Whether one of the files that `file` means has this function, class, method or constant."""
-    return any(name in names(place) for place in places(file))
-
-
-def text(document: Path) -> str:
-    """A document without the generated tables and the tree of the README, which `test_the_tree`
-    reads."""
-    return re.sub(r"```text\nread: .*?```", "", document.read_text(), flags=re.DOTALL)
-
-
-@lru_cache
+@cache
 def flags(script: str) -> frozenset[str]:
-    """The flags in the help of a script, by the name of its module."""
-    import contextlib
-    import io
-
-    module = importlib.import_module(script)
+    """The flags in the help of a script."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        module.main(["--help"])
+        importlib.import_module(script).main(["--help"])
     return frozenset(re.findall(r"--[a-z][a-z0-9-]*", printed.getvalue()))
 
 
+def text(document: Path) -> str:
+    """A document without the tree of the README, which has a test of its own."""
+    return re.sub(r"```text\nread: .*?```", "", document.read_text(), flags=re.DOTALL)
+
+
 def commands(document: Path) -> list[tuple[str, str]]:
-    """(module, the rest of the line) of every `python SCRIPT.py ...` and `python -m MODULE ...`,
-    comments cut off."""
+    """(module, the rest of the line) of every `python SCRIPT.py ...` and `python -m MODULE ...`."""
+    command = r"(?:python3?|torchrun)( [^`|]*?)(?:-m ([\w.]+)|([\w/]+)\.py)((?: [^`|]*)?)"
     found = []
     for line in text(document).splitlines():
-        line = re.split(r"\s#\s", line)[0]
-        for match in re.finditer(
-            r"(?:python3?|torchrun)( [^`|]*?)(?:-m ([\w.]+)|([\w/]+)\.py)((?: [^`|]*)?)", line
-        ):
+        for match in re.finditer(command, re.split(r"\s#\s", line)[0]):
             before, module, script, after = match.groups()
-            module = (module or script).replace(".", "/")
-            found.append((module, before + after.split(" && ")[0]))
+            found.append(((module or script).replace(".", "/"), before + after.split(" && ")[0]))
     return found
 
 
 @every_document
 def test_names_exist(document):
-    """Every file, `file: name` and `test file::test` in code marks."""
+    """Every file, `file: name` and `test_file::test` in code marks."""
     missing = []
-    for code in re.findall(
-        r"`([^`\n]+)`", re.sub(r"```.*?```", "", text(document), flags=re.DOTALL)
-    ):
-        code = code.strip()
-        named = re.fullmatch(r"([\w/]+\.py)(?:::|: )([\w.]+)", code)
+    for code in re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text(document), flags=re.S)):
+        named = re.fullmatch(r"([\w/]+\.py)(?:::|: )([\w.]+)", code.strip())
         if named:
-            if not is_there(*named.groups()):
+            if not any(named[2] in names(place) for place in places(named[1])):
                 missing.append(code)
-        elif re.fullmatch(r"[\w/.-]+\.(py|md|json|toml|txt|svg|yml)", code):
-            if not places(code) and Path(code).name not in MADE:
+        elif re.fullmatch(r"[\w/.-]+\.(py|md|json|toml|txt|svg|yml)", code.strip()):
+            if not places(code.strip()) and Path(code).name not in MADE:
                 missing.append(code)
-    assert not missing, f"{document.name} names what is not there: {missing}"
+    assert not missing
 
 
 @every_document
 def test_files_of_commands_exist(document):
-    """python SCRIPT.py, python -m MODULE, and pytest FILE, in fenced blocks and in code marks."""
     missing = []
     for module, _ in commands(document):
-        if (
-            module not in ("venv", "pytest", "zipfile")
-            and not places(f"{module.replace('.', '/')}.py")
-            and not places(f"{module}/__main__.py")
-        ):
+        known = places(f"{module}.py") or places(f"{module}/__main__.py")
+        if not known and module not in ("venv", "pytest", "zipfile"):
             missing.append(module)
-    for file in re.findall(r"(?:pytest |\s)(tests/[\w/]+\.py)", text(document)):
-        if not (ROOT / file).exists():
-            missing.append(file)
-    assert not missing, f"{document.name} runs what is not there: {missing}"
+    missing += [file for file in re.findall(r"(?:pytest |\s)(tests/[\w/]+\.py)", text(document))
+                if not (ROOT / file).exists()]
+    assert not missing
 
 
 @every_document
 def test_imports_of_examples_exist(document):
-    """from MODULE import NAME, in the Python of fenced blocks."""
-    missing = []
-    for module, line in re.findall(
-        r"^from (\w+(?:\.\w+)*) import ([\w, ]+)$", text(document), flags=re.MULTILINE
-    ):
-        file = module.replace(".", "/") + ".py"
-        if not places(file):
-            if module.split(".")[0] not in ("torch", "pathlib", "collections"):
-                missing.append(module)
-            continue
+    imports = re.findall(r"^from (\w+(?:\.\w+)*) import ([\w, ]+)$", text(document), flags=re.M)
+    for module, imported in imports:
         loaded = importlib.import_module(module)
-        missing += [
-            f"{module}.{name.strip()}"
-            for name in line.split(",")
-            if not hasattr(loaded, name.strip())
-        ]
-    assert not missing, f"{document.name} imports what is not there: {missing}"
+        assert all(hasattr(loaded, name.strip()) for name in imported.split(","))
 
 
 @every_document
@@ -183,9 +125,15 @@ def test_flags_exist(document):
             wrong += [f"{module}.py {flag}" for flag in given - flags(module) - FOREIGN]
     known = frozenset().union(*map(flags, SCRIPTS)) | FOREIGN
     prose = re.sub(r"<!--.*?-->", "", text(document))
-    for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", prose)) - known:
-        wrong.append(flag)
-    assert not wrong, f"{document.name} names flags that are not there: {wrong}"
+    wrong += set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", prose)) - known
+    assert not wrong
+
+
+@cache
+def headings(document: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a document."""
+    titles = re.findall(r"^#+ (.*)$", document.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
 @every_document
@@ -193,48 +141,20 @@ def test_links_resolve(document):
     """Relative links lead to a file, and a #part of one to a heading in it."""
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
-        if "://" in link:
-            continue
         path, _, part = link.partition("#")
         target = (document.parent / path).resolve() if path else document
-        if not target.exists() or part and part not in headings(target):
+        if "://" not in link and (not target.exists() or part and part not in headings(target)):
             broken.append(link)
-    assert not broken, f"{document.name} has links that lead nowhere: {broken}"
+    assert not broken
 
 
-@lru_cache
-def headings(document: Path) -> set[str]:
-    """The anchors that GitHub gives the headings of a document."""
-    found = set()
-    for title in re.findall(r"^#+ (.*)$", document.read_text(), flags=re.MULTILINE):
-        title = re.sub(r"[^\w\- ]", "", title.lower())
-        found.add(title.strip().replace(" ", "-"))
-    return found
-
-
-def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
-
-
-def tree_of_readme() -> str:
-    """The files and folders as the README shows them."""
+def test_the_tree_of_the_readme():
+    """The files to read and to run, and the folders, are in the root."""
     readme = (ROOT / "README.md").read_text()
-    return re.search(r"```text\n(read: .*?)```", readme, flags=re.DOTALL)[1]
-
-
-def test_the_tree_names_the_root():
-    """The files to read and to run in the README's tree lie in the root."""
-    tree = tree_of_readme()
-    listed = re.findall(r"^  (?:.*)$", tree, flags=re.MULTILINE)
-    scripts = re.findall(
-        r"(\w+\.py)", "\n".join(line.split("   ")[0] if "   " in line else line for line in listed)
-    )
-    assert len(scripts) == 15
-    assert [name for name in scripts if not (ROOT / name).exists()] == []
-
-
-def test_the_tree_names_the_folders():
-    tree = tree_of_readme()
+    tree = re.search(r"```text\n(read: .*?)```", readme, flags=re.DOTALL)[1]
+    lines = [line for line in tree.splitlines() if line.startswith("  ")]
+    scripts = re.findall(r"\w+\.py", " ".join(re.split(r" {4,}", line)[0] for line in lines))
     folders = re.findall(r"^(\w+)/ ", tree, flags=re.MULTILINE)
-    assert len(folders) == 8
-    assert [name for name in folders if not (ROOT / name).is_dir()] == []
+    assert (len(scripts), len(folders)) == (15, 8)
+    assert all((ROOT / name).exists() for name in (*scripts, *folders))
+    assert len(readme.splitlines()) <= 150

@@ -13,36 +13,26 @@ ENTRIES = read(EQUATIONS)
 
 def test_numbers_are_read():
     assert numbers("Li Eq. 10-11, Gu Eq. 12") == [
-        "Li 2019 Eq. 10",
-        "Li 2019 Eq. 11",
-        "Gu 2019 Eq. 12",
-    ]
+        "Li 2019 Eq. 10", "Li 2019 Eq. 11", "Gu 2019 Eq. 12"]
     assert numbers("Li et al. 2018, section 3.2, Eq. 1 and 3; Algorithm 2.", "Duan 2020") == [
-        "Li 2018 § 3.2",
-        "Li 2018 Eq. 1",
-        "Li 2018 Eq. 3",
-        "Li 2018 Alg. 2",
-    ]
+        "Li 2018 § 3.2", "Li 2018 Eq. 1", "Li 2018 Eq. 3", "Li 2018 Alg. 2"]
     assert numbers("Eq. 9", "Duan 2020") == ["Duan 2020 Eq. 9"]
     assert numbers("Eq. 9") == []
 
 
-def test_an_entry_stands_at_its_comment(tmp_path):
+def test_an_entry_is_at_its_comment(tmp_path):
     path = tmp_path / "module.py"
-    path.write_text(
-        '"""Duan et al. 2020."""\n'
-        "def f(x):\n"
-        '    """Eq. 8."""\n'
-        "    y = x\n"
-        "    # what for\n"
-        "    # y squared   Li Eq. 8\n"
-        "    return y * y         # Eq. 9\n"
-    )
+    path.write_text('"""Duan et al. 2020."""\n'
+                    "def f(x):\n"
+                    '    """Eq. 8."""\n'
+                    "    y = x\n"
+                    "    # what for\n"
+                    "    # y squared   Li Eq. 8\n"
+                    "    return y * y         # Eq. 9\n")
     code = Module(path)
     entry = ENTRIES[0]
-    assert code.place(entry._replace(numbers=("Li 2019 Eq. 8",)), "f") == 5
-    assert code.place(entry._replace(numbers=("Duan 2020 Eq. 9",)), "f") == 5
-    assert code.place(entry._replace(numbers=("Duan 2020 Eq. 8",)), "f") == 2
+    for number, line in (("Li 2019 Eq. 8", 5), ("Duan 2020 Eq. 9", 5), ("Duan 2020 Eq. 8", 2)):
+        assert code.place(entry._replace(numbers=(number,)), "f") == line
     assert code.named(entry._replace(numbers=("Duan 2020 Eq. 8",)), "f")
     assert not code.named(entry._replace(numbers=("Gu 2019 Eq. 8",)), "f")
 
@@ -67,12 +57,9 @@ def covers(entry, file: str, line: int, number: str) -> bool:
     else:
         printed = number in entry.numbers
     nodes = module(file).nodes
-    around = [
-        name
-        for where, name in entry.code
-        if where == file and nodes[name].lineno <= line <= nodes[name].end_lineno
-    ]
-    return bool(printed and entry.latex and around)
+    around = [nodes[name] for where, name in entry.code if where == file]
+    inside = any(node.lineno <= line <= node.end_lineno for node in around)
+    return bool(printed and entry.latex and inside)
 
 
 @pytest.mark.parametrize("file", EIGHT)
@@ -109,14 +96,11 @@ def named_by_tests(entry) -> set[str]:
 
 def test_every_number_is_in_the_index():
     """The table at the end leads to every equation and algorithm of the five papers."""
-    index, paper = [], ""
+    index = []
+    paper = ""
     for row in re.findall(r"^\| (.*?) ?\| (.*?) \| \[", EQUATIONS.read_text(), re.MULTILINE):
         paper = row[0] or paper
         index += numbers(f"{paper} {row[1]}")
-    five = {
-        number
-        for entry in ENTRIES
-        for number in entry.numbers
-        if number.startswith(("Li", "Gu", "Duan")) and "§" not in number
-    }
-    assert five == {number for number in index if "§" not in number}
+    of_papers = {number for entry in ENTRIES for number in entry.numbers
+                 if number.startswith(("Li", "Gu", "Duan")) and "§" not in number}
+    assert of_papers == {number for number in index if "§" not in number}

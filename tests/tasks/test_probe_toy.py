@@ -1,8 +1,7 @@
-"""probe_toy.py: every label recomputed from the printed tree by code of its own, balance, disjoint
-parts, and what a logistic regression makes of the words and of the length alone."""
+"""probe_toy.py: every label recomputed from the tree, balance, disjoint parts, and the accuracy of
+a logistic regression on only the words or only the length."""
 import itertools
 import random
-import re
 import zlib
 from collections import Counter
 
@@ -11,6 +10,7 @@ import pytest
 
 from tasks import probe_data, probe_model, probe_toy
 from tasks.probe_toy import TOY_TASKS, toy_task
+from toy import Tree
 from toy.lexicon import NOUNS, VERBS
 
 COUNTS = {"train": 480, "valid": 60, "test": 240}
@@ -41,27 +41,14 @@ def tasks():
     return {task: toy_task(task, counts.get(task, COUNTS), seed=3) for task in probe_data.TASKS}
 
 
-# ---- The tree as it is printed, read by a parser of the tests' own
-
-def parse(text: str) -> list:
-    """A printed tree as [label, child, ...], a child being such a list or a word."""
-    stack = [[]]
-    for token in re.findall(r"[()]|[^\s()]+", text):
-        if token == "(":
-            stack.append([])
-        elif token == ")":
-            done = stack.pop()
-            stack[-1].append(done)
-        else:
-            stack[-1].append(token)
-    return stack[0][0]
-
+# ---- The tree, read anew
 
 def leaves(node) -> list:
     """(label, word) from left to right."""
-    if isinstance(node[1], str):
-        return [(node[0], node[1])]
-    return [leaf for child in node[1:] for leaf in leaves(child)]
+    found = []
+    for part in node.children:
+        found += leaves(part) if isinstance(part, Tree) else [(node.label, part)]
+    return found
 
 
 def tokens_of(node, marks=True) -> tuple:
@@ -69,14 +56,14 @@ def tokens_of(node, marks=True) -> tuple:
 
 
 def levels(node) -> int:
-    return 1 + max((levels(child) for child in node[1:] if isinstance(child, list)), default=0)
+    return 1 + max((levels(part) for part in node.children if isinstance(part, Tree)), default=0)
 
 
 def child(node, *labels):
-    return next((found for found in node[1:] if found[0] in labels), None)
+    return next((found for found in node.children if found.label in labels), None)
 
 
-def main_clause(node) -> list:
+def main_clause(node) -> Tree:
     """The S itself, or the first of two coordinated."""
     return child(node, "S") or node
 
@@ -92,10 +79,10 @@ def finite(clause) -> str:
     """The finite verb of a clause."""
     labels = ("AUX", "VBD", "VBZ", "VBP")
     verb = child(clause, *labels) or child(child(clause, "VP"), *labels)
-    return verb[1]
+    return verb.children[0]
 
 
-def innermost(clause) -> list:
+def innermost(clause) -> Tree:
     """The verb phrase of the full verb."""
     phrase = child(clause, "VP")
     while child(phrase, "VP"):
@@ -127,7 +114,8 @@ def relabel_subject(item, node):
 
 
 def relabel_object(item, node):
-    return head([part for part in innermost(main_clause(node))[1:] if part[0] == "NP"][-1])[0]
+    phrases = innermost(main_clause(node)).children
+    return head([part for part in phrases if part.label == "NP"][-1])[0]
 
 
 def relabel_shift(item, node):
@@ -141,64 +129,61 @@ def relabel_shift(item, node):
 
 
 def relabel_inversion(item, node):
-    *first, comma, conjunction, second, mark = node[1:]
-    parts = [tokens_of(part) for part in (first[0], comma, conjunction, second, mark)]
+    parts = [tokens_of(part) for part in node.children]
     if sum(parts, ()) == item.tokens:
         return "O"
     assert sum((parts[3], parts[1], parts[2], parts[0], parts[4]), ()) == item.tokens
     return "I"
 
 
-def replant(node, words) -> list:
-    """The tree with other words at its leaves."""
-    children = (
-        [next(words)] if isinstance(node[1], str) else [replant(part, words) for part in node[1:]]
-    )
-    return [node[0], *children]
+def relabel_top(item, node):
+    return "_".join(part.label for part in node.children if part.label not in (",", ".", "?"))
+
+
+def with_words(node, words) -> Tree:
+    """The tree with other words, an iterator, at its leaves."""
+    children = [with_words(part, words) if isinstance(part, Tree) else next(words)
+                for part in node.children]
+    return Tree(node.label, tuple(children))
+
+
+def is_allowed(noun, classes) -> bool:
+    """Whether a verb takes a (label, word); of pronouns and names it takes all."""
+    return noun is None or noun[0] not in ("NN", "NNS") or CLASSES[noun[1]] in classes
 
 
 def relabel_odd(item, node):
-    """By the meaning of the sentence as it stands: O where the verb takes nouns of the subject's
-    and object's class."""
-    clause = replant(node, iter(item.tokens))
+    """By the meaning of the sentence as it is: O where the verb takes nouns of the subject's and
+    object's class."""
+    clause = with_words(node, iter(item.tokens))
     phrase = innermost(clause) if child(clause, "VP") else clause
     verb = next(word for label, word in leaves(phrase) if label[:2] == "VB")
-    particle = next((part for part in phrase[1:] if part[0] == "PP"), None)
-    frames = [
-        (frame, form)
-        for frame, forms in VERBS.items()
-        for form in forms
-        if verb in (form.base, form.third, form.past, form.participle)
-        and frame not in ("modal", "clause")
-    ]
-    oblique = [
-        pair
-        for pair in frames
-        if pair[0] == "oblique"
-        and particle
-        and particle[1][1] == pair[1].particle
-        and CLASSES.get((head(child(particle, "NP")) or ("", ""))[1]) != "P"
-    ]  # "laugh at the lake": where
-    frames = oblique or frames
-    nouns = [head(part) for part in phrase[1:] if part[0] == "NP"]
+    frames = []
+    for frame, forms in VERBS.items():
+        frames += [(frame, form) for form in forms if frame not in ("modal", "clause")
+                   and verb in (form.base, form.third, form.past, form.participle)]
+    nouns = [head(part) for part in phrase.children if part.label == "NP"]
+    particle = child(phrase, "PP")
+    if particle:
+        preposition = leaves(particle)[0][1]
+        object_ = head(child(particle, "NP"))
+        oblique = [(frame, form) for frame, form in frames
+                   if frame == "oblique" and form.particle == preposition]
+        if oblique and not (object_ and CLASSES.get(object_[1]) == "P"):     # "laugh at the lake"
+            frames = oblique
     subject = head(child(clause, "NP"))
     fits = []
     for frame, form in frames:
-        if frame == "oblique" and particle and particle[1][1] == form.particle:
-            found = [head(child(particle, "NP"))]
+        if frame == "oblique" and particle and preposition == form.particle:
+            objects = [object_]
         elif frame in ("object", "recipient") and len(nouns) == 1 + (frame == "recipient"):
-            found = nouns[-1:]
+            objects = nouns[-1:]
         elif frame in ("alone", "place", "goal", "journey") and not nouns:
-            found = []
+            objects = []
         else:
             continue
-        pairs = [(subject, form.subjects), *((noun, form.objects) for noun in found)]
-        fits.append(
-            all(
-                noun is None or noun[0] not in ("NN", "NNS") or CLASSES[noun[1]] in allowed
-                for noun, allowed in pairs
-            )
-        )
+        fits.append(is_allowed(subject, form.subjects)
+                    and all(is_allowed(noun, form.objects) for noun in objects))
     assert fits, item
     return "O" if any(fits) else "C"
 
@@ -207,7 +192,7 @@ RELABEL = {
     "SeLen": relabel_length,
     "WC": lambda item, node: " ".join(word for _, word in leaves(node) if word in LABELS["WC"]),
     "TrDep": lambda item, node: str(levels(node)),
-    "ToCo": lambda item, node: "_".join(part[0] for part in node[1:] if part[0] not in (",", ".")),
+    "ToCo": relabel_top,
     "BShif": relabel_shift,
     "Tense": relabel_tense,
     "SubNm": relabel_subject,
@@ -221,10 +206,9 @@ RELABEL = {
 def test_labels_are_those_of_the_tree(tasks, task):
     for items in tasks[task].values():
         for item in items:
-            node = parse(str(item.tree))
-            assert RELABEL[task](item, node) == item.label, (item.tokens, str(item.tree))
+            assert RELABEL[task](item, item.tree) == item.label, (item.tokens, str(item.tree))
             if task not in ("BShif", "CoIn", "SOMO"):
-                assert item.tokens == tokens_of(node, marks=task not in ("ToCo", "TrDep"))
+                assert item.tokens == tokens_of(item.tree, marks=task not in ("ToCo", "TrDep"))
 
 
 @pytest.mark.parametrize("task", probe_data.TASKS)
@@ -232,9 +216,7 @@ def test_classes_are_balanced_and_no_sentence_is_there_twice(tasks, task):
     seen = set()
     for part, items in tasks[task].items():
         counts = Counter((item.label, item.control) for item in items)
-        assert set(counts) == {
-            (label, c) for label in LABELS[task] for c in TOY_TASKS[task].controls
-        }
+        assert set(counts) == set(itertools.product(LABELS[task], TOY_TASKS[task].controls))
         assert len(set(counts.values())) == 1
         sentences = {tuple(sorted(item.tokens)) for item in items}
         assert len(sentences) == len(items) and not sentences & seen
@@ -250,7 +232,7 @@ def test_unchanged_sentences_of_a_changed_task_differ_too(tasks):
 
 @pytest.mark.parametrize("task", HIDDEN)
 def test_neither_words_nor_length_tell_the_class(tasks, task):
-    """A logistic regression on the words, and one on the length alone, stay within 4 standard
+    """A logistic regression on the words, and one on the length, stay within 4 standard
     deviations of chance."""
     parts = tasks[task]
     chance = 1 / len(LABELS[task])
@@ -265,34 +247,21 @@ def test_neither_words_nor_length_tell_the_class(tasks, task):
     assert probe_model.majority(parts) == chance
 
 
-@pytest.mark.parametrize("task", ["ToCo", "TrDep"])
-def test_the_same_words_could_have_every_depth_and_top(task, monkeypatch):
+@pytest.mark.parametrize("task, classes", [("ToCo", probe_toy.TOPS), ("TrDep", probe_toy.DEPTHS)])
+def test_the_same_words_could_have_every_depth_and_top(task, classes, monkeypatch):
     """With the same draws but for the class, the words of a sentence in other orders are all its
     other classes."""
-    pick, orders = probe_toy.pick, []
-    for label in LABELS[task]:
-        chosen = {
-            probe_toy.TOPS: label,
-            probe_toy.DEPTHS: int(label) if label.isdecimal() else None,
-        }
-        monkeypatch.setattr(probe_toy, "pick", forced(pick, chosen))
+    pick = probe_toy.pick
+    words = []
+    for label in classes:
+        def forced(rng, values, label=label):
+            drawn = pick(rng, values)
+            return label if values is classes else drawn
+        monkeypatch.setattr(probe_toy, "pick", forced)
         items = list(itertools.islice(TOY_TASKS[task].make(random.Random(3)), 6))
-        assert (
-            {RELABEL[task](item, parse(str(item.tree))) for item in items}
-            == {item.label for item in items}
-            == {label}
-        )
-        orders.append([tuple(sorted(map(str.lower, item.tokens))) for item in items])
-    assert all(found == orders[0] for found in orders)
-
-
-def forced(pick, chosen: dict):
-    """`pick`, that draws as always but for the values in `chosen`, where it gives what stands
-    there."""
-    def found(rng, values):
-        drawn = pick(rng, values)
-        return chosen.get(values, drawn) if isinstance(values, (tuple, range)) else drawn
-    return found
+        assert {item.label for item in items} == {str(label)}
+        words.append([tuple(sorted(map(str.lower, item.tokens))) for item in items])
+    assert all(found == words[0] for found in words)
 
 
 def test_other_tense_and_other_number_are_there(tasks):
@@ -304,12 +273,12 @@ def test_other_tense_and_other_number_are_there(tasks):
         for item in tasks[task]["train"]:
             if " in the " in f" {' '.join(item.tokens)} ":
                 continue
-            labels = {label for label, _ in leaves(parse(str(item.tree)))}
+            labels = {label for label, _ in leaves(item.tree)}
             assert item.control == ({"NN", "NNS"} <= labels)
             checked += 1
         assert checked > len(tasks[task]["train"]) / 4
     for item in tasks["Tense"]["train"]:
-        finites = [is_past(word) for label, word in leaves(parse(str(item.tree)))
+        finites = [is_past(word) for label, word in leaves(item.tree)
                    if label in ("VBD", "VBZ", "VBP", "AUX")]
         assert item.control == (len(set(finites)) == 2)
 
@@ -317,14 +286,14 @@ def test_other_tense_and_other_number_are_there(tasks):
 def test_same_seed_same_items_everywhere(tasks):
     """The checksums are those of Python 3.11; `random.random` gives every Python the same numbers.
     """
-    text = {}
     for task, parts in tasks.items():
-        text[task] = "\n".join(
-            f"{part} {item.label} {' '.join(item.tokens)} {item.tree}"
-            for part, items in parts.items()
-            for item in items
-        )
-    assert {task: zlib.crc32(lines.encode()) for task, lines in text.items()} == CHECKSUMS
-    small = {"train": 40, "valid": 10, "test": 10}
-    for task in ("BShif", "SOMO"):
-        assert toy_task(task, small, 5) != toy_task(task, small, 6)
+        lines = []
+        for part, items in parts.items():
+            lines += [f"{part} {item.label} {' '.join(item.tokens)} {item.tree}" for item in items]
+        assert zlib.crc32("\n".join(lines).encode()) == CHECKSUMS[task]
+
+
+@pytest.mark.parametrize("task", ["BShif", "SOMO"])
+def test_another_seed_draws_other_items(task):
+    counts = {"train": 40, "valid": 10, "test": 10}
+    assert toy_task(task, counts, 5) != toy_task(task, counts, 6)

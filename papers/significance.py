@@ -1,0 +1,106 @@
+"""Whether two systems differ: tests over the sentences of a test set, and intervals.
+
+Li 2019 and Li 2021 use the bootstrap, Li 2018 and Gu 2019 the sign test.
+"""
+import math
+import statistics
+
+import numpy as np
+from tabulate import tabulate
+
+from nmt.evaluate import bleu_metric
+
+TRIALS = 10_000                 # of the randomization test
+
+
+def bleu_interval(hypotheses, references, tgt: str = "",
+                  lowercase: bool = False) -> tuple[float, tuple]:
+    """The sacreBLEU score of lines, and its 95 % interval (low, high) by the choice of the
+    sentences, from 1,000 bootstrap resamples."""
+    metric = bleu_metric(tgt, lowercase)
+    score = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=1000)
+    return score.score, (score._mean - score._ci, score._mean + score._ci)
+
+
+def bleu_of_mixtures(baseline, other, references, tgt: str, lowercase: bool):
+    """A function of an array [sentences]: the BLEU of the test set with the baseline's translation
+    of a sentence where it is 0, the other's where it is 1."""
+    metric = bleu_metric(tgt, lowercase)
+    # what BLEU is computed from, per sentence: n-gram counts and lengths, [sentences, 10]
+    counts = np.array(metric._extract_corpus_statistics(baseline, [references]))
+    change = np.array(metric._extract_corpus_statistics(other, [references])) - counts
+    total = counts.sum(0)
+
+    def bleu(chosen) -> float:
+        return metric._compute_score_from_stats((total + chosen @ change).tolist()).score
+    return bleu
+
+
+def randomization_test(baseline, other, references, tgt: str = "",
+                       lowercase: bool = False) -> float:
+    """p of two-sided approximate randomization (Riezler and Maxwell 2005): how often the systems
+    differ in BLEU by as much or more when their translations are swapped at random.
+
+    sacreBLEU's own test counts only larger differences: for a single sentence that differs it
+    returns p = 0.0001.
+    """
+    from scipy.stats import permutation_test
+    bleu = bleu_of_mixtures(baseline, other, references, tgt, lowercase)
+    choices = np.ones(len(references)), np.zeros(len(references))
+    result = permutation_test(choices, lambda one, two: bleu(one) - bleu(two), vectorized=False,
+                              permutation_type="samples", n_resamples=TRIALS,
+                              random_state=np.random.default_rng(1))
+    return float(result.pvalue)
+
+
+def sign_test(baseline, other, references, tgt: str = "",
+              lowercase: bool = False) -> tuple[int, int, float]:
+    """(better, worse, p): the two-sided sign test of Collins, Koehn and Kučerová 2005, which Li
+    2018 and Gu 2019 use.
+
+    A sentence of `other` is better if it raises the baseline's BLEU when it replaces the
+    baseline's, and worse if it lowers it. p is the probability of a split at least as uneven if
+    both were equally likely.
+    """
+    from scipy.stats import binomtest
+    bleu = bleu_of_mixtures(baseline, other, references, tgt, lowercase)
+    n = len(references)
+    gains = np.array([bleu(np.arange(n) == i) for i in range(n)]) - bleu(np.zeros(n))
+    better = int((gains > 0).sum())
+    worse = int((gains < 0).sum())
+    p = binomtest(better, better + worse).pvalue if better + worse else 1.0
+    return better, worse, p
+
+
+def p_in_words(p: float) -> str:
+    """p to four decimals."""
+    return "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}"
+
+
+def comparison_table(systems: dict, references, tgt: str = "", lowercase: bool = False) -> str:
+    """BLEU of systems {name: lines} with its 95 % interval, and p of the difference to the first,
+    the baseline."""
+    baseline, *_ = systems
+    rows = []
+    for name, lines in systems.items():
+        score, (low, high) = bleu_interval(lines, references, tgt, lowercase)
+        p = "baseline"
+        if name != baseline:
+            test = randomization_test(systems[baseline], lines, references, tgt, lowercase)
+            p = p_in_words(test)
+        rows.append([name, f"{score:.2f}", f"[{low:.2f}, {high:.2f}]", p])
+    header = ["run", "BLEU", "95 % (bootstrap)", "against the baseline (randomization)"]
+    return tabulate(rows, header, tablefmt="plain", disable_numparse=True)
+
+
+def t_interval(values) -> tuple[float, float] | None:
+    """The 95 % confidence interval of the mean of values (of differences between runs of the same
+    seed: the paired one), by Student's t with n - 1 degrees of freedom; None for fewer than
+    two."""
+    from scipy.special import stdtrit
+    n = len(values)
+    if n < 2:
+        return None
+    mean = statistics.fmean(values)
+    half = stdtrit(n - 1, 0.975) * statistics.stdev(values) / math.sqrt(n)
+    return float(mean - half), float(mean + half)
