@@ -86,11 +86,12 @@ def presets(s: Settings) -> dict:
     steps = s.steps if "steps" in s.given else values["steps"]
     values["warmup"] = min(values["warmup"], max(1, steps // 4))
     values["eval_every"] = 450 if toy else max(200, steps // 10)
-    gpu = pick_device(s.device).type == "cuda"           # older ones emulate bfloat16, slowly
+    gpu = pick_device(s.device).type == "cuda"
+    # older GPUs emulate bfloat16, slowly
     values["amp"] = gpu and torch.cuda.is_bf16_supported(including_emulation=False)
     values["workers"] = 2 if gpu else 0
     mechanisms = [s.agg] * (s.agg != "linear") + [*s.reg]
-    others = s.given - {*FREE, "arch", "agg", "reg", "seed"} | s.given & {"src", "tgt"}
+    others = s.given - ({*FREE, "arch", "agg", "reg", "seed"} - {"src", "tgt"})
     words = command_line(Settings, {name: getattr(s, name) for name in others})
     name = "-".join([name_text(s), s.arch, *mechanisms, *words, f"seed{s.seed}"])
     values["name"] = name.replace("--", "").replace(":", "").replace("/", "")
@@ -221,14 +222,14 @@ def train(s: Settings) -> None:
         saving = validating or stopped_by or state["step"] % s.save_every == 0
         if saving or state["step"] % s.log_every == 0:
             cross_entropy, D = (machine.sum(window) / window_tokens).tolist()
-            check_finite(cross_entropy + largest_norm.item(), state["step"])
+            norm = largest_norm.item()
+            check_finite(cross_entropy + norm, state["step"])
             seconds = time.perf_counter() - started
             state["seconds"] += seconds
             state["tokens"] += window_tokens
             if machine.first:
                 folder.log("train", step=state["step"], epoch=step.place[0], loss=cross_entropy,
-                           disagreement=D if s.reg else None, lr=lr,
-                           gradient_norm=largest_norm.item(),
+                           disagreement=D if s.reg else None, lr=lr, gradient_norm=norm,
                            tokens_per_second=window_tokens / seconds)
             if validating and machine.first:
                 validate_and_save(model, optimizer, state, data, folder, s)
