@@ -15,7 +15,7 @@ from routing_dynamic import at_least_float32
 
 DENSITIES = ("product", "sum")
 SCHEDULES = ("hinton", "released")
-GRADIENTS = ("full", "last")
+GRADIENTS = ("full", "last", "beta")
 
 
 class EMRouting(NamedTuple):
@@ -112,9 +112,11 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     "product" and without activations the mixture's likelihood cannot fall between iterations.
     schedule: of lambda, see `inverse_temperature`.
     gradient: "full" runs through every iteration, as in Hinton et al. 2018, to whom both papers
-    refer. "last" is a departure from them, and the model's default: it takes the coupling that
+    refer. The others are departures from them. "last", the model's default, takes the coupling that
     enters the last M-step as a constant, so that its backward pass is that of one M-step; beta_a
-    and beta_mu then learn only through A_n in the result, and without it not at all.
+    and beta_mu then learn only through A_n in the result, and without it not at all. "beta" takes
+    votes, mu and sigma before the last iteration as constants; that coupling has a gradient with
+    respect to beta_a and beta_mu, so they are learned in either case.
     start: log C [..., M, N] or [M, N] to start from; None: C = 1/N.
     trace: hands out the coupling of every iteration, [T, ..., M, N], in place of the last one.
     Returns capsules [..., N, D], activations [..., N], coupling [..., M, N]. Half precision is
@@ -140,12 +142,15 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     differentiable = torch.is_grad_enabled()
     for t in range(iterations):
         last = t + 1 == iterations
-        with torch.set_grad_enabled(differentiable and (last or gradient == "full")):
+        constant = gradient != "full" and not last
+        with torch.set_grad_enabled(differentiable and not (constant and gradient == "last")):
+            V_t = V.detach() if constant else V
+            log_C = log_C.detach() if constant else log_C
             # M-step
             lambda_t = inverse_temperature(t, iterations, schedule)
-            mu, log_sigma, log_A = m_step(V, log_C, beta_a, beta_mu, lambda_t, eps)
+            mu, log_sigma, log_A = m_step(V_t, log_C, beta_a, beta_mu, lambda_t, eps)
             # E-step
-            log_C = e_step(V, mu, log_sigma, log_A, density)
+            log_C = e_step(V_t, mu, log_sigma, log_A, density)
         if trace:
             couplings.append(log_C)
     A = log_A.exp()                                                          # [..., N]

@@ -196,7 +196,8 @@ def test_leading_dimensions_are_a_batch(lead, active):
 @every_density
 @every_gradient
 def test_li2019_alg2_gradient(gradient, density, active):
-    """ "full" differentiates the printed loops; "last" those whose couplings are held constant."""
+    """ "full" differentiates the printed loops; "last" those whose couplings are held constant,
+    "beta" those whose votes, mu and sigma are held constant before the last iteration."""
     votes = normal(4, 3, 2).requires_grad_()
     beta = [b.requires_grad_() for b in betas(3)] if active else [None, None]
     learned = [votes, *(b for b in beta if active)]
@@ -214,8 +215,25 @@ def test_li2019_alg2_gradient(gradient, density, active):
 def test_the_gradient_changes_no_result(active):
     votes = normal(2, 4, 3, 5).requires_grad_()
     beta = betas(3, active)
-    for full, last in zip(em_routing(votes, *beta), em_routing(votes, *beta, gradient="last")):
-        assert torch.equal(full, last)
+    full = em_routing(votes, *beta)
+    for gradient in ("last", "beta"):
+        for want, got in zip(full, em_routing(votes, *beta, gradient=gradient)):
+            assert torch.equal(want, got)
+
+
+def test_beta_learns_the_activations_without_the_gradient_of_earlier_votes():
+    """The result of Gu 2019 has no activations: with "last" beta_a has no gradient, with "beta" it
+    has that of the loops, and the votes have the gradient of "last" in the last M-step."""
+    votes = normal(4, 3, 2).requires_grad_()
+    beta = [b.requires_grad_() for b in betas(3)]
+    gradients = {}
+    for gradient in ("last", "beta"):
+        mu = em_routing(votes, *beta, gradient=gradient, scale_by_activation=False).capsules
+        gradients[gradient] = torch.autograd.grad(mu.square().sum(), [votes, *beta],
+                                                  allow_unused=True)
+    assert gradients["last"][1] is None
+    assert gradients["beta"][1].abs().max() > 0
+    torch.testing.assert_close(gradients["beta"][0], gradients["last"][0])
 
 
 def test_last_keeps_no_graph_of_the_iterations_before():
