@@ -351,3 +351,43 @@ def test_gradcheck_attention(agg, parts, need_weights):
 def test_heads_must_divide_the_model():
     with pytest.raises(ValueError, match="heads"):
         MultiHeadAttention(8, 3)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_fused_kernel_gets_a_mask_or_is_causal_never_both(padded, monkeypatch):
+    """CPUs take both; a GPU's kernels do not."""
+    kernel = nn.functional.scaled_dot_product_attention
+    asked = []
+
+    def recorded(*args, **settings):
+        asked.append((settings["attn_mask"] is not None, settings["is_causal"]))
+        return kernel(*args, **settings)
+
+    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", recorded)
+    x = torch.randn(2, 4, 6).double()
+    keys = torch.ones(2, 1, 1, 4, dtype=torch.bool) if padded else None
+    build(6, 3)(x, x, mask=keys, causal=True)
+    assert asked == [(padded, not padded)]
+
+
+@torch.no_grad()
+def test_capsules_step_by_step_see_no_padding_on_the_left():
+    """The logits of hidden keys count as 0 in the routing, from the cache too."""
+    attention = build(8, 2, parts=("horizontal",)).eval()
+    x = torch.randn(1, 4, 8).double()
+    keys = torch.tensor([False, True, True, True])[None, None, None]         # [1, 1, 1, L]
+    whole, _ = attention(x, x, mask=keys, causal=True)
+    cache = Cache()
+    for t in range(4):
+        new = x[:, t:t + 1]
+        part, _ = attention(new, new, keys[..., :t + 1], cache, causal=True)
+        if t > 0:
+            torch.testing.assert_close(part, whole[:, t:t + 1])
+
+
+def test_masked_keys_have_no_weight_whatever_the_logits():
+    attention = build(8, 2)
+    x = 1e4 * torch.randn(1, 4, 8).double()
+    mask = torch.tensor([True, True, False, False])[None, None, None]
+    _, heads = attention(x, x, mask=mask, need_weights=True)
+    assert not heads.weights[..., 2:].any()

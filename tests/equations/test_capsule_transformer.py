@@ -236,3 +236,29 @@ def test_autocast_computes_in_float32():
 def test_parts_are_vertical_and_horizontal(parts):
     with pytest.raises(ValueError, match="choose from 'vertical' and 'horizontal'"):
         CapsuleRouting(4, parts=parts)
+
+
+@pytest.mark.parametrize("last", [1, 2, 5])
+def test_duan_alg3_the_last_rows_are_those_of_the_whole(last):
+    E = torch.randn(2, 3, 5, 5).double()
+    keys = torch.arange(5) < torch.tensor([[5], [3]])
+    mask = keys[:, None, :, None] & keys[:, None, None, :]
+    whole = horizontal_routing(E, mask=mask)
+    assert torch.equal(horizontal_routing(E, mask=mask, last=last), whole[:, :, -last:])
+
+
+@pytest.mark.parametrize("T", [1, 2, 5])
+def test_duan_iterations_reach_both_parts(T):
+    E = torch.randn(2, 3, 4, 4).double()
+    capsule = CapsuleRouting(3, iterations=T).double()
+    vertical = vertical_routing(E, capsule.weight, capsule.bias, T)
+    torch.testing.assert_close(capsule(E), E + vertical + horizontal_routing(E, T))
+
+
+@pytest.mark.parametrize("T", [0, -1])
+def test_wrong_iterations(T):
+    E = torch.randn(3, 4, 4)
+    with pytest.raises(ValueError, match="iterations"):
+        vertical_routing(E, torch.zeros(3, 3), torch.zeros(3), T)
+    with pytest.raises(ValueError, match="iterations"):
+        horizontal_routing(E, T)

@@ -456,3 +456,11 @@ def test_what_dropout_leaves_of_a_head_has_a_finite_gradient(size):
         (gradient,) = torch.autograd.grad(D, outputs)
         assert D.isfinite() and gradient.isfinite().all()
         assert gradient.norm().isfinite()
+
+
+def test_the_shortest_vector_that_has_a_direction():
+    for function in (subspace_disagreement, output_disagreement):
+        for size, want in ((2e-12, -1.0), (5e-13, -1 / 4)):
+            heads = torch.ones(2, 1, 1, dtype=torch.float64)
+            heads[1] *= size
+            assert function(heads).item() == pytest.approx(want, abs=1e-9)

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from disagreement import KINDS
 from routing_dynamic import dynamic_routing, squash
+from routing_em import em_routing
 
 SIZES = [(1, 1, 1), (1, 4, 3), (4, 1, 3), (3, 5, 1), (6, 2, 4), (2, 3, 5)]  # M, N, D
 every_size = pytest.mark.parametrize("M, N, D", SIZES, ids=str)
@@ -391,3 +393,19 @@ def test_bfloat16_votes_are_routed_in_float32(normalize):
         torch.testing.assert_close(got, want)
     (slope,) = torch.autograd.grad(result.capsules.sum(), votes)
     assert slope.dtype == torch.bfloat16 and slope.isfinite().all() and slope.any()
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(half):
+    V = torch.randn(2, 4, 3, 5).to(half)
+    for got, want in ((dynamic_routing(V), dynamic_routing(V.float())),
+                      (em_routing(V), em_routing(V.float()))):
+        for x, y in zip(got, want):
+            assert x.dtype == torch.float32
+            assert torch.equal(x, y)
+    assert squash(V).dtype == torch.float32
+    A = torch.rand(2, 4, 3, 5).to(half)
+    for kind in KINDS.values():
+        D = kind.D(A)
+        assert D.dtype == torch.float32
+        assert torch.equal(D, kind.D(A.float()))

@@ -589,3 +589,25 @@ def test_bfloat16_votes_are_routed_in_float32(active):
         torch.testing.assert_close(got, want)
     (slope,) = torch.autograd.grad(result.capsules.sum(), votes)
     assert slope.dtype == torch.bfloat16 and slope.isfinite().all() and slope.any()
+
+
+@pytest.mark.parametrize("gradient", ["full", "last"])
+def test_without_gradients_there_is_no_graph(gradient):
+    votes = torch.randn(4, 3, 2, requires_grad=True)
+    with torch.no_grad():
+        result = em_routing(votes, gradient=gradient, scale_by_activation=False)
+    assert not any(x.requires_grad for x in result)
+
+
+@pytest.mark.parametrize("size", [1e-4, 1e-3, 30.0])
+def test_li2019_alg2_at_any_size(size):
+    votes = size * torch.randn(4, 3, 2, dtype=torch.float64)
+    result = em_routing(votes, scale_by_activation=False)
+    for got, want in zip(result, em_by_hand.em_routing(votes)):
+        torch.testing.assert_close(got, want, atol=1e-9, rtol=1e-6)
+
+
+def test_eps_reaches_the_variance():
+    votes = torch.randn(4, 3, 2, dtype=torch.float64)
+    for got, want in zip(em_routing(votes, eps=0.5), em_by_hand.em_routing(votes, eps=0.5)):
+        torch.testing.assert_close(got, want)
