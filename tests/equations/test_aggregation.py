@@ -290,14 +290,6 @@ def test_capsules_must_divide_the_model(aggregation, routing):
             aggregation(8, 2, capsules=capsules, routing=routing)
 
 
-@pytest.mark.parametrize("routing", ["dynamic", "em"])
-@pytest.mark.parametrize("aggregation", [RoutingAggregation, CapsuleAggregation])
-def test_fresh_activation_parameters_are_zero(aggregation, routing):
-    parameters = dict(aggregation(8, 2, routing=routing).named_parameters())
-    assert ("beta_a" in parameters) == ("beta_mu" in parameters) == (routing == "em")
-    assert all((parameters[name] == 0).all() for name in parameters if name.startswith("beta"))
-
-
 def modules(d, H):
     return {"linear": LinearAggregation(d)} | {
         f"{kind.__name__} {routing}": kind(d, H, routing=routing)

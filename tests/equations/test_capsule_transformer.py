@@ -175,16 +175,6 @@ def test_duan_eq4_eq5_attention(parts, causal):
         assert (heads.weights[b, :, :n, n:] == 0).all()
 
 
-@pytest.mark.parametrize("H", [1, 4, 16])
-def test_new_parameters(H):
-    """H² + H with the vertical part, all 0 at the start, and none for the horizontal one (Duan
-    2020 §4.2: 1.6K)."""
-    both = CapsuleRouting(H, parts=("vertical", "horizontal"), iterations=3)
-    assert sum(p.numel() for p in both.parameters()) == H * H + H
-    assert all((p == 0).all() for p in both.parameters())
-    assert not list(CapsuleRouting(H, parts=("horizontal",), iterations=3).parameters())
-
-
 @pytest.mark.parametrize("H,L", [(1, 1), (2, 3), (3, 2)])
 def test_gradcheck_routings(H, L):
     E, weight, bias = (x.requires_grad_() for x in inputs(H, L, L, B=1, scale=1.0))

@@ -94,38 +94,33 @@ def test_gradcheck_squash():
     assert torch.autograd.gradcheck(lambda s: squash(s, 0), normal(3, 2).requires_grad_())
 
 
-# The equations, one by one, from what the function returns
+# The equations, one by one
 
 
 @both_kinds
 @every_size
 def test_li2019_eq7_li2021_eq10_gu_eq8_duan_eq7(M, N, D, normalize):
-    """Ω_n is the squashed Σ_m C_mn V_mn, divided by Σ_m C_mn in Li 2019, with the coupling that is
-    returned."""
+    """Ω_n is the squashed Σ_m C_mn V_mn, divided by Σ_m C_mn in Li 2019."""
     votes = normal(M, N, D)
+    V = votes.tolist()
     for T in (1, 3):
-        result = dynamic_routing(votes, T, normalize)
-        C = result.coupling.tolist()
-        V = votes.tolist()
+        _, C, _ = by_hand.dynamic_routing(V, T, normalize)
         want = votes.new_tensor([by_hand.output_capsule(V, C, n, normalize) for n in range(N)])
-        torch.testing.assert_close(result.capsules, want)
+        torch.testing.assert_close(dynamic_routing(votes, T, normalize).capsules, want)
 
 
 @both_kinds
 @every_size
 def test_gu_eq9(M, N, D, normalize):
-    """The coupling is the softmax over the output capsules of the logits so far; at first these
-    are 0."""
+    """The coupling is the softmax over the output capsules of the logits before the iteration; at
+    first these are 0."""
     votes = 3 * normal(M, N, D)
     even = torch.full((M, N), 1 / N, dtype=torch.float64)
     torch.testing.assert_close(dynamic_routing(votes, 1, normalize).coupling, even)
     for T in (1, 2, 4):
-        want = [
-            by_hand.softmax(row) for row in dynamic_routing(votes, T, normalize).logits.tolist()
-        ]
-        torch.testing.assert_close(
-            dynamic_routing(votes, T + 1, normalize).coupling, votes.new_tensor(want)
-        )
+        _, _, logits = by_hand.dynamic_routing(votes.tolist(), T, normalize)
+        want = votes.new_tensor([by_hand.softmax(row) for row in logits])
+        torch.testing.assert_close(dynamic_routing(votes, T + 1, normalize).coupling, want)
 
 
 @both_kinds
@@ -133,15 +128,14 @@ def test_gu_eq9(M, N, D, normalize):
 def test_gu_eq11(M, N, D, normalize):
     """Every iteration adds the dot product of the vote and the output capsule to the logits."""
     votes = normal(M, N, D)
-    before = torch.zeros(M, N, dtype=torch.float64)
+    V = votes.tolist()
+    logits = torch.zeros(M, N, dtype=torch.float64)
     for T in (1, 2, 3, 4):
-        result = dynamic_routing(votes, T, normalize)
-        added = torch.zeros_like(before)
+        capsules, _, _ = by_hand.dynamic_routing(V, T, normalize)
         for m in range(M):
             for n in range(N):
-                added[m, n] = by_hand.dot(votes[m, n].tolist(), result.capsules[n].tolist())
-        torch.testing.assert_close(result.logits - before, added)
-        before = result.logits
+                logits[m, n] += by_hand.dot(V[m][n], capsules[n])
+        torch.testing.assert_close(dynamic_routing(votes, T, normalize).logits, logits)
 
 
 # The algorithms
@@ -168,15 +162,6 @@ def test_three_iterations_with_the_division_are_the_default():
         dynamic_routing(votes), dynamic_routing(votes, iterations=3, normalize=True)
     ):
         assert torch.equal(got, want)
-
-
-@both_kinds
-@every_routing
-def test_coupling_rows_sum_to_1(lead, M, N, D, T, normalize):
-    result = dynamic_routing(5 * normal(*lead, M, N, D), T, normalize)
-    torch.testing.assert_close(result.coupling.sum(-1), torch.ones(*lead, M, dtype=torch.float64))
-    assert (result.coupling >= 0).all()
-    assert (result.capsules.norm(dim=-1) < 1).all()
 
 
 # Masks
@@ -225,14 +210,6 @@ def test_masked_output_capsules_send_no_gradient(normalize):
 
 
 @both_kinds
-def test_a_mask_of_all_true_changes_nothing(normalize):
-    votes = normal(2, 3, 4, 5)
-    masked = dynamic_routing(votes, 3, normalize, mask=torch.ones(2, 4, dtype=torch.bool))
-    for got, want in zip(masked, dynamic_routing(votes, 3, normalize)):
-        torch.testing.assert_close(got, want)
-
-
-@both_kinds
 def test_trace_hands_out_the_coupling_of_every_iteration(normalize):
     votes = normal(2, 4, 3, 5)
     traced = dynamic_routing(votes, 4, normalize, trace=True)
@@ -246,28 +223,7 @@ def test_trace_hands_out_the_coupling_of_every_iteration(normalize):
     assert torch.equal(one_for_all.coupling, traced.coupling)
 
 
-# Order and ties
-
-
-@both_kinds
-def test_permuting_capsules_permutes_coupling_rows_and_columns(normalize):
-    votes = normal(2, 5, 3, 4)
-    parts = torch.tensor([3, 0, 4, 1, 2])
-    wholes = torch.tensor([2, 0, 1])
-    result = dynamic_routing(votes, 3, normalize)
-    permuted = dynamic_routing(votes[:, parts][:, :, wholes], 3, normalize)
-    torch.testing.assert_close(permuted.coupling, result.coupling[:, parts][..., wholes])
-    torch.testing.assert_close(permuted.logits, result.logits[:, parts][..., wholes])
-    torch.testing.assert_close(permuted.capsules, result.capsules[:, wholes])
-
-
-@both_kinds
-@several_iterations
-def test_output_capsules_with_the_same_votes_stay_tied(T, normalize):
-    votes = normal(2, 4, 1, 5).expand(2, 4, 3, 5)
-    result = dynamic_routing(votes, T, normalize)
-    torch.testing.assert_close(result.coupling, torch.full((2, 4, 3), 1 / 3, dtype=torch.float64))
-    torch.testing.assert_close(result.capsules, result.capsules[:, :1].expand(2, 3, 5))
+# One input capsule
 
 
 @pytest.mark.parametrize("size", [1.0, 30.0])
@@ -338,12 +294,6 @@ def test_gradcheck_dynamic_routing(T, normalize, mask):
     votes = normal(2, 4, 3, 2).requires_grad_()
     assert torch.autograd.gradcheck(
         lambda v: tuple(dynamic_routing(v, T, normalize, mask))[:2], votes
-    )
-
-
-def test_gradcheck_logits():
-    assert torch.autograd.gradcheck(
-        lambda v: dynamic_routing(v).logits, normal(3, 4, 2).requires_grad_()
     )
 
 
