@@ -71,10 +71,8 @@ def literal_li_votes(module, u, H, N):
     d = len(O)
     mean = sum(O) / d
     variance = sum((v - mean) ** 2 for v in O) / d
-    normed = [
-        (v - mean) / math.sqrt(variance + module.norm.eps) * g + b
-        for v, g, b in zip(O, module.norm.weight.tolist(), module.norm.bias.tolist())
-    ]
+    normed = [(v - mean) / math.sqrt(variance + module.norm.eps) * g + b
+              for v, g, b in zip(O, module.norm.weight.tolist(), module.norm.bias.tolist())]
     hidden = [max(0.0, v) for v in affine(module.hidden, normed)]
     flat, D = affine(module.votes, hidden), d // N
     votes = []
@@ -143,31 +141,19 @@ def test_li2019_eq5_eq6_li2021_eq8_eq9_votes(d, H, N):
 @pytest.mark.parametrize("d,H,N,T", ROUTINGS)
 def test_li2019_alg1_simple_routing(d, H, N, T):
     module = randomize(RoutingAggregation(d, H, capsules=N, routing="dynamic", iterations=T))
-    compare(
-        module,
-        2 * torch.randn(2, H, 2, d // H).double(),
-        lambda u: joined(by_hand.dynamic_routing(literal_li_votes(module, u, H, N), T)[0]),
-    )
+    compare(module, 2 * torch.randn(2, H, 2, d // H).double(),
+            lambda u: joined(by_hand.dynamic_routing(literal_li_votes(module, u, H, N), T)[0]))
 
 
 @pytest.mark.parametrize("d,H,N,T", ROUTINGS)
 def test_li2019_alg2_em_routing(d, H, N, T):
     module = randomize(RoutingAggregation(d, H, capsules=N, routing="em", iterations=T))
     assert module.beta_a.shape == module.beta_mu.shape == (N,)
-    compare(
-        module,
-        2 * torch.randn(2, H, 2, d // H).double(),
-        lambda u: joined(
-            literal_em(
-                literal_li_votes(module, u, H, N),
-                module.beta_a.tolist(),
-                module.beta_mu.tolist(),
-                T,
-                scale=True,
-            )
-        ),
-        tolerance=1e-7,
-    )
+    compare(module,
+            2 * torch.randn(2, H, 2, d // H).double(),
+            lambda u: joined(literal_em(literal_li_votes(module, u, H, N), module.beta_a.tolist(),
+                                        module.beta_mu.tolist(), T, scale=True)),
+            tolerance=1e-7)
 
 
 @torch.no_grad()
@@ -219,47 +205,35 @@ def test_gu_eq5_eq6_eq7_output(d, H, N, monkeypatch):
             def route_votes(aggregation, votes):
                 return v.expand(*votes.shape[:2], -1, -1)
             monkeypatch.setattr(capsule_aggregation, "route_votes", route_votes)
-            compare(
-                module,
-                torch.randn(2, H, 2, d // H).double(),
-                lambda u: literal_gu_output(module, u, v.tolist()),
-            )
+            compare(module, torch.randn(2, H, 2, d // H).double(),
+                    lambda u: literal_gu_output(module, u, v.tolist()))
 
 
 @pytest.mark.parametrize("d,H,N,T", GU_ROUTINGS)
 def test_gu_eq3_to_eq11_dynamic_routing(d, H, N, T):
     module = randomize(CapsuleAggregation(d, H, capsules=N, routing="dynamic", iterations=T))
-    compare(
-        module,
-        2 * torch.randn(2, H, 2, d // H).double(),
-        lambda u: literal_gu_output(
-            module,
-            u,
-            by_hand.dynamic_routing(literal_gu_votes(module, u), T, normalize=False)[0],
-        ),
-    )
+    compare(module,
+            2 * torch.randn(2, H, 2, d // H).double(),
+            lambda u: literal_gu_output(
+                module,
+                u,
+                by_hand.dynamic_routing(literal_gu_votes(module, u), T, normalize=False)[0],
+            ))
 
 
 @pytest.mark.parametrize("d,H,N,T", GU_ROUTINGS)
 def test_gu_eq3_to_eq7_eq12_to_eq15_em_routing(d, H, N, T):
     module = randomize(CapsuleAggregation(d, H, capsules=N, routing="em", iterations=T))
     assert module.beta_a.shape == module.beta_mu.shape == (N,)
-    compare(
-        module,
-        2 * torch.randn(2, H, 2, d // H).double(),
-        lambda u: literal_gu_output(
-            module,
-            u,
-            literal_em(
-                literal_gu_votes(module, u, poses=True),
-                module.beta_a.tolist(),
-                module.beta_mu.tolist(),
-                T,
-                scale=False,
+    compare(module,
+            2 * torch.randn(2, H, 2, d // H).double(),
+            lambda u: literal_gu_output(
+                module,
+                u,
+                literal_em(literal_gu_votes(module, u, poses=True), module.beta_a.tolist(),
+                           module.beta_mu.tolist(), T, scale=False),
             ),
-        ),
-        tolerance=1e-7,
-    )
+            tolerance=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -316,12 +290,8 @@ def test_gradcheck_aggregation(name):
 def test_hard_inputs_stay_finite(hard, autocast, H):
     for name, module in modules(8, H).items():
         x = torch.randn(2, H, 3, 8 // H)
-        x = {
-            "identical": x[:, :1].expand_as(x).clone(),
-            "zeros": 0 * x,
-            "1e-4": 1e-4 * x,
-            "1e4": 1e4 * x,
-        }[hard]
+        x = {"identical": x[:, :1].expand_as(x).clone(), "zeros": 0 * x, "1e-4": 1e-4 * x,
+             "1e4": 1e4 * x}[hard]
         x.requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             out = module(x)
@@ -458,17 +428,13 @@ def test_one_iteration_is_uniform_coupling():
 
 
 @pytest.mark.parametrize("agg", ["em", "gu-em"])
-@pytest.mark.parametrize(
-    "options, passed",
-    [
-        ({}, dict(density="product", schedule="hinton", gradient="last")),
-        (
-            dict(em_density="sum", em_schedule="released", em_gradient="full"),
-            dict(density="sum", schedule="released", gradient="full"),
-        ),
-    ],
-    ids=["defaults", "others"],
-)
+@pytest.mark.parametrize("options, passed",
+                         [
+                             ({}, dict(density="product", schedule="hinton", gradient="last")),
+                             (dict(em_density="sum", em_schedule="released", em_gradient="full"),
+                              dict(density="sum", schedule="released", gradient="full")),
+                         ],
+                         ids=["defaults", "others"])
 def test_em_options_reach_the_routing(agg, options, passed):
     model = Transformer(small(agg=agg, **options))
     routing = [module for module in model.modules() if hasattr(module, "routing")]
@@ -481,3 +447,22 @@ def test_em_options_reach_the_routing(agg, options, passed):
 def test_without_activations_there_are_no_betas(agg):
     assert not [name for name in parameters(small(agg=agg, em_activations=False)) if "beta" in name]
     assert [name for name in parameters(small(agg=agg)) if "beta" in name]
+
+
+@pytest.mark.parametrize("kind", [RoutingAggregation, CapsuleAggregation])
+def test_the_full_gradient_keeps_no_more_for_more_iterations(kind):
+    """The routing is computed again in the backward pass."""
+    heads = torch.randn(2, 3, 5, 4).requires_grad_()
+
+    def kept(T: int) -> int:
+        tensors = []
+
+        def keep(x):
+            tensors.append(x)
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            kind(12, 3, routing="em", iterations=T, gradient="full")(heads)
+        return len(tensors)
+
+    assert kept(2) == kept(8)

@@ -16,13 +16,11 @@ from capsule_transformer import CapsuleRouting
 
 # B, d, L_q, L_k, H
 SIZES = [(1, 1, 1, 1, 1), (2, 4, 3, 6, 2), (2, 6, 4, 5, 3), (1, 8, 1, 1, 8), (3, 4, 5, 2, 1)]
-AGGREGATIONS = {
-    "linear": lambda d, heads: LinearAggregation(d),
-    "dynamic": lambda d, heads: RoutingAggregation(d, heads, routing="dynamic"),
-    "em": lambda d, heads: RoutingAggregation(d, heads, routing="em"),
-    "gu-dynamic": lambda d, heads: CapsuleAggregation(d, heads, routing="dynamic"),
-    "gu-em": lambda d, heads: CapsuleAggregation(d, heads, routing="em"),
-}
+AGGREGATIONS = {"linear": lambda d, heads: LinearAggregation(d),
+                "dynamic": lambda d, heads: RoutingAggregation(d, heads, routing="dynamic"),
+                "em": lambda d, heads: RoutingAggregation(d, heads, routing="em"),
+                "gu-dynamic": lambda d, heads: CapsuleAggregation(d, heads, routing="dynamic"),
+                "gu-em": lambda d, heads: CapsuleAggregation(d, heads, routing="em")}
 
 
 def close(x, y, tolerance=1e-10):
@@ -129,12 +127,8 @@ def test_fused_kernel_equals_explicit_path(masked):
     attention = build(d, H)
     x = torch.randn(B, L, d).double()
     keys = torch.arange(L) < torch.tensor([5, 3, 1])[:, None]
-    mask = {
-        "no mask": None,
-        "keys": keys[:, None, None],
-        "causal": causal(L),
-        "full": keys[:, None, None] & causal(L),
-    }[masked]
+    mask = {"no mask": None, "keys": keys[:, None, None], "causal": causal(L),
+            "full": keys[:, None, None] & causal(L)}[masked]
     assert attention(x, x, mask=mask)[1].weights is None           # nobody asked
     gradients = []
     for need_weights in (False, True):
@@ -143,10 +137,8 @@ def test_fused_kernel_equals_explicit_path(masked):
         assert (heads.weights is None) != need_weights
         attention.zero_grad()
         out.square().sum().backward()
-        gradients.append(
-            [out, heads.values, heads.outputs, inputs.grad]
-            + [p.grad for p in attention.parameters()]
-        )
+        gradients.append([out, heads.values, heads.outputs, inputs.grad]
+                         + [p.grad for p in attention.parameters()])
     for fused, explicit in zip(*gradients):
         assert close(fused, explicit)
 
@@ -295,16 +287,14 @@ def test_padding_changes_nothing(agg, parts):
 BOTH_PARTS = ("vertical", "horizontal")
 
 
-@pytest.mark.parametrize(
-    "agg, parts, need_weights",
-    [
-        ("linear", (), False),
-        ("linear", (), True),
-        ("linear", BOTH_PARTS, True),
-        ("em", (), False),
-        ("gu-em", BOTH_PARTS, False),
-    ],
-)
+@pytest.mark.parametrize("agg, parts, need_weights",
+                         [
+                             ("linear", (), False),
+                             ("linear", (), True),
+                             ("linear", BOTH_PARTS, True),
+                             ("em", (), False),
+                             ("gu-em", BOTH_PARTS, False),
+                         ])
 def test_gradcheck_attention(agg, parts, need_weights):
     """The fused and the explicit path; every aggregation has a gradcheck of its own."""
     attention = build(4, 2, agg, parts)

@@ -20,11 +20,8 @@ def close(x, y, tolerance):
 
 
 def inputs(H, L_q, L_k, B=2, scale=2.0):
-    return (
-        scale * torch.randn(B, H, L_q, L_k).double(),
-        torch.randn(H, H).double(),
-        torch.randn(H).double(),
-    )
+    return (scale * torch.randn(B, H, L_q, L_k).double(), torch.randn(H, H).double(),
+            torch.randn(H).double())
 
 
 @pytest.mark.parametrize("H,L_q,L_k,T", ROUTINGS)
@@ -124,15 +121,13 @@ def test_duan_eq10_fresh_parameters_share_evenly(H):
         assert close(o, torch.tensor(omega, dtype=torch.float64).expand(H, 3, 3) / H, 1e-9)
 
 
-@pytest.mark.parametrize(
-    "parts, causal",
-    [
-        (("vertical",), False),
-        (("horizontal",), False),
-        (("vertical", "horizontal"), False),
-        (("horizontal",), True),
-    ],
-)
+@pytest.mark.parametrize("parts, causal",
+                         [
+                             (("vertical",), False),
+                             (("horizontal",), False),
+                             (("vertical", "horizontal"), False),
+                             (("horizontal",), True),
+                         ])
 @torch.no_grad()
 def test_duan_eq4_eq5_attention(parts, causal):
     """ATT = softmax(E + Ω↑ + Ω↔), padded keys out of both the routing and the softmax."""
@@ -153,11 +148,9 @@ def test_duan_eq4_eq5_attention(parts, causal):
             bias = parameter
     x = torch.randn(2, L, d).double()
     keys = torch.arange(L) < torch.tensor(lengths)[:, None]
-    mask = (
-        keys[:, None, None] & torch.ones(L, L, dtype=torch.bool).tril()
-        if causal
-        else keys[:, None, None]
-    )
+    mask = (keys[:, None, None] & torch.ones(L, L, dtype=torch.bool).tril()
+            if causal
+            else keys[:, None, None])
     _, heads = attention(x, x, mask=mask, need_weights=True)
     for b, n in enumerate(lengths):
         projection = attention.in_proj

@@ -85,10 +85,8 @@ def test_li2018_eq3_li2021_eq7_output(lead, H, L, width, masked):
     assert D.item() == pytest.approx(cosine_double_sum(outputs, mask), abs=1e-9)
 
 
-SQUARED = {
-    "squared-subspace": squared_subspace_disagreement,
-    "squared-output": squared_output_disagreement,
-}
+SQUARED = {"squared-subspace": squared_subspace_disagreement,
+           "squared-output": squared_output_disagreement}
 both_squares = pytest.mark.parametrize("function", SQUARED.values(), ids=SQUARED.keys())
 
 
@@ -241,10 +239,8 @@ def test_padded_positions_change_nothing(garbage):
         slope_other, = torch.autograd.grad(D_other, other)
         assert torch.equal(slope_other, slope)
         assert not slope.masked_select(hidden).any()
-    assert (
-        position_disagreement(x, mask, "sum").item()
-        == position_disagreement(other, mask, "sum").item()
-    )
+    assert (position_disagreement(x, mask, "sum").item()
+            == position_disagreement(other, mask, "sum").item())
 
 
 def test_a_batch_without_valid_positions_scores_0():
@@ -279,16 +275,14 @@ def test_gradcheck_position(masked, reduce):
 
 # Hard inputs and precision
 
-HARD = {
-    "identical": lambda: torch.ones(2, 4, 3, 5),
-    "one head": lambda: torch.randn(2, 1, 3, 5),
-    "zeros": lambda: torch.zeros(2, 4, 3, 5),
-    "a zero head": lambda: (
-        torch.randn(2, 4, 3, 5) * torch.tensor([1.0, 0.0, 1.0, 1.0]).view(4, 1, 1)
-    ),
-    "1e-4": lambda: 1e-4 * torch.randn(2, 4, 3, 5),
-    "1e4": lambda: 1e4 * torch.randn(2, 4, 3, 5),
-}
+HARD = {"identical": lambda: torch.ones(2, 4, 3, 5),
+        "one head": lambda: torch.randn(2, 1, 3, 5),
+        "zeros": lambda: torch.zeros(2, 4, 3, 5),
+        "a zero head": lambda: (
+            torch.randn(2, 4, 3, 5) * torch.tensor([1.0, 0.0, 1.0, 1.0]).view(4, 1, 1)
+        ),
+        "1e-4": lambda: 1e-4 * torch.randn(2, 4, 3, 5),
+        "1e4": lambda: 1e4 * torch.randn(2, 4, 3, 5)}
 
 
 @pytest.mark.parametrize("amp", [False, True], ids=["float32", "autocast"])

@@ -69,13 +69,9 @@ def torchs(theirs, model, source, target):
         elif isinstance(module, torch.nn.MultiheadAttention):
             module.dropout = RATE
     causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
-    states = theirs(
-        embedded(model.source_embedding, source),
-        embedded(model.target_embedding, target),
-        tgt_mask=causal,
-        src_key_padding_mask=source == 0,
-        memory_key_padding_mask=source == 0,
-    )
+    states = theirs(embedded(model.source_embedding, source),
+                    embedded(model.target_embedding, target), tgt_mask=causal,
+                    src_key_padding_mask=source == 0, memory_key_padding_mask=source == 0)
     return states @ model.output.weight.T
 
 

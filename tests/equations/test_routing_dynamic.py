@@ -167,12 +167,8 @@ def test_three_iterations_with_the_division_are_the_default():
 # Masks
 
 EXISTS = torch.tensor(
-    [
-        [True, True, True, True],
-        [True, True, False, False],
-        [False, True, False, True],
-        [False, False, False, True],
-    ]
+    [[True, True, True, True], [True, True, False, False], [False, True, False, True],
+     [False, False, False, True]]
 )  # [B, N]
 
 

@@ -124,18 +124,16 @@ def test_li2019_density_gu_eq14():
     torch.testing.assert_close(em_routing(two, iterations=1, density="sum").coupling, want)
 
 
-@pytest.mark.parametrize(
-    "schedule, T, want",
-    [
-        ("hinton", 1, [0.0005]),
-        ("hinton", 3, [0.0005, 0.000975, 0.00142625]),
-        ("released", 1, [1]),
-        ("released", 2, [1, 2]),
-        ("released", 3, [1, 2, 3]),
-        ("released", 5, [1, 1.5, 2, 2.5, 3]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("schedule, T, want",
+                         [
+                             ("hinton", 1, [0.0005]),
+                             ("hinton", 3, [0.0005, 0.000975, 0.00142625]),
+                             ("released", 1, [1]),
+                             ("released", 2, [1, 2]),
+                             ("released", 3, [1, 2, 3]),
+                             ("released", 5, [1, 1.5, 2, 2.5, 3]),
+                         ],
+                         ids=str)
 def test_schedules_of_lambda(schedule, T, want):
     assert [inverse_temperature(t, T, schedule) for t in range(T)] == pytest.approx(want, rel=1e-12)
 
@@ -271,18 +269,8 @@ def test_start_replaces_the_uniform_coupling():
 def test_the_defaults():
     votes = normal(2, 4, 3, 5)
     beta_a, beta_mu = betas(3)
-    want = em_routing(
-        votes,
-        beta_a,
-        beta_mu,
-        iterations=3,
-        scale_by_activation=True,
-        eps=1e-9,
-        density="product",
-        schedule="hinton",
-        gradient="full",
-        start=None,
-    )
+    want = em_routing(votes, beta_a, beta_mu, iterations=3, scale_by_activation=True, eps=1e-9,
+                      density="product", schedule="hinton", gradient="full", start=None)
     for got, expected in zip(em_routing(votes, beta_a, beta_mu), want):
         assert torch.equal(got, expected)
 
@@ -302,18 +290,16 @@ def test_trace_hands_out_the_coupling_of_every_iteration(active, gradient):
     assert torch.equal(traced.activations, shorter.activations)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"beta_a": torch.zeros(3)},
-        {"beta_mu": torch.zeros(3)},
-        {"iterations": 0},
-        {"density": "mean"},
-        {"schedule": "none"},
-        {"gradient": "first"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("wrong",
+                         [
+                             {"beta_a": torch.zeros(3)},
+                             {"beta_mu": torch.zeros(3)},
+                             {"iterations": 0},
+                             {"density": "mean"},
+                             {"schedule": "none"},
+                             {"gradient": "first"},
+                         ],
+                         ids=str)
 def test_wrong_arguments_are_errors(wrong):
     ((name, value),) = wrong.items()
     if name in ("density", "schedule", "gradient"):
@@ -368,11 +354,8 @@ def part_whole(assignment: list, N: int, D: int = 4) -> tuple[Tensor, Tensor]:
     return (parts + 0.1 * normal(len(assignment), D)).unsqueeze(1) - places, wholes
 
 
-PLANTED = {
-    "even": ([0, 0, 0, 1, 1, 1], 2),
-    "uneven": ([1, 1, 1, 0, 0, 0, 0, 0], 2),
-    "three": ([0, 1, 2] * 4, 3),
-}
+PLANTED = {"even": ([0, 0, 0, 1, 1, 1], 2), "uneven": ([1, 1, 1, 0, 0, 0, 0, 0], 2),
+           "three": ([0, 1, 2] * 4, 3)}
 
 
 @with_and_without
@@ -457,15 +440,13 @@ def test_without_activations_the_likelihood_of_the_product_does_not_fall(M, N, D
 
 
 @pytest.mark.parametrize("scale", [True, False], ids=["scaled", "means"])
-@pytest.mark.parametrize(
-    "density, schedule, active",
-    [
-        ("product", "hinton", True),
-        ("product", "released", True),
-        ("sum", "hinton", True),
-        ("sum", "hinton", False),
-    ],
-)
+@pytest.mark.parametrize("density, schedule, active",
+                         [
+                             ("product", "hinton", True),
+                             ("product", "released", True),
+                             ("sum", "hinton", True),
+                             ("sum", "hinton", False),
+                         ])
 def test_gradcheck_em_routing(density, schedule, active, scale):
     votes = normal(2, 5, 3, 2).requires_grad_()
     beta = [b.requires_grad_() for b in betas(3)] if active else []
@@ -483,12 +464,8 @@ def assert_finite(result, inputs):
     for tensor in result:
         assert tensor.dtype == torch.float32 and tensor.isfinite().all()
         if tensor.requires_grad:
-            slopes = torch.autograd.grad(
-                (tensor * torch.randn_like(tensor)).sum(),
-                inputs,
-                retain_graph=True,
-                allow_unused=True,
-            )
+            slopes = torch.autograd.grad((tensor * torch.randn_like(tensor)).sum(), inputs,
+                                         retain_graph=True, allow_unused=True)
             assert all(slope is None or slope.isfinite().all() for slope in slopes)
     torch.testing.assert_close(result.coupling.sum(-1), torch.ones_like(result.coupling[..., 0]))
 

@@ -33,12 +33,8 @@ REGULARIZATIONS = [
 ]
 EVERYWHERE, BOTH = ("enc", "cross", "dec"), ("vertical", "horizontal")
 COMBINATIONS = [(agg, capsule) for agg in AGGREGATIONS for capsule in ((), ("enc", "dec"))]
-SIZES = {
-    "tiny": (128, 4, 4, 256),
-    "small": (256, 4, 6, 1024),
-    "base": (512, 8, 6, 2048),
-    "big": (1024, 16, 6, 4096),
-}
+SIZES = {"tiny": (128, 4, 4, 256), "small": (256, 4, 6, 1024), "base": (512, 8, 6, 2048),
+         "big": (1024, 16, 6, 4096)}
 
 
 def close(x, y, tolerance=1e-10):
@@ -92,16 +88,8 @@ def torch_transformer(model):
     c = model.config
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about its nested tensors, which we do not use
-        theirs = nn.Transformer(
-            c.d_model,
-            c.heads,
-            c.layers,
-            c.layers,
-            c.d_ff,
-            dropout=0.0,
-            batch_first=True,
-            norm_first=c.norm == "pre",
-        ).double()
+        theirs = nn.Transformer(c.d_model, c.heads, c.layers, c.layers, c.d_ff, dropout=0.0,
+                                batch_first=True, norm_first=c.norm == "pre").double()
     if c.norm == "post":
         theirs.encoder.norm = theirs.decoder.norm = None
     renamed = {}
@@ -133,13 +121,8 @@ def test_baseline_equals_torch_transformer(norm):
         for table, ids in ((model.source_embedding, source), (model.target_embedding, target))
     ]
     causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
-    states = theirs(
-        *embedded,
-        tgt_mask=causal,
-        src_key_padding_mask=source == 0,
-        tgt_key_padding_mask=target == 0,
-        memory_key_padding_mask=source == 0,
-    )
+    states = theirs(*embedded, tgt_mask=causal, src_key_padding_mask=source == 0,
+                    tgt_key_padding_mask=target == 0, memory_key_padding_mask=source == 0)
     logits, _ = model(source, target)
     memory = model.encode(source)
     assert logits.shape == (2, 6, 13)
@@ -165,12 +148,8 @@ def test_tied_embeddings():
 def everywhere(agg, capsule, **changes):
     """A model with the aggregation in every attention and the capsule attention in every
     self-attention."""
-    return build(
-        agg=agg,
-        agg_at=None if agg == "linear" else EVERYWHERE,
-        capsule_attention=capsule,
-        **changes,
-    )
+    return build(agg=agg, agg_at=None if agg == "linear" else EVERYWHERE, capsule_attention=capsule,
+                 **changes)
 
 
 @pytest.mark.parametrize("agg,capsule", COMBINATIONS)
@@ -237,10 +216,8 @@ def test_decoding_with_reordered_beams(capsule):
         source, memory = source[index], memory.select(index)
         target = torch.cat([target[index, : t + 1], target[: len(index), t + 1 :]], dim=1)
         t += 1
-        assert close(
-            model.decode(target[:, t : t + 1], memory, cache),
-            model(source, target)[0][:, t : t + 1],
-        )
+        assert close(model.decode(target[:, t : t + 1], memory, cache),
+                     model(source, target)[0][:, t : t + 1])
 
 
 @pytest.mark.parametrize("agg", ["linear", "em", "gu-dynamic"])
@@ -321,14 +298,12 @@ def test_li2018_disagreement_of_the_model(reg, reg_at, layers, reduce):
     masks = {"enc": (s, s), "cross": (t, s), "dec": (t, t)}  # of queries, of keys
     _, heads = model(source, target, need_weights=True)
     shared = {"cross": 0.5, "dec": 0.5} if {"cross", "dec"} <= layers.keys() else {}
-    want = sum(
-        shared.get(component, 1.0)
-        * literal_disagreement(kind, heads[component][i], *masks[component], reduce)
-        / len(chosen)
-        for kind in reg
-        for component, chosen in layers.items()
-        for i in chosen
-    )
+    want = sum(shared.get(component, 1.0)
+               * literal_disagreement(kind, heads[component][i], *masks[component], reduce)
+               / len(chosen)
+               for kind in reg
+               for component, chosen in layers.items()
+               for i in chosen)
     got = model.disagreement(heads, s, t, reduce=reduce)
     assert got <= 0 and got.item() == pytest.approx(want, abs=1e-10)
 
@@ -358,21 +333,19 @@ def added(size, **changes):
     return changed - plain
 
 
-@pytest.mark.parametrize(
-    "size,changes,places,published",
-    [
-        ("base", dict(agg="em", agg_at=("enc:1-6",)), 6, 12.6),
-        ("base", dict(agg="dynamic", agg_at=("enc:1-6",)), 6, 12.6),
-        ("base", dict(agg="em", agg_at=("enc:4-6",)), 3, 6.3),
-        ("base", dict(agg="em", agg_at=("enc:1-3",)), 3, 6.3),
-        ("base", dict(agg="em", agg_at=("enc:1-2",)), 2, 4.2),
-        ("base", dict(agg="em"), 2, 4.2),
-        ("base", dict(agg="em", agg_at=("enc:6",)), 1, 2.1),
-        ("base", dict(agg="em", agg_at=("enc", "cross")), 12, 25.2),
-        ("base", dict(agg="em", agg_at=EVERYWHERE), 18, 37.8),
-        ("big", dict(agg="em", agg_at=("enc:1-2",)), 2, 33),
-    ],
-)
+@pytest.mark.parametrize("size,changes,places,published",
+                         [
+                             ("base", dict(agg="em", agg_at=("enc:1-6",)), 6, 12.6),
+                             ("base", dict(agg="dynamic", agg_at=("enc:1-6",)), 6, 12.6),
+                             ("base", dict(agg="em", agg_at=("enc:4-6",)), 3, 6.3),
+                             ("base", dict(agg="em", agg_at=("enc:1-3",)), 3, 6.3),
+                             ("base", dict(agg="em", agg_at=("enc:1-2",)), 2, 4.2),
+                             ("base", dict(agg="em"), 2, 4.2),
+                             ("base", dict(agg="em", agg_at=("enc:6",)), 1, 2.1),
+                             ("base", dict(agg="em", agg_at=("enc", "cross")), 12, 25.2),
+                             ("base", dict(agg="em", agg_at=EVERYWHERE), 18, 37.8),
+                             ("big", dict(agg="em", agg_at=("enc:1-2",)), 2, 33),
+                         ])
 def test_li2019_table2_to_table4_parameters(size, changes, places, published):
     """Each place trades W^O (d² + d) for a hidden layer (d² + d), the votes (H d² + H d), a
     LayerNorm, and β_A, β_μ."""
@@ -407,15 +380,13 @@ def attentions(model):
     return named
 
 
-@pytest.mark.parametrize(
-    "agg,kind",
-    [
-        ("dynamic", RoutingAggregation),
-        ("em", RoutingAggregation),
-        ("gu-dynamic", CapsuleAggregation),
-        ("gu-em", CapsuleAggregation),
-    ],
-)
+@pytest.mark.parametrize("agg,kind",
+                         [
+                             ("dynamic", RoutingAggregation),
+                             ("em", RoutingAggregation),
+                             ("gu-dynamic", CapsuleAggregation),
+                             ("gu-em", CapsuleAggregation),
+                         ])
 @pytest.mark.parametrize(
     "places,layers,want",
     [
@@ -432,11 +403,9 @@ def attentions(model):
 )
 def test_aggregations_land_where_they_were_asked_for(agg, kind, places, layers, want):
     if want is None:
-        want = (
-            {f"cross:{layers}", f"dec:{layers}"}
-            if agg.startswith("gu")
-            else {"enc:1", f"enc:{min(2, layers)}"}
-        )
+        want = ({f"cross:{layers}", f"dec:{layers}"}
+                if agg.startswith("gu")
+                else {"enc:1", f"enc:{min(2, layers)}"})
     for place, attention in attentions(
         Transformer(config(layers=layers, agg=agg, agg_at=places))
     ).items():
@@ -461,16 +430,14 @@ def test_default_places_of_an_encoder_alone():
         config(agg="em", agg_at=("cross:1",), decoder=False)
 
 
-@pytest.mark.parametrize(
-    "capsule,parts,want",
-    [
-        (("enc",), BOTH, {"enc:1", "enc:2", "enc:3"}),
-        (("dec",), ("vertical",), {"dec:1", "dec:2", "dec:3"}),
-        (("enc:1-2", "dec:3"), BOTH, {"enc:1", "enc:2", "dec:3"}),
-        (("enc:2",), ("horizontal",), {"enc:2"}),
-        ((), BOTH, set()),
-    ],
-)
+@pytest.mark.parametrize("capsule,parts,want",
+                         [
+                             (("enc",), BOTH, {"enc:1", "enc:2", "enc:3"}),
+                             (("dec",), ("vertical",), {"dec:1", "dec:2", "dec:3"}),
+                             (("enc:1-2", "dec:3"), BOTH, {"enc:1", "enc:2", "dec:3"}),
+                             (("enc:2",), ("horizontal",), {"enc:2"}),
+                             ((), BOTH, set()),
+                         ])
 def test_capsule_attention_lands_where_it_was_asked_for(capsule, parts, want):
     for place, attention in attentions(
         Transformer(config(layers=3, capsule_attention=capsule, capsule_parts=parts))
@@ -482,35 +449,33 @@ def test_capsule_attention_lands_where_it_was_asked_for(capsule, parts, want):
             )
 
 
-@pytest.mark.parametrize(
-    "changes,words",
-    [
-        (dict(agg="em", agg_at=("enc:9",)), ["enc:9", "2"]),
-        (dict(agg="em", agg_at=("enc:0",)), ["enc:0"]),
-        (dict(agg="em", agg_at=("enc:1-3",)), ["enc:1-3", "2"]),
-        (dict(agg="em", agg_at=("encoder",)), ["encoder", "dec"]),
-        (dict(agg="em", agg_at=("enc:x",)), ["enc:x"]),
-        (dict(agg="em", agg_at=("enc:2-1",)), ["enc:2-1"]),
-        (dict(agg="em", agg_at=("enc:",)), ["enc:"]),
-        (dict(reg=("output",), reg_at=("dec:3",)), ["dec:3", "2"]),
-        (dict(capsule_attention=("enc:9",)), ["enc:9", "2"]),
-        (dict(capsule_attention=("cross",)), ["cross", "enc", "dec"]),
-        (dict(heads=3), ["heads", "3", "8"]),
-        (dict(d_model=9, heads=3), ["d_model", "9", "even"]),
-        (dict(agg="em", capsules=5), ["capsules", "5", "8"]),
-        (dict(agg="em", capsules=0), ["capsules", "0", "8"]),
-        (dict(agg="gu-dynamic", capsules=3), ["capsules", "3", "8"]),
-        (dict(agg="nonsense"), ["nonsense", "gu-em"]),
-        (dict(reg=("nonsense",)), ["nonsense", "position"]),
-        (dict(capsule_parts=("x",)), ["x", "vertical"]),
-        (dict(norm="middle"), ["middle", "pre"]),
-        (dict(tie="half"), ["half", "target"]),
-        (dict(agg="em", em_density="mean"), ["em_density=mean", "product"]),
-        (dict(agg="em", em_schedule="x"), ["em_schedule=x", "hinton"]),
-        (dict(agg="em", em_gradient="x"), ["em_gradient=x", "last"]),
-        (dict(agg="em", coupling="x"), ["coupling=x", "routed"]),
-    ],
-)
+@pytest.mark.parametrize("changes,words",
+                         [
+                             (dict(agg="em", agg_at=("enc:9",)), ["enc:9", "2"]),
+                             (dict(agg="em", agg_at=("enc:0",)), ["enc:0"]),
+                             (dict(agg="em", agg_at=("enc:1-3",)), ["enc:1-3", "2"]),
+                             (dict(agg="em", agg_at=("encoder",)), ["encoder", "dec"]),
+                             (dict(agg="em", agg_at=("enc:x",)), ["enc:x"]),
+                             (dict(agg="em", agg_at=("enc:2-1",)), ["enc:2-1"]),
+                             (dict(agg="em", agg_at=("enc:",)), ["enc:"]),
+                             (dict(reg=("output",), reg_at=("dec:3",)), ["dec:3", "2"]),
+                             (dict(capsule_attention=("enc:9",)), ["enc:9", "2"]),
+                             (dict(capsule_attention=("cross",)), ["cross", "enc", "dec"]),
+                             (dict(heads=3), ["heads", "3", "8"]),
+                             (dict(d_model=9, heads=3), ["d_model", "9", "even"]),
+                             (dict(agg="em", capsules=5), ["capsules", "5", "8"]),
+                             (dict(agg="em", capsules=0), ["capsules", "0", "8"]),
+                             (dict(agg="gu-dynamic", capsules=3), ["capsules", "3", "8"]),
+                             (dict(agg="nonsense"), ["nonsense", "gu-em"]),
+                             (dict(reg=("nonsense",)), ["nonsense", "position"]),
+                             (dict(capsule_parts=("x",)), ["x", "vertical"]),
+                             (dict(norm="middle"), ["middle", "pre"]),
+                             (dict(tie="half"), ["half", "target"]),
+                             (dict(agg="em", em_density="mean"), ["em_density=mean", "product"]),
+                             (dict(agg="em", em_schedule="x"), ["em_schedule=x", "hinton"]),
+                             (dict(agg="em", em_gradient="x"), ["em_gradient=x", "last"]),
+                             (dict(agg="em", coupling="x"), ["coupling=x", "routed"]),
+                         ])
 def test_what_does_not_exist_is_one_clear_error(changes, words):
     with pytest.raises(ValueError) as error:
         config(**changes)
@@ -550,13 +515,8 @@ def test_a_few_steps_lower_the_loss(i, j):
 @pytest.mark.parametrize("agg", AGGREGATIONS)
 def test_bf16_autocast_stays_finite(agg):
     model = Transformer(
-        config(
-            agg=agg,
-            agg_at=None if agg == "linear" else EVERYWHERE,
-            capsule_attention=("enc", "dec"),
-            reg=REGULARIZATIONS[-1],
-            dropout=0.1,
-        )
+        config(agg=agg, agg_at=None if agg == "linear" else EVERYWHERE,
+               capsule_attention=("enc", "dec"), reg=REGULARIZATIONS[-1], dropout=0.1)
     ).train()
     source, target = batch()
     with torch.autocast("cpu", torch.bfloat16):
@@ -628,21 +588,19 @@ def test_iterations_and_capsules_reach_the_routing():
         assert not close(other(source, target)[0], model(source, target)[0])
 
 
-@pytest.mark.parametrize(
-    "words, named",
-    [
-        ("--em-density sum", "--em-density sum"),
-        ("--agg dynamic --em-gradient full", "--em-gradient full"),
-        ("--agg gu-dynamic --no-em-activations", "--no-em-activations"),
-        ("--coupling random", "--coupling random"),
-        ("--capsules 4", "--capsules 4"),
-        ("--agg-at enc", "--agg-at enc"),
-        ("--reg-weight 0.5", "--reg-weight 0.5"),
-        ("--reg-at enc", "--reg-at enc"),
-        ("--iterations 2", "--iterations 2"),
-        ("--agg em --capsule-parts vertical", "--capsule-parts vertical"),
-    ],
-)
+@pytest.mark.parametrize("words, named",
+                         [
+                             ("--em-density sum", "--em-density sum"),
+                             ("--agg dynamic --em-gradient full", "--em-gradient full"),
+                             ("--agg gu-dynamic --no-em-activations", "--no-em-activations"),
+                             ("--coupling random", "--coupling random"),
+                             ("--capsules 4", "--capsules 4"),
+                             ("--agg-at enc", "--agg-at enc"),
+                             ("--reg-weight 0.5", "--reg-weight 0.5"),
+                             ("--reg-at enc", "--reg-at enc"),
+                             ("--iterations 2", "--iterations 2"),
+                             ("--agg em --capsule-parts vertical", "--capsule-parts vertical"),
+                         ])
 def test_an_option_without_its_mechanism_is_an_error(words, named):
     settings = parse(Settings, words.split())
     with pytest.raises(UserError, match=f"{named} is not used"):

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 import torch
-from small_run import TINY, rows, train
+from small_run import TINY, load, rows, same, train
 from torch.nn.functional import cross_entropy
 
 import train_mt
@@ -147,6 +147,24 @@ def test_three_updates_by_hand(text, tmp_path):
     assert row["loss"] == pytest.approx((expected[:, 0] * tokens).sum() / tokens.sum(), rel=1e-4)
     assert row["disagreement"] == pytest.approx(expected[:, 1] @ tokens / tokens.sum(), rel=1e-4)
     assert row["gradient_norm"] == pytest.approx(expected[:, 2].max(), rel=1e-4)
+
+
+def test_the_gradient_is_clipped_and_0_does_not_clip(text, tmp_path):
+    states = {}
+    for clip in ("0", "1000000", "0.001"):
+        assert train(text, f"--steps 3 --clip {clip} --name {clip}") == 0
+        states[clip] = load(tmp_path / "runs" / clip)["model"]
+    assert same(states["0"], states["1000000"])
+    assert not same(states["0"], states["0.001"])
+
+
+def test_every_step_drops_other_units(text, tmp_path):
+    """All pairs at every step, and next to no learning: the losses differ by the dropout."""
+    for dropout, differ in ((0.5, True), (0, False)):
+        assert train(text, f"--steps 2 --lr 1e-12 --max-tokens 100000 --dropout {dropout} "
+                           f"--name {dropout}") == 0
+        first, second = rows(tmp_path / "runs" / str(dropout), "train")
+        assert (abs(first["loss"] - second["loss"]) > 1e-3) == differ
 
 
 def first_step(text, tmp_path, words: str) -> dict:

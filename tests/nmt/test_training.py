@@ -5,7 +5,7 @@ from small_run import load, name_files, rows, same, stop_after, train, train_unt
 
 import translate
 from nmt.evaluate import corpus_bleu, corpus_chrf
-from nmt.run_folder import RunFolder, load_checkpoint, read_config
+from nmt.run_folder import RunFolder, load_checkpoint, read_config, read_metrics
 
 A = "狗看见一个人在房子里"
 B = "狗看见一只猫在房子里"
@@ -114,6 +114,21 @@ def test_a_finished_run_is_not_trained_or_tested_again(text, tmp_path, capsys):
     assert "test BLEU" in again
     assert again.splitlines()[-8:] == first.splitlines()[-8:]
     assert {path: path.read_bytes() for path in (tmp_path / "runs" / "a").iterdir()} == before
+
+
+def test_the_time_of_a_run_adds_up(text, tmp_path):
+    """Over the log lines and a resume. An update has all pairs: each has as many tokens."""
+    words = "--steps 4 --max-tokens 100000 --name a"
+    stop_after(2, text, words)
+    assert train(text, words) == 0
+    folder = tmp_path / "runs" / "a"
+    state = load_checkpoint(folder / "last.pt")
+    *logged, _, tested = read_metrics(folder / "metrics.jsonl")
+    tokens = state["tokens"] / 4
+    seconds = [tokens / row["tokens_per_second"] for row in logged]
+    assert len(seconds) == 4
+    assert state["seconds"] == pytest.approx(sum(seconds))
+    assert tested["tokens_per_second"] == pytest.approx(state["tokens"] / state["seconds"])
 
 
 def test_checkpoints_between_validations(text, tmp_path):
