@@ -111,6 +111,16 @@ def pairs_of(micro_batches) -> list:
                   for batch in micro_batches for source, target in zip(*batch))
 
 
+def test_every_epoch_has_an_order_of_its_own(encoded):
+    updates = stream(encoded)
+    epochs = {0: [], 1: []}
+    for step in updates:
+        if step.place[0] > 1:
+            break
+        epochs[step.place[0]] += [pairs_of([batch]) for batch in step.batches]
+    assert epochs[0][:3] != epochs[1][:3]
+
+
 def test_an_epoch_has_every_pair_once(encoded):
     updates = stream(encoded)
     epoch = []

@@ -66,6 +66,13 @@ def test_training_text_loses_its_empty_and_long_pairs(pairs, tokenizer):
         assert ids_of(train, "target", j) == ids_of(whole, "target", i)
 
 
+def test_max_length_itself_is_allowed(tokenizer):
+    pairs = Pairs(["a b c"], ["a"])
+    longest = len(encode_pairs(tokenizer, pairs).source_ids)
+    assert len(encode_pairs(tokenizer, pairs, longest)) == 1
+    assert len(encode_pairs(tokenizer, pairs, longest - 1)) == 0
+
+
 def test_a_large_vocabulary_needs_wider_ids(tokenizer):
     """Above 65,536 tokens the ids are int32, and small ones do not wrap around."""
     assert encode_pairs(tokenizer, Pairs(["a"], ["b"])).source_ids.dtype == np.uint16

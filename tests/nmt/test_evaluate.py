@@ -174,6 +174,20 @@ def test_the_scores_of_test_sets_and_of_all_as_one(model, tokenizer):
     assert score_sets(model, data, {"a": shouted}, settings, beam=2).bleu < 50
 
 
+def test_the_search_gets_the_settings(monkeypatch):
+    searches = []
+
+    def translate(model, tokenizer, lines, **options):
+        searches.append(options)
+        return lines
+
+    monkeypatch.setattr(evaluate, "translate_lines", translate)
+    data = SimpleNamespace(tokenizer=None, tgt="de", longest_source=20)
+    settings = SimpleNamespace(lenpen=1.25, lowercase=False, compile=False)
+    score_sets(None, data, {"a": Pairs(["x"], ["x"])}, settings, beam=3)
+    assert searches == [dict(beam=3, lenpen=1.25, max_source=20, progress=True)]
+
+
 REFERENCES = [f"the {i} house stands near a large tree in the old town" for i in range(40)]
 SMALLER = [line.replace("large", "small") if i % 2 else line for i, line in enumerate(REFERENCES)]
 

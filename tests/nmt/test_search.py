@@ -129,7 +129,7 @@ def test_beam_search_against_exhaustive_enumeration(enumerated, lenpen):
 @torch.no_grad()
 @pytest.mark.parametrize("agg", ["linear", "em"])
 @pytest.mark.parametrize(
-    "beam, nbest, lenpen", [(1, 1, 0.6), (2, 1, 0.6), (3, 3, 0.0), (4, 2, 3.0)]
+    "beam, nbest, lenpen", [(1, 1, 0.6), (2, 1, 0.6), (3, 3, 0.0), (4, 2, 3.0), (6, 1, 4.0)]
 )
 def test_beam_search_against_its_slow_twin(agg, beam, nbest, lenpen):
     """With EM routing everywhere and capsule attention two sentences must do: its passes are

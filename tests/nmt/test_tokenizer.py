@@ -84,6 +84,11 @@ def test_same_tokenizer_in_every_process(toy_tokenizer, english, tmp_path):
     assert other.stdout.decode() == toy_tokenizer.to_str()
 
 
+def test_a_merge_needs_two_occurrences():
+    assert train_tokenizer(["ab cd"], 300, exact=False).get_vocab_size() == 3 + 256
+    assert train_tokenizer(["ab ab cd"], 300, exact=False).get_vocab_size() > 3 + 256
+
+
 def test_a_long_word_is_learned_from_in_part():
     """A line of a million letters neither stops the training nor is lost in encoding."""
     long = "".join(random.Random(2).choices("abcdefghij", k=1_000_000))

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 import torch
-from small_run import TINY, load, rows, same, train
+from small_run import TINY, load, rows, same, train, write_text
 from torch.nn.functional import cross_entropy
 
 import train_mt
@@ -159,9 +159,10 @@ def test_the_gradient_is_clipped_and_0_does_not_clip(text, tmp_path):
 
 
 def test_every_step_drops_other_units(text, tmp_path):
-    """All pairs at every step, and next to no learning: the losses differ by the dropout."""
+    """The same batch, and next to no learning: the losses differ by the dropout."""
+    write_text(tmp_path, "train", ["der Hund sieht das Haus"] * 20, ["the dog sees it"] * 20)
     for dropout, differ in ((0.5, True), (0, False)):
-        assert train(text, f"--steps 2 --lr 1e-12 --max-tokens 100000 --dropout {dropout} "
+        assert train(text, f"--steps 2 --lr 1e-12 --vocab-size 265 --dropout {dropout} "
                            f"--name {dropout}") == 0
         first, second = rows(tmp_path / "runs" / str(dropout), "train")
         assert (abs(first["loss"] - second["loss"]) > 1e-3) == differ
@@ -169,9 +170,9 @@ def test_every_step_drops_other_units(text, tmp_path):
 
 def first_step(text, tmp_path, words: str) -> dict:
     """The log line of the first update."""
-    name = words.removeprefix("--") or "plain"
-    assert train(text, f"--steps 1 --dropout 0 --reg output --name {name} {words}") == 0
-    return rows(tmp_path / "runs" / name, "train")[0]
+    name = words.replace(" ", "") or "plain"
+    assert train(text, f"--steps 1 --dropout 0 --reg output --name=x{name} {words}") == 0
+    return rows(tmp_path / "runs" / f"x{name}", "train")[0]
 
 
 def test_bfloat16_is_about_the_same(text, tmp_path):
@@ -182,15 +183,20 @@ def test_bfloat16_is_about_the_same(text, tmp_path):
     assert rounded["gradient_norm"] == pytest.approx(plain["gradient_norm"], rel=0.05)
 
 
-def test_compiled_layers_are_the_same(text, tmp_path, monkeypatch):
+@pytest.mark.parametrize("agg", ["linear", "em"])
+def test_compiled_layers_are_the_same(agg, text, tmp_path, monkeypatch):
     """They are traced only: compiling them takes a minute."""
     compile_layer = torch.nn.Module.compile
+    compiled = []
 
     def trace_layer(layer, **options):
         compile_layer(layer, backend="eager", **options)
+        compiled.append(type(layer).__name__)
 
     monkeypatch.setattr(torch.nn.Module, "compile", trace_layer)
-    plain = first_step(text, tmp_path, "")
-    traced = first_step(text, tmp_path, "--compile")
+    plain = first_step(text, tmp_path, f"--agg {agg}")
+    assert not compiled
+    traced = first_step(text, tmp_path, f"--agg {agg} --compile")
+    assert compiled == ["Layer", "Layer"]
     for name in ("loss", "gradient_norm"):
         assert traced[name] == pytest.approx(plain[name], rel=1e-5)

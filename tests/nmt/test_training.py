@@ -116,6 +116,18 @@ def test_a_finished_run_is_not_trained_or_tested_again(text, tmp_path, capsys):
     assert {path: path.read_bytes() for path in (tmp_path / "runs" / "a").iterdir()} == before
 
 
+def test_a_run_does_not_go_on_with_another_text(text, tmp_path, capsys):
+    words = "--steps 4 --name a"
+    stop_after(2, text, words)
+    before = load(tmp_path / "runs" / "a")
+    path = tmp_path / "train.de"
+    path.write_text(path.read_text("utf-8").replace("Haus", "Heim", 1), "utf-8")
+    capsys.readouterr()
+    assert train(text, words) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert same(load(tmp_path / "runs" / "a"), before)
+
+
 def test_the_time_of_a_run_adds_up(text, tmp_path):
     """Over the log lines and a resume. An update has all pairs: each has as many tokens."""
     words = "--steps 4 --max-tokens 100000 --name a"
