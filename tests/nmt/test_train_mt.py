@@ -162,8 +162,8 @@ def test_every_step_drops_other_units(text, tmp_path):
     """The same batch, and next to no learning: the losses differ by the dropout."""
     write_text(tmp_path, "train", ["der Hund sieht das Haus"] * 20, ["the dog sees it"] * 20)
     for dropout, differ in ((0.5, True), (0, False)):
-        assert train(text, f"--steps 2 --lr 1e-12 --vocab-size 265 --dropout {dropout} "
-                           f"--name {dropout}") == 0
+        assert train(text, "--steps 2 --lr 1e-12 --vocab-size 265 --max-tokens 9999 "
+                           f"--dropout {dropout} --name {dropout}") == 0
         first, second = rows(tmp_path / "runs" / str(dropout), "train")
         assert (abs(first["loss"] - second["loss"]) > 1e-3) == differ
 
