@@ -1,8 +1,7 @@
 """Run folders: settings, metrics and checkpoints; one run at a time in a folder.
 
 A run folder holds config.json (the settings), metrics.jsonl (one JSON object per line),
-tokenizer.json, the checkpoints last.pt, best.pt and step-N.pt, and lock. A copy on another machine
-resumes and translates. Loading a file runs no code of it.
+tokenizer.json, lock, and the checkpoints last.pt, best.pt and step-N.pt. Loading runs no code.
 """
 import contextlib
 import json
@@ -208,7 +207,7 @@ class RunFolder(contextlib.AbstractContextManager):
     def draw_curves(self) -> None:
         """Draws loss.png: losses per target token, D where it is rewarded, validation BLEU."""
         from matplotlib.figure import Figure
-        rows = self.read_metrics()
+        rows = [row for row in self.read_metrics() if row["type"] != "test"]
         figure = Figure(figsize=(12, 3.4), layout="constrained")
         figure.suptitle(self.path.name)
         losses, scores, disagreement = figure.subplots(1, 3)
@@ -220,6 +219,9 @@ class RunFolder(contextlib.AbstractContextManager):
             axes.plot(*zip(*points), ".-", label=label)
             axes.set(xlabel="step", xlim=(0, None))
             axes.legend()
+        losses.set_ylim(bottom=0)
+        scores.set_ylim(0, 100)
+        disagreement.set_visible(any(row.get("disagreement") is not None for row in rows))
         atomic_write(self.path / "loss.png", lambda file: figure.savefig(file, format="png"))
 
 
