@@ -1,7 +1,7 @@
 """The parts of the documents that are made from results/*.json: tables, and the page of claims.
 
-RESULTS.md and docs/claims.md have them between `<!-- results/NAME.json -->`, or `<!-- claims
-of results/ -->`, and `<!-- end -->`; `reproduce.py --write-results` renews them.
+A document has them between `<!-- results/NAME.json -->`, or `<!-- claims of results/ -->`, and
+`<!-- end -->`; `reproduce.py --write-results` renews them.
 """
 import json
 import re

@@ -3,7 +3,9 @@ import ast
 import contextlib
 import importlib
 import io
+import json
 import re
+import statistics
 from functools import cache
 from pathlib import Path
 
@@ -158,3 +160,21 @@ def test_the_tree_of_the_readme():
     assert (len(scripts), len(folders)) == (15, 8)
     assert all((ROOT / name).exists() for name in (*scripts, *folders))
     assert len(readme.splitlines()) <= 150
+
+
+def test_the_bleu_of_the_results_are_those_of_the_runs():
+    """Every row of a table in RESULTS.md, by its flags, against results/*.json."""
+    text = (ROOT / "RESULTS.md").read_text()
+    table = text.split("model | flags |")[1].split("\n\n")[0].splitlines()[2:]
+    checked = 0
+    for column, name in enumerate(("claims.multi30k-tiny-4000", "claims.toy-tiny-1800"), start=2):
+        stored = json.loads((ROOT / "results" / f"{name}.json").read_text())
+        runs = {row["flags"]: [run["bleu"] for run in row["runs"]] for row in stored["rows"]}
+        for line in table:
+            cells = [cell.strip(" `") for cell in line.split("|")]
+            if cells[column]:
+                scores = runs[cells[1]]
+                expected = f"{statistics.mean(scores):.2f}±{statistics.stdev(scores):.2f}"
+                assert cells[column] == f"{expected} ({len(scores)})"
+                checked += 1
+    assert checked == 28
