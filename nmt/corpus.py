@@ -1,4 +1,4 @@
-"""Parallel text: corpora by name or prefix, and all that a run needs of them.
+"""Parallel text: loads corpora by name or by prefix.
 
 A corpus is a prefix plus a language: `--train DIR/train --src en --tgt de` reads DIR/train.en and
 DIR/train.de; line i of one file translates line i of the other. `--data NAME` is a known corpus.
@@ -41,7 +41,7 @@ class Corpora(NamedTuple):
 
 
 class Data(NamedTuple):
-    """What a run trains and is evaluated on."""
+    """The data of a run."""
     src: str
     tgt: str
     tokenizer: Tokenizer
@@ -73,7 +73,7 @@ class DataFlags:
 
 
 def name_text(flags: DataFlags) -> str:
-    """The name of the text in a run's: of --data, or the folder and prefix of --train."""
+    """The text's part of a run's name: --data, or the folder and prefix of --train."""
     if not flags.train:
         return flags.data
     path = Path(flags.train).resolve()
@@ -81,7 +81,7 @@ def name_text(flags: DataFlags) -> str:
 
 
 def load_corpora(flags: DataFlags) -> Corpora:
-    """The corpora that the flags name. Raises UserError for whatever is missing or unreadable."""
+    """The corpora that the flags name. Raises UserError for missing or unreadable files."""
     if not (flags.train or flags.valid or flags.test):
         return load_known(flags)
     missing = [f"--{name}" for name in ("train", "valid", "src", "tgt") if not getattr(flags, name)]
@@ -92,7 +92,7 @@ def load_corpora(flags: DataFlags) -> Corpora:
 
 
 def load_known(flags: DataFlags) -> Corpora:
-    """The corpus of --data, in its own direction or the one that --src or --tgt asks for."""
+    """The corpus of --data, in its default direction or the one of --src and --tgt."""
     name = flags.data
     src, tgt = NAMES[name]
     if flags.src == tgt or flags.tgt == src:
@@ -148,9 +148,9 @@ def read_pairs(prefix, src: str, tgt: str) -> Pairs:
 
 
 def load_data(flags: DataFlags, tokenizer_path=None) -> Data:
-    """All that a run needs of the text that the flags name. The tokenizer is read from
+    """Loads and encodes the text that the flags name. The tokenizer is read from
     tokenizer_path, or learned and written there; a large training text is encoded into files below
-    --data-dir once. Raises UserError for whatever is missing, unreadable or too small."""
+    --data-dir once. Raises UserError for missing, unreadable or too small files."""
     name, src, tgt, train, valid, tests = load_corpora(flags)
     hashes = {f"train.{src}": hash_text(train.source), f"train.{tgt}": hash_text(train.target)}
     if tokenizer_path and os.path.exists(tokenizer_path):

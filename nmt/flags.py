@@ -1,4 +1,4 @@
-"""A dataclass as a command line: its fields are the flags, their metadata the help.
+"""Command lines from dataclasses: fields are flags, their metadata is the help.
 
 A mistake of the user's (a flag, a file, a line of text) is a `UserError`: `run` prints it as one
 line on stderr and returns 2. Anything else is a bug and keeps its traceback.
@@ -256,7 +256,7 @@ class ModelFlags:
 
 
 def check_used(settings) -> None:
-    """Raises UserError for an option whose mechanism is not chosen: it would be ignored."""
+    """Raises UserError for an option that would be ignored, because its mechanism is not chosen."""
     capsule = settings.capsule_attention
     unused = {}                                          # option -> what it takes
     if settings.agg == "linear":

@@ -76,7 +76,7 @@ def average_checkpoints(paths) -> dict:
 
 
 def read_config(folder) -> dict:
-    """The settings in config.json. Raises UserError where there are none, or another version's."""
+    """The settings in config.json. Raises UserError if it is missing or of another version."""
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise UserError(f"{folder}: is not a run folder (it has no config.json); "
@@ -91,7 +91,7 @@ def read_config(folder) -> dict:
 
 
 def name_runs_beside(folder) -> str:
-    """In words, the translation models beside a folder and in runs/, the newest first."""
+    """A phrase with the translation models beside a folder and in runs/, newest first."""
     pattern = "*/tokenizer.json"
     found = {*Path(folder).parent.glob(pattern), *Path("runs").glob(pattern)}
     newest = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
@@ -100,7 +100,7 @@ def name_runs_beside(folder) -> str:
 
 
 def read_metrics(path) -> list[dict]:
-    """The rows of a metrics.jsonl, if it exists, but for a last line that a killed run cut off."""
+    """The rows of a metrics.jsonl, if it exists, without a last line that a killed run cut off."""
     lines = Path(path).read_bytes().split(b"\n")[:-1] if Path(path).exists() else []
     return [json.loads(line) for line in lines]
 
@@ -108,7 +108,7 @@ def read_metrics(path) -> list[dict]:
 # ---- The folder
 
 class RunFolder(contextlib.AbstractContextManager):
-    """A run's folder, which this process alone writes to.
+    """A run's folder, which only this process writes to.
 
     config: the settings; those named in `free` may differ from those of the folder. Raises
     UserError where another run is at work there, or the folder is another run's or no run's.
