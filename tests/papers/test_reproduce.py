@@ -439,7 +439,7 @@ def test_probing_beside_the_published_numbers(project, capsys):
     assert re.search(r"WC +50.00 +97.92 +50.00 ± 1.00 +98.85 +50.00 +98.75 +50.00\n", out)
 
 
-@pytest.mark.parametrize("name", ["RESULTS.md", "docs/experiments.md"])
+@pytest.mark.parametrize("name", ["RESULTS.md", "docs/claims.md"])
 def test_results_of_this_project_are_what_the_stored_json_gives(name):
     document = (ROOT / name).read_text()
     assert documents.renew(document, ROOT) == document
