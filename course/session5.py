@@ -24,8 +24,8 @@ d = 16
 # ## How much of a head arrives
 # The Jacobian $\partial O / \partial O_h$ of a token says how much the result changes with head
 # $h$. The linear map takes the same from a head at every token; the others ask what the heads say
-# there. Is it the routing that asks? The control $T = 1$, a uniform coupling, tells: what is left
-# then is owed to the layers around it, Li's $f_h$ and Gu's FFN.
+# there. Is that due to the routing? The control $T = 1$, a uniform coupling, shows it: what is left
+# then comes from the layers around it, Li's $f_h$ and Gu's FFN.
 
 # %%
 def aggregation(kind, **settings):
@@ -118,6 +118,10 @@ for size, agg, places, published in [
         ("big", "gu-em", "cross:6 dec:6", "+4.3M")]:
     added = count(size, agg=agg, agg_at=places.split()) - plain[size]
     print(f"{added:>+13,}  {size} {agg} {places}; published {published}")
+everywhere = ["enc", "cross", "dec"]
+added = count("base", agg="em", agg_at=everywhere, em_activations=False) - plain["base"]
+print(f"{added:>+13,}  the same without activations; published +37.8M")
+assert round(added / 1e6, 1) == 37.8
 added = count("big", heads=8, agg="em") - count("big", heads=8)
 print(f"{added:>+13,}  big with 8 heads em enc:1-2; published +24M")
 added = count("big", capsule_attention=["enc", "dec"]) - plain["big"]
