@@ -102,7 +102,7 @@ for H in (4, 8):
     orthogonal = torch.eye(H).unsqueeze(1).requires_grad_()                  # [H, L = 1, d_k]
     output_disagreement(orthogonal).backward()
     pull = orthogonal.grad[0].norm()
-    print(f"orthogonal heads, H = {H}: |gradient of D| of a head = {pull:.4f}")
+    print(f"orthogonal heads, H = {H}: |gradient| {pull:.4f}")
     assert math.isclose(pull, 2 * math.sqrt(H - 1) / H ** 2, rel_tol=1e-5)
 
 # %% [markdown]
@@ -140,11 +140,11 @@ show("session2-positions")
 # %%
 one_output = torch.randn(1, 1, 8, requires_grad=True)
 output_disagreement(one_output).backward()
-print(f"one head, output:    |gradient of D| = {one_output.grad.norm():.3f}")
+print(f"one head, output:    |gradient| {one_output.grad.norm():.3f}")
 
 one_head = torch.tensor([[[3.0, 0.0, 0.0]]], requires_grad=True)
 of_positions(one_head).backward()
-print(f"one head, positions: |gradient of D| = {one_head.grad.norm():.3f}")
+print(f"one head, positions: |gradient| {one_head.grad.norm():.3f}")
 
 # %% [markdown]
 # ## In a model

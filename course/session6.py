@@ -75,13 +75,14 @@ print("longest row:  vertical", f"{up.norm(dim=-1).max():.3f}",
 # routing also shares each head's vote among all L tokens.
 
 # %%
+print("rms of a cell:")
 for length in (5, 25, 100):
     torch.manual_seed(1)
     long = torch.randn(20, 4, length, length)            # 20 sentences, H = 4, random logits
     W4, b4 = torch.zeros(4, 4), torch.zeros(4)
     down = vertical_routing(long, W4, b4).square().mean().sqrt()
     along = horizontal_routing(long).square().mean().sqrt()
-    print(f"L = {length:3}: rms of a cell, vertical {down:.3f}  horizontal {along:.2f}")
+    print(f"L = {length:3}: vertical {down:.3f}  horizontal {along:.2f}")
 
 # %% [markdown]
 # ## Order
@@ -99,7 +100,7 @@ def reordered(E):
 
 for name, routing in (("vertical", vertical), ("horizontal", horizontal_routing)):
     same = torch.allclose(routing(reordered(E)), reordered(routing(E)), atol=1e-6)
-    print(f"{name}: reordering before or after is the same:", same)
+    print(f"{name}: the order of tokens changes nothing:", same)
     assert same == (name == "vertical")
 
 # %% [markdown]
@@ -115,11 +116,12 @@ other = E.clone()
 other[:, 4] = torch.randn(H, L)
 other[:, :, 4] = torch.randn(H, L)
 causal = torch.ones(L, L, dtype=torch.bool).tril()
+print("largest change of an early logit:")
 for name, routing in (("horizontal", horizontal_routing), ("vertical", vertical)):
     for mask, label in ((None, "no mask"), (causal, "forward mask")):
         change = routing(E, mask=mask) - routing(other, mask=mask)
         early = change[:, :4, :4].abs().max()
-        print(f"{name:10} {label:12}  largest change of an early logit {early:.3f}")
+        print(f"{name:10} {label:12} {early:.3f}")
         assert (early < 1e-6) == (name == "horizontal" and mask is causal)
 
 # %% [markdown]
@@ -141,7 +143,7 @@ with torch.no_grad():
     across = horizontal_routing(E)
     weights = (E + up + across).softmax(-1)
 print(f"cross-entropy {losses[0][0]:.2f} -> {losses[-1][0]:.2f}")
-print(f"L = {len(words.ids)}, rms of a cell:")
+print(f"L = {len(words.ids)}, trained:")
 for name, cube in (("E", E), ("vertical", up), ("horizontal", across)):
     print(f"{name:10} {cube.square().mean().sqrt():.2f}")
 for name, cube in (("E", E), ("E + vertical", E + up)):

@@ -40,13 +40,13 @@ print(pairs.source[0], "->", pairs.target[0])
 models = {"baseline": {}, "disagreement": {"reg": ("output",)}, "aggregation": {"agg": "em"},
           "both": {"agg": "em", "reg": ("output",)}}
 figure, axes = pyplot.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+print("model         cross-entropy   exp(D)")
 for number, (name, mechanisms) in enumerate(models.items()):
     colour = f"C{number}"
     model, losses = train(**mechanisms)
     _, D = validate(model, few, max_tokens=512)
     score = disagreement_scores(D)["enc"]["output"]
-    print(f"{name:13} cross-entropy {losses[0][0]:.2f} -> {losses[-1][0]:.2f}   "
-          f"exp(D) of the encoder's outputs {score:.3f}")
+    print(f"{name:13} {losses[0][0]:.2f} -> {losses[-1][0]:.2f}   {score:.3f}")
     axes[0].plot([cross_entropy for cross_entropy, _ in losses], colour, label=name)
     if "reg" in mechanisms:
         axes[1].plot([D for _, D in losses], colour, label=name)
@@ -86,4 +86,4 @@ for first, size in ((0, "base"), (4, "big ")):
         disagreement, aggregation, both = published
         gain = both - max(disagreement, aggregation)
         seeds = 2 * (1.96 + 0.84) ** 2 * (0.2 / gain) ** 2
-        print(f"{size} {languages}: +{gain:.2f} BLEU, {seeds:4.0f} seeds of each model")
+        print(f"{size} {languages}: +{gain:.2f} BLEU, {seeds:4.0f} seeds")
