@@ -116,12 +116,12 @@ alike = torch.full((4, 1, 4), 1 / 4)
 assert position_disagreement(apart) == position_disagreement(alike) == -1 / 4
 
 
-def of_positions(logits):
+def position_of_logits(logits):
     """D_position of the heads' logits [H, L_q, L_k]."""
     return position_disagreement(logits.softmax(-1))
 
 
-logits = uphill(of_positions, 2 * torch.randn(4, 1, 4))
+logits = uphill(position_of_logits, 2 * torch.randn(4, 1, 4))
 A = logits.softmax(-1)
 print("mean of the heads after Eq. 2:", [round(a, 3) for a in A.mean(0)[0].tolist()])
 figure, ax = pyplot.subplots(figsize=(3, 2.9), layout="constrained")
@@ -143,7 +143,7 @@ output_disagreement(one_output).backward()
 print(f"one head, output:    |gradient| {one_output.grad.norm():.3f}")
 
 one_head = torch.tensor([[[3.0, 0.0, 0.0]]], requires_grad=True)
-of_positions(one_head).backward()
+position_of_logits(one_head).backward()
 print(f"one head, positions: |gradient| {one_head.grad.norm():.3f}")
 
 # %% [markdown]

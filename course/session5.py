@@ -5,7 +5,7 @@
 # `capsule_aggregation.py`.
 #
 # Three ways from the heads' outputs $O_h$ to one vector: the linear map (Eq. 3-4), Li's routing in
-# its place (Eq. 5-6 with Algorithm 1 or 2), Gu's capsules beside the heads, $u + \mathrm{FFN}(v)$.
+# its place (Eq. 5-6 with Algorithm 1 or 2), Gu's capsules added to them, $u + \mathrm{FFN}(v)$.
 
 # %%
 import torch
@@ -22,9 +22,9 @@ d = 16
 
 # %% [markdown]
 # ## How much of a head arrives
-# The Jacobian $\partial O / \partial O_h$ of a token says how much the result changes with head
-# $h$. The linear map takes the same from a head at every token; the others ask what the heads say
-# there. Is that due to the routing? The control $T = 1$, a uniform coupling, shows it: what is left
+# The Jacobian $\partial O / \partial O_h$ of a token measures how much the result changes with head
+# $h$. In the linear map it is the same at every token; in the others it depends on the heads. Is
+# that due to the routing? The control $T = 1$, a uniform coupling, shows it: what is left
 # then comes from the layers around it, Li's $f_h$ and Gu's FFN.
 
 # %%
@@ -63,8 +63,8 @@ assert varies["Gu, EM"] > 4 * varies["Gu, T = 1"]
 
 # %% [markdown]
 # ## Votes
-# Li's votes (Eq. 6) come from all heads together: $f_h$ reads the concatenation $\hat O$, so that
-# input capsule $h$ is no longer head $h$. Gu's vote $W_{ij} u_i$ (Eq. 3) is of head $i$ alone.
+# Li's votes (Eq. 6) come from all heads together: $f_h$ reads the concatenation $\hat O$, so input
+# capsule $h$ is not head $h$. Gu's vote $W_{ij} u_i$ (Eq. 3) reads only head $i$.
 
 # %%
 without_first = O.clone()

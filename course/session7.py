@@ -32,8 +32,8 @@ print(pairs.source[0], "->", pairs.target[0])
 # %% [markdown]
 # ## Four models
 # $D$ of all three components: $D_{enc} + (D_{cross} + D_{dec}) / 2$, where orthogonal heads score
-# $-2/H = -0.5$. It is gained within 20 steps: turning the heads against each other is easy beside
-# learning to translate. Below, $\exp(D)$ of the encoder's outputs (Li 2018 §5.5), 0.779 for four
+# $-2/H = -0.5$. It rises to 0 within 20 steps: making heads cancel is easier than learning to
+# translate. Below, $\exp(D)$ of the encoder's outputs (Li 2018 §5.5), 0.779 for four
 # orthogonal heads.
 
 # %%
@@ -72,7 +72,7 @@ show("session7-rate")
 
 # %% [markdown]
 # ## How many seeds?
-# Table 5: what both together gain over the better of the two alone. To find a true difference
+# Table 5: what both together gain over the better of the two. To find a true difference
 # $\delta$ at the 5 % level with a power of 80 %, where the spread between seeds is $s$, takes
 # $n = 2 \, (1.96 + 0.84)^2 \, (s / \delta)^2$ seeds of each model. On the embedded corpus the
 # spread between seeds is 0.2 to 0.9 (`RESULTS.md`); we take 0.2.
