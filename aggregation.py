@@ -46,8 +46,8 @@ def random_coupling(votes: Tensor) -> Tensor:
     """log C [..., M, N] of a random coupling of votes [..., M, N, D]: each row uniform among all
     rows of shares that sum to 1.
 
-    A control: a gain that it shares with the routed coupling is not due to the routing. Drawn anew
-    at every call.
+    A control, as in Paik et al. 2019: a gain that it shares with the routed coupling is not due to
+    the routing. Drawn anew at every call.
     """
     draws = torch.empty(votes.shape[:-1], device=votes.device).exponential_()
     return draws.clamp(min=torch.finfo(draws.dtype).tiny).log().log_softmax(-1)

@@ -14,8 +14,8 @@ from aggregation import COUPLINGS, capsule_width, concatenate, route_votes
 
 def pose_columns(d_k: int, width: int) -> int:
     """Columns q of Gu's pose matrices [p, q], p q = d_k: the common divisor of d_k and the output
-    capsules' width nearest to sqrt(d_k), the smaller one at a tie (d_k = width = 64: 8, a
-    square matrix, as Hinton et al. 2018 have square ones)."""
+    capsules' width nearest to sqrt(d_k), the smaller one at a tie (d_k = width = 64: 8, a square
+    matrix as in Hinton et al. 2018)."""
     common = math.gcd(d_k, width)
     divisors = [q for q in range(1, common + 1) if common % q == 0]
     return min(divisors, key=lambda q: (abs(q - math.sqrt(d_k)), q))

@@ -64,7 +64,7 @@ def horizontal_routing(logits: Tensor, iterations: int = 3, mask: Tensor | None 
     positional routing.
 
     logits: E [..., H, L_q, L_k]; mask: broadcastable to the logits, True where a cell counts. A
-    query without any True takes no part. last: only the last rows l are wanted (decoding step by
+    query without any True is left out. last: only the last rows l are wanted (decoding step by
     step). Returns Omega [..., H, L_q, L_k], or [..., H, last, L_k]. Raises ValueError unless
     iterations >= 1.
     """
@@ -119,8 +119,8 @@ class CapsuleRouting(nn.Module):
         default all).
 
         mask: the softmax's, broadcastable to [B, 1, L, L]. Padding is what may not look at itself:
-        such a query takes no part in the routing. Raises ValueError for the last rows alone where
-        there is a vertical part: it routes to all tokens at once.
+        such a query is left out of the routing. Raises ValueError for last < L with a vertical
+        part, which routes to all tokens at once.
         """
         L = logits.shape[-2]
         if mask is not None:

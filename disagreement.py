@@ -5,8 +5,8 @@ Li et al. 2018, "Multi-Head Attention with Disagreement Regularization", section
 
 Every D averages over the H x H pairs of heads, i = j included, as printed. So D_subspace and
 D_output are -1 for identical heads, -1/H for orthogonal ones, and 0 only where the heads' unit
-vectors cancel. D_position stays below 0: per query it is -1 where all heads look at the same key
-alone, -1/H where each looks at one of its own. (Footnote 2's variant runs from 0 upwards.)
+vectors cancel. D_position is below 0: per query it is -1 if all heads attend only to one key, -1/H
+if each attends to a key of its own. (Footnote 2's variant is 0 or more.)
 """
 from collections.abc import Callable
 from typing import NamedTuple
@@ -84,9 +84,9 @@ def position_disagreement(weights: Tensor, mask: Tensor | None = None,
     Li 2018 Eq. 2 (Li 2021 Eq. 6); (*) is the product cell by cell.
 
     weights: A^h [..., H, L_q, L_k]; mask: [..., L_q], True where a query counts.
-    reduce: "mean" sums over the keys and averages over the valid queries (training); "sum" is the
-    literal equation, the sum over all cells of a sentence's matrix, averaged over the sentences
-    (Tables 4 and 5).
+    reduce: "mean" sums over the keys and averages over the valid queries (training, as in the
+    released code); "sum" is the literal equation, the sum over all cells of a sentence's matrix,
+    averaged over the sentences (Tables 4 and 5).
     Returns a scalar <= 0 (>= -1 for "mean"). Raises ValueError for another reduce.
     """
     # (1/H^2) sum_i sum_j A^i (*) A^j = ((1/H) sum_h A^h)^2 in every cell, linear in H

@@ -31,8 +31,8 @@ def inverse_temperature(t: int, T: int, schedule: str = "hinton") -> float:
 
     "hinton": 0.01 (1 - 0.95^(t+1)), which Hinton et al. give in a reply on OpenReview (HJWLfGWRb),
     not in the paper. "released": 1 + (min(T, 3) - 1) t / max(1, T-1), from 1 to 3 for T = 3, in the
-    code that Li et al. released, there on a cost that was standardized over the capsules; on the
-    cost as printed it saturates A. Raises ValueError for another schedule.
+    code that Li et al. released, where the cost is standardized over the capsules; on the printed
+    cost it saturates A. Raises ValueError for another schedule.
     """
     if schedule == "hinton":
         return 0.01 * (1 - 0.95 ** (t + 1))

@@ -1,4 +1,4 @@
-"""What the seven sessions share: the project's folder on Python's path, and where figures go."""
+"""What the sessions share: the project's folder on Python's path, and the place of figures."""
 import os
 import sys
 from pathlib import Path
@@ -9,14 +9,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 def show(name: str) -> None:
-    """Shows the figures drawn so far, in a notebook or on a screen. Where there is neither
-    (MPLBACKEND=Agg) the last one goes to NAME.png in the folder FIGURES, an environment variable;
-    without it in figures/."""
+    """Shows the figures drawn so far, in a notebook or on a screen. Without either
+    (MPLBACKEND=Agg) the last one goes to a file. Two environment variables name it: FIGURES, the
+    folder (figures), and FIGURE_FORMAT, png (the default), svg or pdf."""
     if pyplot.get_backend().lower() != "agg":
         pyplot.show()
         return
     folder = Path(os.environ.get("FIGURES", "figures"))
     folder.mkdir(parents=True, exist_ok=True)
-    pyplot.savefig(folder / f"{name}.png", dpi=110)
+    path = folder / f"{name}.{os.environ.get('FIGURE_FORMAT', 'png')}"
+    pyplot.savefig(path, dpi=110)
     pyplot.close()
-    print(f"figure: {folder / name}.png", file=sys.stderr)
+    print(f"figure: {path}", file=sys.stderr)

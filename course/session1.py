@@ -3,9 +3,8 @@
 #
 # Read Li 2019 §2 (Eq. 1-4) or Duan 2020 §2 (Eq. 1-5), then `attention.py`.
 #
-# Every head has projections of its own (Eq. 1) and so looks at the sentence in its own way (Eq. 2).
-# We write down by hand the projections of two heads, one that finds the same word and one that
-# finds the word before, and look at what they do.
+# Every head has its own projections (Eq. 1) and so attends to the sentence in its own way (Eq. 2).
+# We write the projections of two heads by hand: one finds the same word, the other the word before.
 
 # %%
 import torch
@@ -21,8 +20,8 @@ words = "the old dog and the young dog".split()
 L = len(words)
 d_k = 16
 vectors = {word: torch.randn(d_k) for word in sorted(set(words))}
-of_words = torch.stack([vectors[word] for word in words])                    # [L, 16]
-x = torch.cat([of_words, positions(L, d_k)], dim=-1).unsqueeze(0)            # [1, L, d = 32]
+embedded = torch.stack([vectors[word] for word in words])                    # [L, 16]
+x = torch.cat([embedded, positions(L, d_k)], dim=-1).unsqueeze(0)            # [1, L, d = 32]
 
 # %% [markdown]
 # The first half of a token's vector is its word, the second its position. In sines and cosines one
@@ -96,8 +95,8 @@ print("the fused kernel's weights:  ", fused.weights)
 
 # %% [markdown]
 # **Aggregation**, Eq. 3-4: $O = [O^1, \ldots, O^H] W^O$. That is a sum over the heads, in which
-# each adds its part $O_h W_h^O$ whatever the others say. Sessions 3 to 5 are about parts that
-# depend on one another.
+# each adds its part $O_h W_h^O$, whatever the others do. In sessions 3 to 5 the parts depend on one
+# another.
 
 # %%
 linear = LinearAggregation(2 * d_k)
@@ -105,9 +104,9 @@ O = heads.outputs                                                            # [
 together = linear(O)                                                         # [1, L, d]
 parts = 0
 for h in range(2):
-    alone = torch.zeros_like(O)
-    alone[:, h] = O[:, h]
-    parts = parts + linear(alone)
+    one_head = torch.zeros_like(O)
+    one_head[:, h] = O[:, h]
+    parts = parts + linear(one_head)
 assert torch.allclose(together, parts, atol=1e-5)        # W^O has a bias, too, which starts at 0
 print("O^h", list(O.shape), "-> [O^1, ..., O^H]", list(concatenate(O).shape),
       "-> O", list(together.shape))

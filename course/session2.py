@@ -34,14 +34,16 @@ for ax, (name, vectors) in zip(axes, pairs.items()):
     print(f"two heads, {name:10}  D = {D + 0:5.2f}   exp(D) = {math.exp(D):.3f}")
     for (u, v), colour, width in zip(vectors, ("C0", "C1"), (9, 4)):         # both show where alike
         ax.plot([0, u], [0, v], colour, lw=width, solid_capstyle="round")
-    ax.set(title=f"{name}: D = {D + 0:.1f}", xlim=(-1.2, 1.2), ylim=(-0.3, 1.2), aspect="equal")
+    ax.set(title=f"{name}: D = {D + 0:.1f}", xlim=(-1.2, 1.2), ylim=(-0.3, 1.2), aspect="equal",
+           xlabel="first coordinate")
+axes[0].set_ylabel("second coordinate")
 show("session2-scores")
 
 # %% [markdown]
 # Table 4 prints $\exp(D)$ for $H = 8$. Without the 8 pairs $i = j$, which always agree, that is a
-# mean cosine of two different heads. The baseline's heads are orthogonal on average, and what the
-# regularization adds is the way from there to heads that cancel, as far as 8 vectors can
-# ($-1/7$). Almost none of it is left to gain.
+# mean cosine of two different heads. The baseline's heads are orthogonal on average. The
+# regularization moves them from there to heads that cancel, nearly as far as 8 vectors can
+# ($-1/7$).
 
 # %%
 H = 8
@@ -54,7 +56,8 @@ assert math.isclose(math.exp(-1 / H), 0.882, abs_tol=5e-4)
 # %% [markdown]
 # ## What the gradient does
 # We let four vectors go uphill, as training would if there were nothing to translate. The cosines
-# of Eq. 3 end below 0. Squared, an early form of the authors' code, they end at 0: orthogonal.
+# of Eq. 3 end below 0. Squared, as in an early form of the authors' code, they end at 0:
+# orthogonal.
 
 # %%
 def uphill(D, start, steps=100):
@@ -83,13 +86,28 @@ for ax, (name, vectors) in zip(axes, ends.items()):
     cosine = cosines(vectors)
     others = (cosine.sum() - 4) / 12
     print(f"{name:15} D = {output_disagreement(vectors):6.3f}   mean cosine {others:6.3f}")
-    ax.imshow(cosine, cmap="RdBu_r", vmin=-1, vmax=1)
-    ax.set(title=f"{name}: cosines", xticks=[], yticks=[])
+    image = ax.imshow(cosine, cmap="RdBu_r", vmin=-1, vmax=1)
+    ax.set(title=name, xlabel="head", xticks=range(4), xticklabels=range(1, 5),
+           yticks=range(4), yticklabels=range(1, 5))
+axes[0].set_ylabel("head")
+figure.colorbar(image, ax=axes, label="cosine", shrink=0.8)
 show("session2-uphill")
 
 # %% [markdown]
-# Eq. 2, for four heads that choose among four positions. It sees the mean of the heads and nothing
-# else: $\frac{1}{H^2}\sum_i\sum_j A^i \odot A^j = (\frac{1}{H}\sum_h A^h)^2$. Four heads at four
+# How strong is the pull from orthogonal heads? For unit vectors it is $2 \sqrt{H - 1} / H^2$ per
+# head: the same $\lambda$ pulls more with fewer heads.
+
+# %%
+for H in (4, 8):
+    orthogonal = torch.eye(H).unsqueeze(1).requires_grad_()                  # [H, L = 1, d_k]
+    output_disagreement(orthogonal).backward()
+    pull = orthogonal.grad[0].norm()
+    print(f"orthogonal heads, H = {H}: |gradient| {pull:.4f}")
+    assert math.isclose(pull, 2 * math.sqrt(H - 1) / H ** 2, rel_tol=1e-5)
+
+# %% [markdown]
+# Eq. 2, for four heads that choose among four positions. It depends only on the mean of the heads:
+# $\frac{1}{H^2}\sum_i\sum_j A^i \odot A^j = (\frac{1}{H}\sum_h A^h)^2$. Four heads at four
 # different positions have the $D$ of four heads that attend to all positions alike.
 
 # %%
@@ -98,33 +116,35 @@ alike = torch.full((4, 1, 4), 1 / 4)
 assert position_disagreement(apart) == position_disagreement(alike) == -1 / 4
 
 
-def of_positions(logits):
+def position_of_logits(logits):
     """D_position of the heads' logits [H, L_q, L_k]."""
     return position_disagreement(logits.softmax(-1))
 
 
-logits = uphill(of_positions, 2 * torch.randn(4, 1, 4))
+logits = uphill(position_of_logits, 2 * torch.randn(4, 1, 4))
 A = logits.softmax(-1)
 print("mean of the heads after Eq. 2:", [round(a, 3) for a in A.mean(0)[0].tolist()])
 figure, ax = pyplot.subplots(figsize=(3, 2.9), layout="constrained")
-ax.imshow(A[:, 0], cmap="Blues", vmin=0, vmax=1)
-ax.set(title="position: A, a row a head", xticks=[], yticks=[])
+image = ax.imshow(A[:, 0], cmap="Blues", vmin=0, vmax=1)
+ax.set(title="weights after Eq. 2", xlabel="position", ylabel="head", xticks=range(4),
+       xticklabels=range(1, 5), yticks=range(4), yticklabels=range(1, 5))
+figure.colorbar(image, label="attention weight")
 show("session2-positions")
 
 # %% [markdown]
 # ## What i = j does
-# With one head only $i = j$ is left. A vector's cosine with itself is 1 whatever it does: the term
-# moves the value of Eq. 1 and 3 and not their gradient. In Eq. 2 it is $|A \odot A|$, which falls
-# as a head spreads out: there it presses on every head to look everywhere.
+# With one head only $i = j$ is left. A vector's cosine with itself is always 1: the term changes
+# the value of Eq. 1 and 3 but not their gradient. In Eq. 2 it is $|A \odot A|$, which falls as a
+# head spreads out: its gradient makes every head attend everywhere.
 
 # %%
 one_output = torch.randn(1, 1, 8, requires_grad=True)
 output_disagreement(one_output).backward()
-print(f"one head, output:    |gradient of D| = {one_output.grad.norm():.3f}")
+print(f"one head, output:    |gradient| {one_output.grad.norm():.3f}")
 
 one_head = torch.tensor([[[3.0, 0.0, 0.0]]], requires_grad=True)
-of_positions(one_head).backward()
-print(f"one head, positions: |gradient of D| = {one_head.grad.norm():.3f}")
+position_of_logits(one_head).backward()
+print(f"one head, positions: |gradient| {one_head.grad.norm():.3f}")
 
 # %% [markdown]
 # ## In a model

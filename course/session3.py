@@ -20,8 +20,8 @@ T = 6
 
 # %% [markdown]
 # ## Squash, Eq. 8
-# A capsule's length is to say how sure it is that what it stands for is there: any length becomes
-# one below 1, the direction stays. Short vectors become shorter by far.
+# A capsule's length is the probability that its entity is present: any length becomes one below 1,
+# the direction stays. Short vectors become much shorter.
 
 # %%
 lengths = torch.linspace(0, 6, 100)
@@ -36,9 +36,9 @@ show("session3-squash")
 
 # %% [markdown]
 # ## Four parts, two wholes
-# Parts 0 and 1 agree on what whole 0 is, parts 2 and 3 on whole 1; beyond that nobody agrees. In
-# the first iteration every part is shared out evenly, which says nothing yet: $T = 1$ is the
-# control of every experiment with routing.
+# Parts 0 and 1 agree on whole 0, parts 2 and 3 on whole 1; all other votes differ. In the first
+# iteration the coupling is uniform, whatever the votes: $T = 1$ is the control of every experiment
+# with routing.
 
 # %%
 ways = 3 * torch.eye(5)                                  # five directions of length 3
@@ -53,8 +53,8 @@ for t in (1, 2, 3, 5):
 assert dynamic_routing(votes, 1).coupling.eq(1 / 2).all()
 
 # %% [markdown]
-# How fast the shares harden is a matter of how long the votes are, for a capsule is shorter than 1
-# and so $\Omega_n \cdot V_{mn}$ can add no more than the vote's length to a logit. The dot product
+# How fast the shares harden depends on the length of the votes: a capsule is shorter than 1, so
+# $\Omega_n \cdot V_{mn}$ adds at most the vote's length to a logit. The dot product
 # "saturates at 1" for unit votes (end of Li 2019 §4.2.1): that is the reason for EM routing.
 
 # %%
@@ -69,10 +69,10 @@ ax.legend(title="votes", loc="center left", bbox_to_anchor=(1, 0.5))
 show("session3-coupling")
 
 # %% [markdown]
-# ## A whole that nobody chooses
-# Now all four agree on whole 0 and nobody on whole 1. Li's Eq. 7 divides by
-# $\sum_m C_{mn}$: whole 1 stays the mean of its votes, however few are left, and its length tells
-# nothing of that. Gu's Eq. 8 and Duan's Eq. 7 do not divide: it fades away.
+# ## A whole that no part chooses
+# Now all four agree on whole 0, and their votes for whole 1 differ. Li's Eq. 7 divides by
+# $\sum_m C_{mn}$: whole 1 stays the mean of its votes, and its length does not show how little is
+# coupled to it. Gu's Eq. 8 and Duan's Eq. 7 do not divide: its length goes to 0.
 
 # %%
 votes[:, 0] = ways[0]
@@ -86,14 +86,14 @@ for normalize, name in ((True, "Li Eq. 7: divided"), (False, "Gu Eq. 8: a sum"))
         lengths.append(routed.capsules[1].norm().item())
     ax.plot(range(1, T + 1), lengths, marker="o", label=name)
     print(f"{name}, T = {T}: coupling {routed.coupling[0, 1]:.4f}, length {lengths[-1]:.4f}")
-ax.set(title="length of a whole that nobody chooses", xlabel="T", ylim=(0, 1))
+ax.set(title="length of a whole that no part chooses", xlabel="T", ylim=(0, 1))
 ax.legend()
 show("session3-length")
 
 # %% [markdown]
 # ## What the routing cannot see
-# Were all votes for the two wholes the same, nothing would tell the wholes apart, and the shares
-# would stay at $1/N$ for ever. The matrices $W_{h \to n}$ of Eq. 6 are what makes them differ.
+# If the votes for both wholes are the same, the shares stay at $1/N$ in every iteration. The
+# matrices $W_{h \to n}$ of Eq. 6 make the votes differ.
 
 # %%
 same = torch.randn(4, 1, 5).expand(4, 2, 5)

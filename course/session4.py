@@ -102,9 +102,9 @@ assert found[4, 3, "defaults"] > 0.95 > 0.5 > found[4, 3, "released"]
 
 # %% [markdown]
 # ## A vote and its negative
-# Only $(V - \mu)^2$ enters the shares: for votes and their negatives they are the same, and
-# only the sign of $\mu$ tells them apart. An odd $f_h$ in Eq. 5 (a linear map, a tanh) would hide
-# from the routing whether the heads say a thing or its opposite. Li's ReLU is not odd.
+# Only $(V - \mu)^2$ enters the shares: votes and their negatives have the same shares and differ
+# only in the sign of $\mu$. With an odd $f_h$ in Eq. 5 (a linear map, a tanh) the routing could not
+# distinguish the heads' outputs from their negatives. Li's ReLU is not odd.
 
 # %%
 torch.manual_seed(1)

@@ -5,7 +5,7 @@
 # `capsule_aggregation.py`.
 #
 # Three ways from the heads' outputs $O_h$ to one vector: the linear map (Eq. 3-4), Li's routing in
-# its place (Eq. 5-6 with Algorithm 1 or 2), Gu's capsules beside the heads, $u + \mathrm{FFN}(v)$.
+# its place (Eq. 5-6 with Algorithm 1 or 2), Gu's capsules added to them, $u + \mathrm{FFN}(v)$.
 
 # %%
 import torch
@@ -22,10 +22,10 @@ d = 16
 
 # %% [markdown]
 # ## How much of a head arrives
-# The Jacobian $\partial O / \partial O_h$ of a token says how much the result changes with head
-# $h$. The linear map takes the same from a head at every token; the others ask what the heads say
-# there. Is it the routing that asks? The control $T = 1$, a uniform coupling, tells: what is left
-# then is owed to the layers around it, Li's $f_h$ and Gu's FFN.
+# The Jacobian $\partial O / \partial O_h$ of a token measures how much the result changes with head
+# $h$. In the linear map it is the same at every token; in the others it depends on the heads. Is
+# that due to the routing? The control $T = 1$, a uniform coupling, shows it: what is left
+# then comes from the layers around it, Li's $f_h$ and Gu's FFN.
 
 # %%
 def aggregation(kind, **settings):
@@ -52,7 +52,7 @@ for ax, (name, aggregate) in zip(axes, aggregations.items()):
     size = J.square().sum((0, 2)).sqrt()                                     # [H, L]
     share = size / size.sum(0)
     varies[name] = share.std(1).mean()
-    print(f"{name:10} a head's share varies by {varies[name]:.1%} from token to token")
+    print(f"{name:10} a head's share varies by {varies[name]:.1%}")
     image = ax.imshow(share, cmap="viridis", vmin=0.1, vmax=0.4, aspect="auto")
     ax.set(title=name, ylabel="head", xticks=[], yticks=[])
 axes[-1].set_xlabel("token")
@@ -63,8 +63,8 @@ assert varies["Gu, EM"] > 4 * varies["Gu, T = 1"]
 
 # %% [markdown]
 # ## Votes
-# Li's votes (Eq. 6) come from all heads together: $f_h$ reads the concatenation $\hat O$, so that
-# input capsule $h$ is no longer head $h$. Gu's vote $W_{ij} u_i$ (Eq. 3) is of head $i$ alone.
+# Li's votes (Eq. 6) come from all heads together: $f_h$ reads the concatenation $\hat O$, so input
+# capsule $h$ is not head $h$. Gu's vote $W_{ij} u_i$ (Eq. 3) reads only head $i$.
 
 # %%
 without_first = O.clone()
@@ -86,9 +86,8 @@ for agg in ("em", "gu-em"):
 
 # %% [markdown]
 # ## Parameters
-# What each mechanism adds to the base and the big model. The models lie on torch's meta device:
-# nothing is allocated. Published: Li 2019 Tables 2-4, Gu 2019 Table 2, Duan 2020 §4.2. Which forms
-# of $f_h$ fit +12.6M?
+# What each mechanism adds to the base and the big model, on torch's meta device: nothing is
+# allocated. `docs/readings.md` compares all published counts. Which forms of $f_h$ fit +12.6M?
 
 # %%
 def count(size, **changes):
@@ -103,23 +102,16 @@ for size, parameters in plain.items():
     print(f"{parameters:>13,}  {size}")
 for size, agg, places, published in [
         ("base", "dynamic", "enc:1-6", "+12.6M"),
-        ("base", "em", "enc:1-6", "+12.6M"),
-        ("base", "em", "cross", "+12.6M"),
-        ("base", "em", "dec", "+12.6M"),
-        ("base", "em", "enc cross", "+25.2M"),
+        ("base", "em", "enc", "+12.6M"),
         ("base", "em", "enc cross dec", "+37.8M"),
-        ("base", "em", "enc:4-6", "+6.3M"),
         ("base", "em", "enc:1-2", "+4.2M"),
-        ("base", "em", "enc:6", "+2.1M"),
         ("big", "em", "enc:1-2", "+33M"),
         ("base", "gu-dynamic", "cross:6 dec:6", "+1.1M"),
-        ("base", "gu-em", "cross:6 dec:6", "+0.7M"),
-        ("big", "gu-dynamic", "cross:6 dec:6", "+6.3M"),
-        ("big", "gu-em", "cross:6 dec:6", "+4.3M")]:
+        ("base", "gu-em", "cross:6 dec:6", "+0.7M")]:
     added = count(size, agg=agg, agg_at=places.split()) - plain[size]
     print(f"{added:>+13,}  {size} {agg} {places}; published {published}")
-added = count("big", heads=8, agg="em") - count("big", heads=8)
-print(f"{added:>+13,}  big with 8 heads em enc:1-2; published +24M")
-added = count("big", capsule_attention=["enc", "dec"]) - plain["big"]
-print(f"{added:>+13,}  big, routed logits in enc and dec; published 1.6K")
-assert count("base", reg=["output"]) == plain["base"]    # Li 2018 section 3.1: no new parameters
+everywhere = ["enc", "cross", "dec"]
+added = count("base", agg="em", agg_at=everywhere, em_activations=False) - plain["base"]
+print(f"{added:>+13,}  without activations")
+assert round(added / 1e6, 1) == 37.8
+assert count("base", reg=["output"]) == plain["base"]    # Li 2018 §3.1: no new parameters

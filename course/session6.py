@@ -13,6 +13,7 @@
 import torch
 from lesson import show
 from matplotlib import pyplot
+from training import pairs, tokenizer, train
 
 from capsule_transformer import CapsuleRouting, horizontal_routing, vertical_routing
 
@@ -29,7 +30,7 @@ def vertical(E, mask=None):
 
 # %% [markdown]
 # The four cubes, a row per head. A capsule is squashed: a row of $\Omega$ has a length below 1, so
-# that routing can shift the softmax but hardly overrule a strong logit.
+# routing shifts the softmax but hardly overrules a strong logit.
 
 # %%
 up = vertical(E)
@@ -38,14 +39,26 @@ routed = CapsuleRouting(H)(E.unsqueeze(0))[0].detach()
 assert torch.allclose(routed, E + up + across)
 assert up.norm(dim=-1).max() < 1 and across.norm(dim=-1).max() < 1
 
-figure, axes = pyplot.subplots(H, 4, figsize=(9, 4.6), layout="constrained")
-cubes = {"E": E, "vertical": up, "horizontal": across, "softmax(E')": routed.softmax(-1)}
-for column, (name, cube) in zip(axes.T, cubes.items()):
-    for h, ax in enumerate(column):
-        image = ax.imshow(cube[h], cmap="RdBu_r", vmin=-1, vmax=1)
-        ax.set(title=f"{name}, head {h + 1}", xticks=[], yticks=[])
-figure.colorbar(image, ax=axes, shrink=0.6)
-show("session6-cubes")
+
+def draw(cubes, H, name):
+    """A row per head: the logits and what is added to them on one scale, the weights on another."""
+    figure, axes = pyplot.subplots(H, len(cubes), figsize=(10, 2.3 * H), layout="constrained")
+    for column, (title, cube) in zip(axes.T, cubes.items()):
+        weights = title.startswith("softmax")
+        for h, ax in enumerate(column):
+            if weights:
+                colours = ax.imshow(cube[h], cmap="Blues", vmin=0, vmax=1)
+            else:
+                image = ax.imshow(cube[h], cmap="RdBu_r", vmin=-1, vmax=1)
+            ax.set(title=f"{title}, head {h + 1}", xticks=[], yticks=[])
+            ax.set(xlabel="key", ylabel="query")
+    figure.colorbar(image, ax=axes, label="logit", shrink=0.6)
+    figure.colorbar(colours, ax=axes, label="attention weight", shrink=0.6)
+    show(name)
+
+
+draw({"E": E, "vertical": up, "horizontal": across, "softmax(E')": routed.softmax(-1)}, H,
+     "session6-cubes")
 
 # %% [markdown]
 # A row of $\Omega^\uparrow$ is one and the same for all heads but for the share $\lambda_h$ that a
@@ -55,6 +68,21 @@ show("session6-cubes")
 assert torch.allclose(up[0], up[1])
 print("longest row:  vertical", f"{up.norm(dim=-1).max():.3f}",
       " horizontal", f"{across.norm(dim=-1).max():.3f}")
+
+# %% [markdown]
+# ## Long sentences
+# A row of $\Omega$ has L cells and a length below 1, so its cells get smaller as L grows. Vertical
+# routing also shares each head's vote among all L tokens.
+
+# %%
+print("rms of a cell:")
+for length in (5, 25, 100):
+    torch.manual_seed(1)
+    long = torch.randn(20, 4, length, length)            # 20 sentences, H = 4, random logits
+    W4, b4 = torch.zeros(4, 4), torch.zeros(4)
+    down = vertical_routing(long, W4, b4).square().mean().sqrt()
+    along = horizontal_routing(long).square().mean().sqrt()
+    print(f"L = {length:3}: vertical {down:.3f}  horizontal {along:.2f}")
 
 # %% [markdown]
 # ## Order
@@ -72,7 +100,7 @@ def reordered(E):
 
 for name, routing in (("vertical", vertical), ("horizontal", horizontal_routing)):
     same = torch.allclose(routing(reordered(E)), reordered(routing(E)), atol=1e-6)
-    print(f"{name}: reordering before or after is the same:", same)
+    print(f"{name}: the order of tokens changes nothing:", same)
     assert same == (name == "vertical")
 
 # %% [markdown]
@@ -88,9 +116,42 @@ other = E.clone()
 other[:, 4] = torch.randn(H, L)
 other[:, :, 4] = torch.randn(H, L)
 causal = torch.ones(L, L, dtype=torch.bool).tril()
+print("largest change of an early logit:")
 for name, routing in (("horizontal", horizontal_routing), ("vertical", vertical)):
-    for mask, said in ((None, "no mask"), (causal, "forward mask")):
+    for mask, label in ((None, "no mask"), (causal, "forward mask")):
         change = routing(E, mask=mask) - routing(other, mask=mask)
         early = change[:, :4, :4].abs().max()
-        print(f"{name:10} {said:12}  largest change of an early logit {early:.3f}")
+        print(f"{name:10} {label:12} {early:.3f}")
         assert (early < 1e-6) == (name == "horizontal" and mask is causal)
+
+# %% [markdown]
+# ## A trained model
+# Now with sentences: a small model of `training.py`, 30 steps on 500 pairs, with routed logits in
+# its encoder. We look at the first layer on one sentence.
+
+# %%
+model, losses = train(capsule_attention=("enc",))
+model.eval()
+words = tokenizer.encode(pairs.source[0])
+layer = model.encoder.layers[0]
+with torch.no_grad():
+    x = layer.norm1(model.source_embedding(torch.tensor([words.ids])))       # [1, L, d]
+    Q, K, _ = layer.attention.project_self(x)
+    E = (Q @ K.transpose(-2, -1))[0] / layer.attention.d_k ** 0.5            # [H, L, L]
+    capsule = layer.attention.capsule
+    up = vertical_routing(E, capsule.weight, capsule.bias)
+    across = horizontal_routing(E)
+    weights = (E + up + across).softmax(-1)
+print(f"cross-entropy {losses[0][0]:.2f} -> {losses[-1][0]:.2f}")
+print(f"L = {len(words.ids)}, trained:")
+for name, cube in (("E", E), ("vertical", up), ("horizontal", across)):
+    print(f"{name:10} {cube.square().mean().sqrt():.2f}")
+for name, cube in (("E", E), ("E + vertical", E + up)):
+    unit = torch.nn.functional.normalize(cube.flatten(1), dim=-1)            # [H, L L]
+    cosines = unit @ unit.T
+    others = (cosines.sum() - len(unit)) / (len(unit) ** 2 - len(unit))
+    print(f"mean cosine of two heads' logits, {name}: {others:.2f}")
+change = (weights - E.softmax(-1)).abs().max()
+print(f"largest change of an attention weight: {change:.2f}")
+draw({"E": E[:2], "vertical": up[:2], "horizontal": across[:2], "softmax(E')": weights[:2]}, 2,
+     "session6-trained")

@@ -78,7 +78,7 @@ TABLE = {
         (7, "step of beam search", 3, "Wu 2016 §7", "expand"),
     ],
     "tasks/probe_toy.py": [
-        (7, "probing label", 1, "Conneau 2018 §3, TrDep", "depth"),
+        (7, "probing label", 1, "Conneau 2018 §2, TrDep", "depth"),
     ],
     "tasks/logic_data.py": [
         (7, "seven relations", 2, "Li 2021 §4.3.1", "relation"),

@@ -322,6 +322,33 @@ def test_gu_betas_learn_with_the_full_gradient_alone(gradient, learned):
         assert (beta.grad is not None and bool(beta.grad.any())) == learned
 
 
+@pytest.mark.parametrize("reg_at, layers", [("enc", (0, 1)), ("enc:2", (1,))])
+def test_li2021_section3_3_both_together(reg_at, layers):
+    """EM routing and D_output in one model: D is the mean over the chosen layers, and a step along
+    the gradient of J = log P + λ D with a large λ raises it."""
+    model = Transformer(small(agg="em", agg_at=("enc",), reg=("output",), reg_at=(reg_at,)))
+    model = model.double().eval()
+    tokens = torch.randint(1, 20, (2, 5))
+    words = torch.ones(2, 5, dtype=torch.bool)
+
+    def printed(heads):
+        double_sums = [by_hand.cosine_double_sum(heads["enc"][i].outputs.detach()) for i in layers]
+        return sum(double_sums) / len(layers)
+
+    logits, heads = model(tokens, tokens)
+    D = model.disagreement(heads, words, words)
+    assert D.item() == pytest.approx(printed(heads), abs=1e-9)
+    likelihood = logits.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).mean()
+    (likelihood + 1000 * D).backward()
+    for layer in model.encoder.layers:
+        assert layer.attention.aggregation.routing == "em"
+        assert layer.attention.aggregation.votes.weight.grad.any()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1e-6 * parameter.grad
+    assert printed(model(tokens, tokens)[1]) > D.item()
+
+
 # Controls and options
 
 ROUTED = ("em", "dynamic", "gu-em", "gu-dynamic")

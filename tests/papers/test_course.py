@@ -1,12 +1,24 @@
-"""The seven sessions of the course run from top to bottom and print what docs/course.md says."""
+"""The seven sessions of the course run from top to bottom and print what docs/course.md says; the
+two mechanisms of course/later.py."""
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from matplotlib import pyplot
+from torch.nn.functional import cross_entropy
+
+import transformer
+from attention import MultiHeadAttention
+from transformer import Transformer, TransformerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "course"))
+
+from later import GatedAttention, TalkingHeads  # noqa: E402
+
 NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
 
 
@@ -28,23 +40,104 @@ def words(text: str) -> list[str]:
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize("number", range(1, 8))
 def test_a_session_prints_what_the_course_says(number, monkeypatch, tmp_path, capsys):
-    """The same words; numbers to a unit of the last digit that is said, and in the sessions that
-    train or optimize something (2 and 7) to what a processor changes there."""
+    """The same words. Numbers to a unit of the last digit that the course prints; in the sessions
+    that train or optimize (2, 6 and 7) to what a processor changes there."""
     name = f"course/session{number}.py"
     document = (ROOT / "docs" / "course.md").read_text()
-    said = re.search(rf"```\n\$ python {name}\n(.*?)```", document, flags=re.DOTALL)[1]
+    promised = re.search(rf"```\n\$ python {name}\n(.*?)```", document, flags=re.DOTALL)[1]
     monkeypatch.setenv("FIGURES", str(tmp_path))
-    monkeypatch.syspath_prepend(ROOT / "course")
     pyplot.switch_backend("Agg")
     runpy.run_path(str(ROOT / name))
     printed = capsys.readouterr().out
-    assert words(printed) == words(said)
-    found = re.findall(NUMBER, printed)
-    expected = re.findall(NUMBER, said)
-    for ours, theirs in zip(found, expected, strict=True):
-        tolerance = 1.01 * last_digit(theirs)
-        if number in (2, 7):
-            tolerance = max(tolerance, 0.02, 0.02 * abs(value(theirs)))
-        assert value(ours) == pytest.approx(value(theirs), rel=0, abs=tolerance)
+    assert words(printed) == words(promised)
+    for got, want in zip(re.findall(NUMBER, printed), re.findall(NUMBER, promised), strict=True):
+        tolerance = 1.01 * last_digit(want)
+        if number in (2, 6, 7):
+            tolerance = max(tolerance, 0.02, 0.02 * abs(value(want)))
+        assert value(got) == pytest.approx(value(want), rel=0, abs=tolerance)
     assert list(tmp_path.glob("*.png"))
     assert not pyplot.get_fignums()
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_figures_for_slides_are_svg(monkeypatch, tmp_path):
+    monkeypatch.setenv("FIGURES", str(tmp_path))
+    monkeypatch.setenv("FIGURE_FORMAT", "svg")
+    pyplot.switch_backend("Agg")
+    runpy.run_path(str(ROOT / "course/session1.py"))
+    assert "<svg" in (tmp_path / "session1-heads.svg").read_text()
+
+
+# ---- What came after: course/later.py
+
+LATER = pytest.mark.parametrize("kind", [GatedAttention, TalkingHeads])
+
+
+def plain_and_open(kind):
+    """Plain attention, and one of a later kind with the same weights that changes nothing: all
+    gates 1, or both mixtures the identity."""
+    plain = MultiHeadAttention(12, 3).eval()
+    later = kind(12, 3).eval()
+    later.load_state_dict(plain.state_dict(), strict=False)
+    if kind is GatedAttention:
+        torch.nn.init.constant_(later.gate.bias, 50)
+    return plain, later
+
+
+@LATER
+@pytest.mark.parametrize("settings", [{}, {"causal": True}, {"need_weights": True}], ids=str)
+def test_later_attention_is_plain_where_open(kind, settings):
+    plain, later = plain_and_open(kind)
+    x = torch.randn(2, 5, 12)
+    out, heads = later(x, x, **settings)
+    want, want_heads = plain(x, x, **settings)
+    torch.testing.assert_close(out, want)
+    torch.testing.assert_close(heads.outputs, want_heads.outputs)
+    if "need_weights" in settings:
+        torch.testing.assert_close(heads.weights, want_heads.weights)
+
+
+def test_a_closed_gate_removes_its_head():
+    plain, gated = plain_and_open(GatedAttention)
+    torch.nn.init.constant_(gated.gate.bias[1:2], -50)
+    x = torch.randn(2, 5, 12)
+    outputs = plain(x, x)[1].outputs.clone()
+    outputs[:, 1] = 0
+    torch.testing.assert_close(gated(x, x)[0], plain.aggregation(outputs))
+
+
+def test_talking_heads_mix_before_and_after_the_softmax():
+    """With a permutation in the logits and its inverse in the weights the heads are in their own
+    places again."""
+    plain, talking = plain_and_open(TalkingHeads)
+    permutation = torch.eye(3)[[2, 0, 1]]
+    talking.before.data, talking.after.data = permutation, permutation.T
+    x = torch.randn(2, 5, 12)
+    mask = torch.arange(5) < torch.tensor([5, 2])[:, None, None, None]
+    torch.testing.assert_close(talking(x, x, mask)[0], plain(x, x, mask)[0])
+    talking.after.data = torch.eye(3)
+    assert not torch.allclose(talking(x, x, mask)[0], plain(x, x, mask)[0], atol=1e-3)
+
+
+@LATER
+def test_later_attention_trains_in_a_transformer(kind, monkeypatch):
+    """Five steps, encoder and decoder; every parameter that it adds has a gradient."""
+    monkeypatch.setattr(transformer, "MultiHeadAttention", kind)
+    model = Transformer(TransformerConfig(20, d_model=12, heads=3, layers=1, d_ff=8, dropout=0.0))
+    plain = MultiHeadAttention(12, 3).state_dict().keys()
+    source = torch.randint(1, 20, (4, 5))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(5):
+        logits, heads = model(source, source)
+        assert logits.shape == (4, 5, 20) and heads["cross"][0].outputs.shape == (4, 3, 5, 4)
+        loss = cross_entropy(logits.flatten(0, 1), source.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    layer = model.decoder.layers[0]
+    for attention in (model.encoder.layers[0].attention, layer.attention, layer.cross):
+        added = {name: p for name, p in attention.named_parameters() if name not in plain}
+        assert added and all(p.grad.any() for p in added.values())

@@ -1,0 +1,39 @@
+"""A small corpus and a small training, which sessions 6 and 7 share."""
+from itertools import islice
+
+import torch
+
+import toy
+from nmt.batches import training_steps
+from nmt.corpus import Pairs
+from nmt.encoded import encode_pairs
+from nmt.loss import Objective
+from nmt.machine import setup_machine
+from nmt.tokenizer import train_tokenizer
+from train_mt import Settings, learning_rate, train_step
+from transformer import Transformer
+
+STEPS = 30
+
+# 500 pairs of the embedded grammar, one byte-level BPE vocabulary for both languages
+examples = toy.corpus(500)
+pairs = Pairs([example.english for example in examples], [example.german for example in examples])
+tokenizer = train_tokenizer([*pairs.source, *pairs.target], vocab_size=600)
+encoded = encode_pairs(tokenizer, pairs)
+
+
+def train(**mechanisms):
+    """Trains a small model with these mechanisms. Returns it and [cross-entropy, D] per step."""
+    settings = Settings(steps=STEPS, warmup=20, lr=0.016, layers=2, d_model=32, heads=4, d_ff=64,
+                        dropout=0.0, max_tokens=256, **mechanisms)
+    machine = setup_machine("cpu")
+    torch.manual_seed(1)
+    model = Transformer(settings.model_config(tokenizer.get_vocab_size()))
+    objective = Objective(model)
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
+    losses = []
+    for step in islice(training_steps(encoded, settings, (0, 0), machine), STEPS):
+        optimizer.param_groups[0]["lr"] = learning_rate(len(losses) + 1, settings)
+        total, _ = train_step(objective, optimizer, step, settings, machine)
+        losses.append((total / step.tokens).tolist())
+    return model, losses
