@@ -20,23 +20,6 @@ def test_numbers_are_read():
     assert numbers("Eq. 9") == []
 
 
-def test_an_entry_is_at_its_comment(tmp_path):
-    path = tmp_path / "module.py"
-    path.write_text('"""Duan et al. 2020."""\n'
-                    "def f(x):\n"
-                    '    """Eq. 8."""\n'
-                    "    y = x\n"
-                    "    # what for\n"
-                    "    # y squared   Li Eq. 8\n"
-                    "    return y * y         # Eq. 9\n")
-    code = Module(path)
-    entry = ENTRIES[0]
-    for number, line in (("Li 2019 Eq. 8", 5), ("Duan 2020 Eq. 9", 5), ("Duan 2020 Eq. 8", 2)):
-        assert code.place(entry._replace(numbers=(number,)), "f") == line
-    assert code.named(entry._replace(numbers=("Duan 2020 Eq. 8",)), "f")
-    assert not code.named(entry._replace(numbers=("Gu 2019 Eq. 8",)), "f")
-
-
 @pytest.mark.parametrize("file", EIGHT)
 def test_every_number_in_a_comment_has_its_latex(file):
     """An entry with LaTeX has the number, and its code is the function around the comment."""
