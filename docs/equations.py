@@ -64,20 +64,26 @@ def read(path: Path) -> list[Entry]:
     return entries
 
 
+def find_functions(tree: ast.Module) -> dict[str, ast.AST]:
+    """The functions, classes and methods of a file: {"f": ..., "C": ..., "C.method": ...}."""
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        if isinstance(node, ast.ClassDef):
+            methods = [child for child in node.body if isinstance(child, ast.FunctionDef)]
+            found |= {f"{node.name}.{method.name}": method for method in methods}
+    return found
+
+
 class Module:
     """A file of code: its comments, functions and classes, and where an entry belongs."""
 
     def __init__(self, path: Path):
         source = path.read_text("utf-8")
-        self.tree = tree = ast.parse(source)
+        self.tree = ast.parse(source)
         self.lines = source.splitlines()
-        self.nodes = {}                          # "f", "C", "C.method" -> node of the tree
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                self.nodes[node.name] = node
-            if isinstance(node, ast.ClassDef):
-                methods = [child for child in node.body if isinstance(child, ast.FunctionDef)]
-                self.nodes |= {f"{node.name}.{method.name}": method for method in methods}
+        self.nodes = find_functions(self.tree)
         self.comments = {}                       # line -> comment
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT:
@@ -85,7 +91,7 @@ class Module:
         # whose numbers stand alone: the first paper that the file names
         first = PAPER.search(source)
         self.paper = f"{first[1]} {first[2]}" if first else None
-        imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        imports = [n for n in self.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
         self.imports = range(0)
         if imports:
             self.imports = range(imports[0].lineno, imports[-1].end_lineno + 1)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from docs.equations import EIGHT, ROOT, Module, module, numbers, read
+from docs.equations import EIGHT, ROOT, module, numbers, read
 
 EQUATIONS = ROOT / "docs" / "equations.md"
 ENTRIES = read(EQUATIONS)
