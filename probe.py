@@ -199,7 +199,7 @@ def prepare(s: Settings, column: str, encoder: Encoder | None, parts: Parts, dev
     """(a function that builds the classifier of a column, the task's data for it)."""
     classes = len(probe_model.classes_of(parts))
     if encoder:
-        build = functools.partial(probe_model.FrozenProbe, encoder.model.config.d_model, classes)
+        build = functools.partial(probe_model.Classifier, encoder.model.config.d_model, classes)
         return build, probe_model.freeze(parts, encoder.model, encoder.tokenizer, device)
     words = probe_model.vocabulary(parts)
     config = model_config(s, column, len(words) + 2)

@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import io
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -158,3 +159,9 @@ def test_the_tree_of_the_readme():
     assert (len(scripts), len(folders)) == (15, 8)
     assert all((ROOT / name).exists() for name in (*scripts, *folders))
     assert len(readme.splitlines()) <= 150
+
+
+def test_pip_and_uv_install_the_same():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dependencies"] == (ROOT / "requirements.txt").read_text().split()
+    assert not project["tool"]["uv"]["package"]
