@@ -115,11 +115,6 @@ def tokens(tmp_path):
     return read_text(write(tmp_path / "text", lines))
 
 
-def test_text_is_read_as_distinct_sentences(tokens):
-    assert len(set(tokens)) == len(tokens)
-    assert {len(words) - 1 for words in tokens} == set(range(5, 12))
-
-
 @pytest.mark.parametrize("ranges", [[(n, n) for n in range(5, 11)],
                                     [(n, n + 1) for n in range(5, 17, 2)]])
 def test_lengths_of_plain_text_fall_into_six_equal_ranges(ranges):
@@ -136,6 +131,7 @@ def test_lengths_of_plain_text_fall_into_six_equal_ranges(ranges):
 
 
 def test_shifted_sentences_are_not_in_the_text(tokens):
+    assert {len(words) - 1 for words in tokens} == set(range(5, 12))
     for items in text_task("BShif", tokens, COUNTS, 1).values():
         for item in items:
             assert (item.tokens in set(tokens)) == (item.label == "O")
@@ -160,11 +156,6 @@ def test_a_shift_exchanges_two_neighbours_or_nothing():
     found = {shifted(Item("", intact), rng)[:2] for _ in range(60)}
     assert found == {("O", intact), ("I", ("a", "c", "b", ".", "d"))}
     assert shifted(Item("", ("a", "b", ".", "c")), rng) is None
-
-
-def test_plain_text_of_tokens():
-    tokens = "he does n't see it , does she ?".split()
-    assert detokenize(tokens) == "He doesn't see it, does she?"
 
 
 def test_fill_balances_the_classes():
