@@ -26,12 +26,14 @@ try:
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import get_lexer_by_name
+
+    from docs.sessions import make_notebook, run_cells
 except ImportError as missing:
-    print(f"docs.build: {missing}: pip install -r requirements-docs.txt", file=sys.stderr)
+    print(f"docs.build: {missing}: pip install -r requirements.txt -r requirements-docs.txt",
+          file=sys.stderr)
     sys.exit(2)
 
 from docs.equations import EIGHT, ROOT, module, read
-from docs.sessions import make_notebook, run_cells
 
 DOCS = ROOT / "docs"
 LIGHT, DARK = "xcode", "github-dark"             # Pygments' colors
@@ -174,6 +176,7 @@ def notes(site: Site, path: Path) -> dict[int, list[str]]:
     code = module(file)
     beside = {}
     for line, (text, _) in code.docstrings().items():
+        text = re.sub(r"(?ms)^>>> .+?(?=\n\n|\Z)", r"```python\n\g<0>\n```", text)
         beside[line] = [markdown(site, text, path, path.parent)]
     prose = DOCS / f"{path.stem}.md"
     if prose.exists():

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import matplotlib
+
 
 class Cell(NamedTuple):
     """A cell of a session."""
@@ -20,7 +22,6 @@ class Cell(NamedTuple):
 
 def run_cells(path: Path, folder: Path) -> list[Cell]:
     """The cells of a session, run from top to bottom; its figures go into a folder."""
-    import matplotlib
     matplotlib.use("Agg")
     os.environ["FIGURES"] = str(folder)          # read by course/lesson.py
     sys.path.insert(0, str(path.parent))

@@ -1,5 +1,4 @@
 """logic.py, logic_model.py: the model, a run that is interrupted and extended, the table."""
-import dataclasses
 import json
 import math
 from types import SimpleNamespace
@@ -75,28 +74,6 @@ def test_two_queries_pool_each_formula_and_four_vectors_are_classified():
     assert tuple(first.weight.shape) == (d, 4 * d)
     wanted = third(torch.relu(second(torch.relu(first(torch.cat(vectors))))))
     torch.testing.assert_close(model(formulas)[3], wanted)
-
-
-@pytest.mark.parametrize("tables", [False, True])
-def test_a_formula_of_several_pairs_is_read_once(tables):
-    """The loss and the gradients are those of reading every copy, as with dropout or --reg; of all
-    pairs (`tables`) there are more with the copies."""
-    model = build(dropout=0.0).train()
-    formulas, labels = some_pairs(tables=tables)
-    assert len(formulas.ids) < len(formulas.rows) - 10
-    read = []
-    model.embedding.register_forward_pre_hook(lambda module, inputs: read.append(len(inputs[0])))
-    losses = []
-    gradients = []
-    for reg in ((), ("output",)):
-        model.config = dataclasses.replace(model.config, reg=reg, reg_weight=0.0)
-        losses.append(model.loss(formulas, labels))
-        gradients.append(torch.autograd.grad(losses[-1], model.parameters()))
-    assert read == [len(formulas.ids), len(formulas.rows)]
-    if not tables:
-        torch.testing.assert_close(*losses)
-        for once, each in zip(*gradients):
-            torch.testing.assert_close(once, each)
 
 
 @pytest.mark.parametrize("once", [True, False])

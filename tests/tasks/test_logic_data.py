@@ -1,6 +1,5 @@
 """logic_data.py: relations against an independent evaluation and against Bowman et al.'s labels,
 the generator's shares, files, pairs as tensors."""
-import math
 import random
 import zlib
 from collections import Counter
@@ -131,22 +130,6 @@ def test_same_seed_same_data_everywhere():
     text = "\n".join(map("\t".join, pairs))
     assert zlib.crc32(text.encode()) == 3801699188
     assert generate(raw=200, seed=1) != generate(raw=200, seed=2)
-
-
-def test_shares_of_the_formulas_are_bowmans_probabilities():
-    """A letter 5/9 x 2/3, a negated letter 5/9 x 1/3; negation 1/3 at the root; `and` and `or`
-    alike; depth <= 3."""
-    n = 20_000
-    rng = random.Random(0)
-    texts = [random_formula(rng, LETTERS)[0] for _ in range(n)]
-    ands = sum("( and " in text for text in texts)
-    ors = sum("( or " in text for text in texts)
-    assert ands == pytest.approx(ors, abs=4 * math.sqrt(2 * ors))
-    for count, wanted in ((sum(text in LETTERS for text in texts), 10 / 27),
-                          (sum(len(text.split()) == 4 for text in texts), 5 / 27),
-                          (sum(text.startswith("( not") for text in texts), 1 / 3)):
-        assert count / n == pytest.approx(wanted, abs=4 * math.sqrt(wanted * (1 - wanted) / n))
-    assert max(text.count("and") + text.count("or") for text in texts) <= 7
 
 
 @needs_files
