@@ -41,13 +41,11 @@ BESIDE = (*EIGHT, "train_mt.py")                 # files with notes beside the c
 OMITTED = {"site", "runs", "data", "exercises", "mine"}      # no code is linked there
 SESSIONS = {f"course/session{n}.py": f"Session {n}" for n in range(1, 8)}
 NAVIGATION = {                                   # heading -> {file: its name in the navigation}
-    "Learn": {"README.md": "Overview", "docs/mechanisms.md": "Mechanisms",
-              "docs/course.md": "Course", **SESSIONS, "exercises/README.md": "Exercises"},
+    "Learn": {"README.md": "Overview", "docs/running.md": "Running", "docs/course.md": "Course",
+              **SESSIONS, "exercises/README.md": "Exercises"},
     "Code": {"docs/equations.md": "Equations", **{file: file for file in BESIDE},
-             "docs/internals.md": "Internals"},
-    "Results": {"RESULTS.md": "Results", "docs/experiments.md": "Experiments",
-                "docs/readings.md": "Readings", "docs/parameters.md": "Parameters",
-                "docs/robustness.md": "Robustness"},
+             "docs/readings.md": "Readings", "docs/parameters.md": "Parameters"},
+    "Results": {"RESULTS.md": "Results", "docs/claims.md": "Claims", "docs/plan.md": "Plan"},
 }
 
 
@@ -171,18 +169,13 @@ def contents(body: str) -> str:
 # ---- Code, with equations and prose beside it
 
 def notes(site: Site, path: Path) -> dict[int, list[str]]:
-    """{line: docstring, prose and equations beside the code from there on}."""
+    """{line: docstring and equations beside the code from there on}."""
     file = path.relative_to(ROOT).as_posix()
     code = module(file)
     beside = {}
     for line, (text, _) in code.docstrings().items():
         text = re.sub(r"(?ms)^>>> .+?(?=\n\n|\Z)", r"```python\n\g<0>\n```", text)
         beside[line] = [markdown(site, text, path, path.parent)]
-    prose = DOCS / f"{path.stem}.md"
-    if prose.exists():
-        for name, text in re.findall(rf"(?ms)^## `{file}: (\w+)`\n(.+?)(?=^## |\Z)",
-                                     prose.read_text("utf-8")):
-            beside.setdefault(code.start(name), []).append(markdown(site, text, path, DOCS))
     for entry in read(DOCS / "equations.md"):
         for where, name in entry.code:
             if where == file:

@@ -23,7 +23,7 @@ class Cell(NamedTuple):
 def run_cells(path: Path, folder: Path) -> list[Cell]:
     """The cells of a session, run from top to bottom; its figures go into a folder."""
     matplotlib.use("Agg")
-    os.environ["FIGURES"] = str(folder)          # read by course/lesson.py
+    os.environ |= {"FIGURES": str(folder), "FIGURE_FORMAT": "png"}          # for course/lesson.py
     sys.path.insert(0, str(path.parent))
     cells = []
     names = {"__name__": "__main__"}
