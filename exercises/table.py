@@ -22,11 +22,11 @@ def main(words: list[str] | None = None) -> None:
     tasks = sorted(TASKS.values(), key=lambda task: task.session)
     if args.session:
         tasks = [task for task in tasks if task.session == args.session]
-    table = csv.writer(sys.stdout, lineterminator="\n")
-    table.writerow(["folder", "points", *(task.name for task in tasks)])
     for folder in args.folders:
         if not folder.is_dir():
             parser.exit(2, f"{folder}: no such folder\n")
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    table.writerow(["folder", "points", *(task.name for task in tasks)])
     for folder in args.folders:
         with contextlib.redirect_stdout(sys.stderr):     # what solutions print is no row
             points = [0 if grade(task, folder) else task.points for task in tasks]
