@@ -41,10 +41,9 @@ from tasks.logic_data import (
     read_files,
     relation,
     split,
-    write_files,
 )
 from tasks.logic_model import LogicModel
-from tasks.models import TaskFlags, encoder_config, model_flag, name_run
+from tasks.models import TRAINING, TaskFlags, encoder_config, name_run, with_default
 from transformer import SIZES
 
 __all__ = ["Settings", "relation", "main"]
@@ -53,10 +52,9 @@ TRAINED = tuple(size for size in BINS if size <= 6)      # the operators of the 
 FULL = dict(models=("baseline", "disagreement", "aggregation", "combined"), d_model=256, heads=4,
             d_ff=512, dropout=0.2, norm="post", epochs=100, lr=1e-4, decay="none", pairs=RAW_PAIRS,
             notation="brackets", spread=0, learn="pairs")
-# settings that may differ between two runs in one folder; the data has a checksum
-FREE = ("models", "seeds", "data", "pairs", "data_seed", "write", "name", "runs", "device")
+# settings that may differ between two runs in one folder; rows have a checksum of the data
+FREE = ("models", "seeds", "data", "pairs", "data_seed", "name", "runs", "device")
 DATA = "data (Bowman et al. 2015)"
-TRAINING = "training"
 
 
 @dataclass
@@ -72,26 +70,20 @@ class Settings(TaskFlags):
         "compact", "brackets, as in Bowman's files, or compact: `( a and b )`, letters named in "
         "order of appearance", DATA, choices=("brackets", "compact"))
     data_seed: int = flag(0, "seed of the drawing", DATA, 0)
-    write: str | None = flag(
-        None, "write the generated data to a new folder and stop", DATA, metavar="DIR")
 
-    arch: str | None = model_flag("arch", None)
-    layers: int = model_flag("layers", 2)
-    d_model: int = model_flag("d_model", 128)
-    heads: int = model_flag("heads", 8)
-    d_ff: int = model_flag("d_ff", 256)
-    dropout: float = model_flag("dropout", 0.0)
-    norm: str = model_flag("norm", "pre")
+    d_model: int = with_default(TaskFlags, "d_model", 128)
+    heads: int = with_default(TaskFlags, "heads", 8)
+    d_ff: int = with_default(TaskFlags, "d_ff", 256)
+    dropout: float = with_default(TaskFlags, "dropout", 0.0)
     spread: int = flag(
         40, "spread the positions of a formula over N, for longer formulas than in training; 0 "
         "counts its tokens", MODEL, 0, 10 ** 5)
 
-    epochs: int = flag(2, "passes over the training pairs", TRAINING, 1)
-    lr: float = flag(1e-3, "learning rate of Adam", TRAINING, above=0, high=1000)
+    epochs: int = with_default(TaskFlags, "epochs", 2)
+    lr: float = with_default(TaskFlags, "lr", 1e-3)
     decay: str = flag(
         "linear", "of the learning rate: none, or linear, from --lr towards 0 after a rise in the "
         "first twentieth of the steps", TRAINING, choices=("none", "linear"))
-    batch: int = flag(32, "pairs per step", TRAINING, 1, 10 ** 6)
     learn: str = flag(
         "batch", "from the labels of a batch's pairs, or from the relations of all its formulas to "
         "each other, by their truth tables; memory then grows with the square of --batch",
@@ -101,15 +93,15 @@ class Settings(TaskFlags):
 def presets(s: Settings) -> dict:
     """The defaults that depend on the setting and the data."""
     values = dict(FULL) if s.full else {}
-    if s.write:
-        values["pairs"] = RAW_PAIRS
     if s.arch:
         values |= SIZES[s.arch]
-    parts = ["logic"]
+    parts = ["logic", "full"] if s.full else ["logic"]
+    free = {*FREE, "full"}
     if s.data:
         parts.append(Path(s.data).resolve().name)
-    drawn = {"pairs", "data_seed"} if not s.data else set()
-    values["name"] = name_run(s, parts, tuple({*FREE} - drawn))
+    else:
+        free -= {"pairs", "data_seed"}
+    values["name"] = name_run(s, parts, free)
     return values
 
 
@@ -186,35 +178,20 @@ def draw(summary: dict, path: Path) -> None:
     atomic_write(path, lambda file: figure.savefig(file, format="png", dpi=150))
 
 
-def report(folder: RunFolder, data: dict, rows: list[dict]) -> None:
-    """Prints the table; writes results.json (summary, every seed's row, settings) and accuracy.png.
-    """
-    summary = summarize(data, rows)
-    write_results(folder, kind="logic", **summary, runs=rows)
-    draw(summary, folder.path / "accuracy.png")
-    say(f"\naccuracy (%) by number of operators; trained on up to 6\n{table(summary)}\n\n"
-        f"{folder.path / 'results.json'}, {folder.path / 'accuracy.png'}")
-
-
 # ---- The command
 
 def infer(s: Settings) -> None:
-    """Trains and tests the models that are missing, prints the table, and writes it as JSON and
-    plot."""
-    if s.write:
-        write(s)
-        return
+    """Trains and tests the models that are missing, prints the table, and writes results.json
+    (table, every seed's row, settings) and accuracy.png."""
     device = pick_device(s.device)
     keep_freed_memory()
     configs = {model: encoder_config(s, model, len(IDS) + 1) for model in s.models}
-    if s.data:
-        parts = read_files(s.data)
-    else:
-        parts = split(generate(s.pairs, s.data_seed))
+    parts = read_files(s.data) if s.data else split(generate(s.pairs, s.data_seed))
+    data_checksum = checksum(parts)
     data = encode_parts(parts, s, device)
     path = Path(s.runs) / s.name
     with RunFolder(path, asdict(s), FREE) as folder:
-        folder.begin(data_checksum=checksum(parts))
+        folder.begin()
         folder.drop_metrics_after(0)                     # a line that was cut off
         tested = sum(len(examples.labels) for examples in data["test"].values())
         say(f"{path}: {len(data['train'].labels):,} pairs to train on, "
@@ -222,19 +199,17 @@ def infer(s: Settings) -> None:
         rows = []
         for seed in s.seeds:
             for model, config in configs.items():
-                key = {"model": model, "seed": seed}
-                rows.append(find_row(folder, key) or train_and_test(folder, key, config, data, s))
-        report(folder, data, rows)
-
-
-def write(s: Settings) -> None:
-    """Generates data and writes it in the format of Bowman's files."""
-    if s.data:
-        raise UserError("--write writes generated data: leave out --data")
-    parts = split(generate(s.pairs, s.data_seed))
-    write_files(s.write, parts)
-    counts = [f"{sum(map(len, bins.values())):,} {name}" for name, bins in parts.items()]
-    print(f"{s.write}: {', '.join(counts)}")
+                key = {"model": model, "seed": seed, "data_checksum": data_checksum}
+                row = find_row(folder, key)
+                if row is None:
+                    row = {**key, **train_and_test(config, data, s, seed, f"{model}, seed {seed}")}
+                    folder.append_metrics(row)
+                rows.append(row)
+        summary = summarize(data, rows)
+        write_results(folder, kind="logic", **summary, runs=rows)
+        draw(summary, path / "accuracy.png")
+        say(f"\naccuracy (%) by number of operators; trained on up to 6\n{table(summary)}\n\n"
+            f"{path / 'results.json'}, {path / 'accuracy.png'}")
 
 
 def checksum(parts: dict) -> int:
@@ -260,18 +235,14 @@ def encode_parts(parts: dict, s: Settings, device) -> dict:
             "test": test}
 
 
-def train_and_test(folder: RunFolder, key: dict, config, data: dict, s: Settings) -> dict:
-    """The row of a model and seed, which is added to metrics.jsonl: {"model", "seed", "accuracy":
-    {bin: share}, ...}, see `fit`."""
+def train_and_test(config, data: dict, s: Settings, seed: int, label: str) -> dict:
+    """{"accuracy": {bin: share}, ...} of a new model, see `fit`."""
     def build():
         return LogicModel(config, s.spread)
 
-    model, history = fit(build, data, s, key["seed"], f"{key['model']}, seed {key['seed']}",
-                         s.decay == "linear")
+    model, history = fit(build, data, s, seed, label, s.decay == "linear")
     shares = {str(size): accuracy(model, examples) for size, examples in data["test"].items()}
-    row = {**key, "accuracy": shares, **history}
-    folder.append_metrics(row)
-    return row
+    return {"accuracy": shares, **history}
 
 
 def main(argv=None) -> int:

@@ -33,7 +33,7 @@ from nmt.machine import keep_freed_memory, pick_device
 from nmt.run_folder import RunFolder, load_run, say
 from tasks import probe_model
 from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results
-from tasks.models import FRAME, MODELS, TaskFlags, encoder_config, model_flag, name_run
+from tasks.models import FRAME, MODELS, TaskFlags, encoder_config, name_run
 from tasks.probe_data import (
     FILES,
     GROUPS,
@@ -63,7 +63,6 @@ BASELINES = {                                            # columns beside the mo
 FREE = ("task", "models", "seeds", "encoder", "data_dir", "text", "name", "runs", "device")
 ENCODERS = "frozen encoders (Conneau et al. 2018)"
 DATA = "data"
-TRAINING = "training"
 ALL = 10 ** 7                                            # more sentences than a file has
 
 
@@ -100,18 +99,6 @@ class Settings(TaskFlags):
         4_000, "training sentences of a task; toy and --text have up to 1,000 more to validate and "
         "2,000 to test; from files all are read unless this is given", DATA, 20, ALL)
     data_seed: int = flag(1, "seed of the drawing, for toy and --text", DATA, 0)
-
-    arch: str | None = model_flag("arch", None)
-    layers: int = model_flag("layers", 2)
-    d_model: int = model_flag("d_model", 64)
-    heads: int = model_flag("heads", 4)
-    d_ff: int = model_flag("d_ff", 128)
-    dropout: float = model_flag("dropout", 0.1)
-    norm: str = model_flag("norm", "pre")
-
-    epochs: int = flag(6, "passes over the training sentences", TRAINING, 1)
-    lr: float = flag(2e-3, "learning rate of Adam", TRAINING, above=0, high=1000)
-    batch: int = flag(32, "sentences per step", TRAINING, 1, 10 ** 6)
 
 
 def presets(s: Settings) -> dict:
@@ -212,7 +199,7 @@ def prepare(s: Settings, column: str, encoder: Encoder | None, parts: Parts, dev
     """(a function that builds the classifier of a column, the task's data for it)."""
     classes = len(probe_model.classes_of(parts))
     if encoder:
-        build = functools.partial(probe_model.FrozenProbe, encoder.model.config.d_model, classes)
+        build = functools.partial(probe_model.Classifier, encoder.model.config.d_model, classes)
         return build, probe_model.freeze(parts, encoder.model, encoder.tokenizer, device)
     words = probe_model.vocabulary(parts)
     config = model_config(s, column, len(words) + 2)
@@ -304,28 +291,27 @@ def probe_task(s: Settings, task: str, data_checksum: int | None, columns: dict,
     rows = []
     for column in (*BASELINES, *columns):
         encoder = columns.get(column)
-        seeds = [0] if column in BASELINES else dict.fromkeys(s.seeds)
-        keys = []
-        for seed in seeds:
-            keys.append({"task": task, "model": column, "seed": seed,
-                         "checkpoint": encoder.checksum if encoder else None,
-                         "data_checksum": data_checksum})
-        missing = [key for key in keys if not find_row(folder, key)]
-        if missing and parts is None:
-            parts = load_task(s, task)
-            say(f"{task}: " + ", ".join(f"{len(items):,} {part}" for part, items in parts.items()))
-        if missing and column not in BASELINES:
-            build, data = prepare(s, column, encoder, parts, device)
-        for key in missing:
-            if column in BASELINES:
-                result = {"accuracy": BASELINES[column](parts)}
-                say(f"{task}, {column}: {result['accuracy']:.1%}")
-            else:
-                label = f"{task}, {column}, seed {key['seed']}"
-                model, result = fit(build, data, s, key["seed"], label)
-                result["accuracy"] = accuracy(model, data["test"])
-            folder.append_metrics({**key, **result})
-        rows += [find_row(folder, key) for key in keys]
+        prepared = None
+        for seed in [0] if column in BASELINES else dict.fromkeys(s.seeds):
+            key = {"task": task, "model": column, "seed": seed,
+                   "checkpoint": encoder.checksum if encoder else None,
+                   "data_checksum": data_checksum}
+            row = find_row(folder, key)
+            if row is None and parts is None:
+                parts = load_task(s, task)
+                counts = [f"{len(items):,} {part}" for part, items in parts.items()]
+                say(f"{task}: {', '.join(counts)}")
+            if row is None and column in BASELINES:
+                row = {**key, "accuracy": BASELINES[column](parts)}
+                say(f"{task}, {column}: {row['accuracy']:.1%}")
+                folder.append_metrics(row)
+            elif row is None:
+                prepared = prepared or prepare(s, column, encoder, parts, device)
+                build, data = prepared
+                model, result = fit(build, data, s, seed, f"{task}, {column}, seed {seed}")
+                row = {**key, **result, "accuracy": accuracy(model, data["test"])}
+                folder.append_metrics(row)
+            rows.append(row)
     return rows
 
 

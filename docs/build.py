@@ -1,11 +1,12 @@
-"""Writes the project's pages into a folder, by default site/: documents, code, and beside the code
-of the eight files the papers' equations. They need no server and no script.
+"""Writes the project's pages into a folder, by default site/: the documents, the sessions of the
+course with what they print and draw, and code beside the papers' equations.
 
-    pip install -r requirements-docs.txt
+    pip install -r requirements.txt -r requirements-docs.txt
     python -m docs.build [FOLDER]
 
-From README.md on, whatever a page links to becomes a page: Markdown, Python, the list of a folder;
-other files are copied.
+From README.md on, whatever a page links to becomes a page, too; files that are neither Markdown nor
+Python are copied. The pages need no server and no script. Each session is also written as a
+notebook.
 """
 import argparse
 import html
@@ -25,23 +26,33 @@ try:
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import get_lexer_by_name
-    from pygments.util import ClassNotFound
+
+    from docs.sessions import make_notebook, run_cells
 except ImportError as missing:
-    print(f"docs.build: {missing}: pip install -r requirements-docs.txt", file=sys.stderr)
+    print(f"docs.build: {missing}: pip install -r requirements.txt -r requirements-docs.txt",
+          file=sys.stderr)
     sys.exit(2)
 
-from docs.equations import EIGHT, ROOT, Entry, module, read
+from docs.equations import EIGHT, ROOT, module, read
 
 DOCS = ROOT / "docs"
-LIGHT, DARK = "xcode", "github-dark"             # Pygments' colours
-NOTED = (*EIGHT, "train_mt.py")                  # files with equations beside their lines
-OMITTED = {"site", "runs", "data", "__pycache__", "exercises", "mine"}
+LIGHT, DARK = "xcode", "github-dark"             # Pygments' colors
+BESIDE = (*EIGHT, "train_mt.py")                 # files with notes beside the code
+OMITTED = {"site", "runs", "data", "exercises", "mine"}      # no code is linked there
+SESSIONS = {f"course/session{n}.py": f"Session {n}" for n in range(1, 8)}
+NAVIGATION = {                                   # heading -> {file: its name in the navigation}
+    "Learn": {"README.md": "Overview", "docs/running.md": "Running", "docs/course.md": "Course",
+              **SESSIONS, "exercises/README.md": "Exercises"},
+    "Code": {"docs/equations.md": "Equations", **{file: file for file in BESIDE},
+             "docs/readings.md": "Readings"},
+    "Results": {"RESULTS.md": "Results", "docs/claims.md": "Claims", "docs/plan.md": "Plan"},
+}
 
 
-# ---- Where a page lies, and what leads to it
+# ---- Where a page is, and links to it
 
 class Site:
-    """The pages written so far, and those still to be written."""
+    """The pages known so far, and those still to be written."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -49,7 +60,7 @@ class Site:
         self.waiting = []
 
     def address(self, path: Path) -> Path:
-        """The page of a file or folder of the project, from the site's top."""
+        """The page of a file or folder of the project, relative to the site."""
         place = path.relative_to(ROOT)
         if place.name == "README.md":
             return place.with_name("index.html")
@@ -60,7 +71,7 @@ class Site:
         return place.with_name(place.name + ".html") if path.suffix == ".py" else place
 
     def link(self, target: Path, page: Path) -> str:
-        """The link from the page of one file to that of another, which will be written too."""
+        """The link from the page of one file to that of another, which will be written, too."""
         if target not in self.known:
             self.known.add(target)
             self.waiting.append(target)
@@ -71,69 +82,73 @@ class Site:
 @cache
 def python_files() -> list[Path]:
     """The project's Python files."""
-    found = []
-    for folder, folders, names in os.walk(ROOT):
-        folders[:] = sorted(name for name in folders if name not in OMITTED and name[0] != ".")
-        found += [Path(folder, name) for name in sorted(names) if name.endswith(".py")]
-    return found
+    files = []
+    for path in sorted(ROOT.rglob("*.py")):
+        folders = path.relative_to(ROOT).parts[:-1]
+        if not any(name in OMITTED or name.startswith(".") for name in folders):
+            files.append(path)
+    return files
 
 
 def code_address(site: Site, text: str, page: Path) -> str | None:
     """The link of `file.py`, `file.py: name` or `test_file.py::test`, None for other code."""
-    named = re.fullmatch(r"([\w/]+\.py)(?:(?:: |::)([\w.]+))?", text.strip())
-    files = [path for path in python_files() if named and f"/{path}".endswith(f"/{named[1]}")]
+    match = re.fullmatch(r"([\w/]+\.py)(?:(?:: |::)([\w.]+))?", text.strip())
+    files = [path for path in python_files() if match and f"/{path}".endswith(f"/{match[1]}")]
     if not files:
         return None
     address = site.link(files[0], page)
     code = module(files[0].relative_to(ROOT).as_posix())
-    return f"{address}#L{code.start(named[2])}" if named[2] in code.nodes else address
+    return f"{address}#L{code.start(match[2])}" if match[2] in code.nodes else address
 
 
 # ---- Markdown
 
 def math(latex: str, options: dict) -> str:
     """LaTeX as MathML."""
-    made = convert(latex, display="block" if options["display_mode"] else "inline")
-    made = re.sub("<mo>(min|max)</mo>", r"<mi>\1</mi>", made)
-    return made.replace("<mi>log</mi>", '<mi>log</mi><mspace width="0.17em" />')
+    mathml = convert(latex, display="block" if options["display_mode"] else "inline")
+    mathml = re.sub("<mo>(min|max)</mo>", r"<mi>\1</mi>", mathml)
+    return mathml.replace("<mi>log</mi>", '<mi>log</mi><mspace width="0.17em" />')
 
 
-def colours(code: str, language: str, _) -> str:
-    """Code in a fence, or "" where its language has no name."""
-    try:
-        return highlight(code, get_lexer_by_name(language), HtmlFormatter(nowrap=True))
-    except ClassNotFound:
+def color(code: str, language: str, _=None) -> str:
+    """Highlighted code, or "" without a language."""
+    if not language:
         return ""
+    return highlight(code, get_lexer_by_name(language, stripnl=False), HtmlFormatter(nowrap=True))
 
 
-MARKDOWN = MarkdownIt("commonmark", {"highlight": colours}).enable("table")
+MARKDOWN = MarkdownIt("commonmark", {"highlight": color}).enable("table")
 MARKDOWN.use(anchors_plugin, max_level=4).use(dollarmath_plugin, renderer=math)
 
 
 def markdown(site: Site, text: str, page: Path, folder: Path) -> str:
-    """A Markdown text as HTML for the page of a file, its links, relative to a folder of the
-    project, led to the site's pages."""
+    """A Markdown text as HTML for the page of a file. Links relative to `folder` of the project
+    lead to pages of the site, names of code to the code, and images to themselves."""
     tokens = MARKDOWN.parse(text)
     for block in tokens:
         linked = False
         for token in block.children or ():
             if token.type in ("link_open", "link_close"):
                 linked = token.type == "link_open"
-            for name in ("href", "src"):
-                if name in token.attrs:
-                    token.attrSet(name, led(site, token.attrs[name], page, folder))
-            if token.type == "code_inline" and not linked:
-                address = code_address(site, token.content, page)
+            for name in {"href", "src"} & token.attrs.keys():
+                token.attrSet(name, resolve(site, token.attrs[name], page, folder))
+            if token.type == "image":
+                image = f'<img src="{token.attrs["src"]}" alt="{html.escape(token.content)}">'
+                token.type = "html_inline"
+                token.content = f'<a href="{token.attrs["src"]}">{image}</a>'
+            if token.type == "code_inline":
+                address = None if linked else code_address(site, token.content, page)
+                code = re.sub(r"(::|[_/.])", r"\1<wbr>", html.escape(token.content))
+                token.type = "html_inline"
+                token.content = f"<code>{code}</code>"
                 if address:
-                    code = html.escape(token.content)
-                    token.type = "html_inline"
                     token.content = f'<a href="{address}"><code>{code}</code></a>'
-    made = MARKDOWN.renderer.render(tokens, MARKDOWN.options, {})
-    return made.replace("<table>", '<div class="table"><table>').replace("</table>",
-                                                                         "</table></div>")
+    rendered = MARKDOWN.renderer.render(tokens, MARKDOWN.options, {})
+    rendered = rendered.replace("<table>", '<div class="table"><table>')
+    return rendered.replace("</table>", "</table></div>")
 
 
-def led(site: Site, address: str, page: Path, folder: Path) -> str:
+def resolve(site: Site, address: str, page: Path, folder: Path) -> str:
     """A link in the project's Markdown as one of the site."""
     path, mark, part = address.partition("#")
     if "://" in address or not path:
@@ -141,62 +156,102 @@ def led(site: Site, address: str, page: Path, folder: Path) -> str:
     return site.link((folder / path).resolve(), page) + mark + part
 
 
-# ---- Code, with equations or prose beside it
+def contents(body: str) -> str:
+    """Links to the sections of a page, where there are several."""
+    sections = re.findall(r'<h2 id="([^"]+)">(.*?)</h2>', body)
+    if len(sections) < 3:
+        return ""
+    links = [f'<li><a href="#{name}">{re.sub("<.*?>", "", title)}</a></li>'
+             for name, title in sections]
+    return f"<details><summary>Contents</summary><ul>{''.join(links)}</ul></details>"
+
+
+# ---- Code, with equations and prose beside it
 
 def notes(site: Site, path: Path) -> dict[int, list[str]]:
-    """{line: what stands beside the code from there on}."""
+    """{line: docstring and equations beside the code from there on}."""
     file = path.relative_to(ROOT).as_posix()
-    found = {}
+    code = module(file)
+    beside = {}
+    for line, (text, _) in code.docstrings().items():
+        text = re.sub(r"(?ms)^>>> .+?(?=\n\n|\Z)", r"```python\n\g<0>\n```", text)
+        beside[line] = [markdown(site, text, path, path.parent)]
     for entry in read(DOCS / "equations.md"):
         for where, name in entry.code:
-            if where == file and file in NOTED:
-                note = markdown(site, entry.text, path, DOCS) + tested(site, entry, path)
-                found.setdefault(module(file).place(entry, name), []).append(note)
-    return found
-
-
-def tested(site: Site, entry: Entry, path: Path) -> str:
-    """The links to an entry's tests."""
-    links = []
-    for file, test in entry.tests:
-        address = code_address(site, f"{file}::{test}", path)
-        links.append(f'<a href="{address}"><code>{test}</code></a>')
-    return f'<p class="tests">{"<br>".join(links)}</p>'
+            if where == file:
+                tests = ", ".join(f"`{test_file}::{test}`" for test_file, test in entry.tests)
+                text = markdown(site, f"{entry.text}\n\nTests: {tests}", path, DOCS)
+                beside.setdefault(code.place(entry, name), []).append(text)
+    return beside
 
 
 def code_page(site: Site, path: Path) -> str:
-    """A Python file: rows of notes and of the lines that they belong to."""
-    made = highlight(path.read_text("utf-8"), get_lexer_by_name("python", stripnl=False),
-                     HtmlFormatter(nowrap=True))
+    """A Python file: rows of notes and of the lines that they belong to. Beside notes, docstrings
+    are not in the code, and imports are folded."""
+    file = path.relative_to(ROOT).as_posix()
+    code = module(file)
+    highlighted = color("\n".join(code.lines), "python").splitlines()
     lines = [f'<span class="line" id="L{n}" data-n="{n}">{line}\n</span>'
-             for n, line in enumerate(made.rstrip("\n").split("\n"), 1)]
+             for n, line in enumerate(highlighted, 1)]
+    if file not in BESIDE:
+        return f'<h1>{file}</h1>\n<div class="row"><pre>{"".join(lines)}</pre></div>'
+    for _, hidden in code.docstrings().values():
+        for n in hidden:
+            lines[n - 1] = ""
     beside = notes(site, path)
-    starts = sorted({1, *beside})
+    starts = sorted({1, *beside, code.imports.start, code.imports.stop})
     rows = []
     for start, end in zip(starts, [*starts[1:], len(lines) + 1]):
         note = "".join(f"<section>{text}</section>" for text in beside.get(start, ()))
-        code = "".join(lines[start - 1:end - 1])
-        aside = f'<div class="note">{note}</div>' if beside else ""
-        rows.append(f'<div class="row">{aside}<pre>{code}</pre></div>')
-    kind = "notes" if beside else "plain"
-    return f'<h1>{path.relative_to(ROOT)}</h1>\n<div class="{kind}">{"".join(rows)}</div>'
+        text = f"<pre>{''.join(lines[start - 1:end - 1])}</pre>"
+        if start in code.imports:
+            text = f"<details><summary>imports</summary>{text}</details>"
+        rows.append(f'<div class="row"><div class="note">{note}</div>{text}</div>')
+    return f'<h1>{file}</h1>\n<div class="notes">{"".join(rows)}</div>'
+
+
+def session_page(site: Site, path: Path) -> str:
+    """A session of the course: its prose, code, output and figures; writes its notebook, too."""
+    target = site.folder / site.address(path)
+    cells = run_cells(path, target.parent)
+    notebook = target.with_name(f"{path.stem}.ipynb")
+    notebook.write_text(make_notebook(cells, target.parent), "utf-8")
+    parts = []
+    for cell in cells:
+        if cell.prose:
+            parts.append(markdown(site, cell.text, path, path.parent))
+            continue
+        parts.append(f"<pre>{color(cell.text, 'python')}</pre>")
+        if cell.output:
+            parts.append(f'<pre class="output">{html.escape(cell.output)}</pre>')
+        for name in cell.figures:
+            parts.append(f'<p><a href="{name}"><img src="{name}" alt="{Path(name).stem}"></a></p>')
+    links = f'<p><a href="{notebook.name}">notebook</a>, to be opened in the folder course/</p>'
+    return "\n".join([*parts, links])
 
 
 # ---- The pages
 
-def menu(site: Site, page: Path) -> str:
-    """The links at the top of every page."""
-    groups = ([ROOT / "README.md", ROOT / "RESULTS.md", *sorted(DOCS.glob("*.md"))],
-              [ROOT / file for file in NOTED])
+def navigation(site: Site, page: Path) -> str:
+    """The links at the top of a page: by groups, then to the pages before and after it."""
     rows = []
-    for group in groups:
-        links = []
-        for path in group:
-            name = path.stem if path.suffix == ".md" else path.name
-            here = ' aria-current="page"' if path == page else ""
-            links.append(f'<a href="{site.link(path, page)}"{here}>{name}</a>')
-        rows.append(f"<p>{' '.join(links)}</p>")
-    return "\n".join(rows)
+    pages = []
+    links = []
+    for heading, files in NAVIGATION.items():
+        group = [f"<b>{heading}</b>"]
+        for file, name in files.items():
+            here = ' aria-current="page"' if ROOT / file == page else ""
+            if (ROOT / file).exists():
+                group.append(f'<a href="{site.link(ROOT / file, page)}"{here}>{name}</a>')
+                pages.append(ROOT / file)
+                links.append(group[-1])
+        rows.append(" ".join(group))
+    if page in pages:
+        at = pages.index(page)
+        before = [f"← {link}" for link in links[:at][-1:]]
+        after = [f"{link} →" for link in links[at + 1:][:1]]
+        rows.append(" · ".join(before + after))
+    return "\n".join(f"<p>{row}</p>" for row in rows)
 
 
 def write(site: Site, template: Template, path: Path) -> None:
@@ -209,14 +264,18 @@ def write(site: Site, template: Template, path: Path) -> None:
         body = markdown(site, f"# {path.name}\n\n{files}", path, path)
     elif path.suffix == ".md":
         body = markdown(site, path.read_text("utf-8"), path, path.parent)
+        body = body.replace("</h1>", f"</h1>\n{contents(body)}", 1)
+    elif path.relative_to(ROOT).as_posix() in SESSIONS:
+        body = session_page(site, path)
     elif path.suffix == ".py":
         kind, body = "code", code_page(site, path)
     else:
         shutil.copyfile(path, target)
         return
+    title = re.sub("<.*?>", "", re.search("<h1.*?</h1>", body)[0])
     root = "../" * (len(site.address(path).parts) - 1)
-    title = html.escape(path.relative_to(ROOT.parent).name)
-    page = template.substitute(title=title, root=root, menu=menu(site, path), kind=kind, body=body)
+    page = template.substitute(title=title, root=root, menu=navigation(site, path), kind=kind,
+                               body=body)
     target.write_text(page, "utf-8")
 
 
@@ -242,8 +301,8 @@ def main(argv=None) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "site",
                         help="where the pages go (default: site)")
     folder = parser.parse_args(argv).folder
-    holds = folder.is_dir() and any(folder.iterdir())
-    if folder.is_file() or holds and not (folder / "style.css").exists():
+    occupied = folder.is_dir() and any(folder.iterdir())
+    if folder.is_file() or occupied and not (folder / "style.css").exists():
         print(f"{folder}: holds something else: name a new folder", file=sys.stderr)
         return 2
     print(f"{build(folder)} pages and files; open {folder / 'index.html'}")

@@ -64,19 +64,26 @@ def read(path: Path) -> list[Entry]:
     return entries
 
 
+def find_functions(tree: ast.Module) -> dict[str, ast.AST]:
+    """The functions, classes and methods of a file: {"f": ..., "C": ..., "C.method": ...}."""
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        if isinstance(node, ast.ClassDef):
+            methods = [child for child in node.body if isinstance(child, ast.FunctionDef)]
+            found |= {f"{node.name}.{method.name}": method for method in methods}
+    return found
+
+
 class Module:
-    """A file of code: its comments, its functions and classes, and where an entry belongs."""
+    """A file of code: its comments, functions and classes, and where an entry belongs."""
 
     def __init__(self, path: Path):
         source = path.read_text("utf-8")
+        self.tree = ast.parse(source)
         self.lines = source.splitlines()
-        self.nodes = {}                          # "f", "C", "C.method" -> node of the tree
-        for node in ast.parse(source).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                self.nodes[node.name] = node
-                for child in node.body:
-                    if isinstance(child, ast.FunctionDef):
-                        self.nodes[f"{node.name}.{child.name}"] = child
+        self.nodes = find_functions(self.tree)
         self.comments = {}                       # line -> comment
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT:
@@ -84,15 +91,29 @@ class Module:
         # whose numbers stand alone: the first paper that the file names
         first = PAPER.search(source)
         self.paper = f"{first[1]} {first[2]}" if first else None
+        imports = [n for n in self.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+        self.imports = range(0)
+        if imports:
+            self.imports = range(imports[0].lineno, imports[-1].end_lineno + 1)
+
+    def docstrings(self) -> dict[int, tuple[str, range]]:
+        """{first line of a function, class or file: (its docstring, the lines of that)}."""
+        starts = {1: self.tree} | {self.start(name): node for name, node in self.nodes.items()}
+        found = {}
+        for line, node in starts.items():
+            text = ast.get_docstring(node)
+            if text:
+                found[line] = text, range(node.body[0].lineno, node.body[0].end_lineno + 1)
+        return found
+
+    def start(self, name: str) -> int:
+        """The first line of a function or class, with its decorators."""
+        node = self.nodes[name]
+        return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
     def numbers(self, line: int) -> list[str]:
         """The numbers in the comment of a line."""
         return numbers(self.comments.get(line, ""), self.paper)
-
-    def start(self, name: str) -> int:
-        """The first line of a function or class, with what decorates it."""
-        node = self.nodes[name]
-        return min([node.lineno, *(one.lineno for one in node.decorator_list)])
 
     def named(self, entry: Entry, name: str) -> bool:
         """Whether a function or class names one of the entry's numbers, in comment or docstring."""
@@ -101,7 +122,7 @@ class Module:
 
     def place(self, entry: Entry, name: str) -> int:
         """The line in a function or class where the entry belongs: that of the comment that names
-        most of its numbers, or of the comments above it; without such, the first line of all."""
+        most of its numbers, or of the comments above it; without one, the first line of all."""
         best, most = self.start(name), 0
         for line in range(best, self.nodes[name].end_lineno + 1):
             shared = len(set(entry.numbers) & set(self.numbers(line)))

@@ -1,8 +1,10 @@
 """Draws the mechanisms at work, by the project's own functions: coupling.svg, logits.svg,
 vectors.svg.
 
-python -m docs.plots
+    python -m docs.plots
 """
+import io
+import re
 from pathlib import Path
 
 import matplotlib
@@ -14,12 +16,16 @@ from torch import Tensor
 
 from capsule_transformer import horizontal_routing, vertical_routing
 from disagreement import output_disagreement
-from docs.draw import DUAN, GREY, GU, LI_2018, LI_2019, arrow, save
 from routing_dynamic import dynamic_routing
 from routing_em import em_routing
 
 DRAWS = 200
 ITERATIONS = 10
+GREY = "#707070"
+LI_2018 = "#1f5f9f"             # a color for each paper, as in heads.svg
+LI_2019 = "#2f7d2c"
+GU = "#b06a00"
+DUAN = "#6b3fa0"
 
 
 # ---- The coupling of planted clusters over the iterations
@@ -48,11 +54,11 @@ def coupling():
     figure, panels = pyplot.subplots(1, 2, figsize=(7.6, 3.3), sharey=True)
     zeros = torch.zeros(3)
     lines = {
-        "EM, defaults": (LI_2019[1], "-", em_routing, zeros, zeros, {}),
-        "EM, λ = 1..3 as released": (LI_2018[1], "--", em_routing, zeros, zeros,
+        "EM, defaults": (LI_2019, "-", em_routing, zeros, zeros, {}),
+        "EM, λ = 1..3 as released": (LI_2018, "--", em_routing, zeros, zeros,
                                      {"schedule": "released"}),
-        "EM, sum of the densities": (DUAN[1], "-.", em_routing, zeros, zeros, {"density": "sum"}),
-        "dynamic": (GU[1], "-", dynamic_routing, {}),
+        "EM, sum of the densities": (DUAN, "-.", em_routing, zeros, zeros, {"density": "sum"}),
+        "dynamic": (GU, "-", dynamic_routing, {}),
     }
     for axes, length, title in zip(panels, (1, 4), ("poses shorter than other votes",
                                                     "all votes of one length")):
@@ -104,14 +110,15 @@ def vectors():
     """Two heads whose unit vectors are alike, orthogonal, or cancel, with the D of each."""
     heads = {"alike": [[0.6, 0.8], [0.6, 0.8]], "orthogonal": [[0.6, 0.8], [0.8, -0.6]],
              "they cancel": [[0.6, 0.8], [-0.6, -0.8]]}
+    style = dict(arrowstyle="-|>", color=LI_2018, linewidth=1.2, shrinkA=0, shrinkB=0)
     figure, panels = pyplot.subplots(1, 3, figsize=(7.6, 2.9))
     for axes, (title, rows) in zip(panels, heads.items()):
         u = torch.tensor(rows, dtype=torch.float64)                          # [H, d]
         D = output_disagreement(u.unsqueeze(1)).item()
         axes.add_patch(pyplot.Circle((0, 0), 1, fill=False, color=GREY, linewidth=0.6))
         for end in rows:
-            arrow(axes, (0, 0), end, LI_2018[1])
-        axes.plot(*u.mean(0).tolist(), "o", color=GU[1], markersize=6)
+            axes.annotate("", end, (0, 0), arrowprops=style)
+        axes.plot(*u.mean(0).tolist(), "o", color=GU, markersize=6)
         axes.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), aspect="equal")
         axes.set_title(f"{title}: D = {round(D, 9) + 0:.3g}")
         axes.axis("off")
@@ -119,6 +126,18 @@ def vectors():
                 "length: -1, -1/H, 0", ha="center")
     figure.subplots_adjust(0.01, 0.1, 0.99, 0.9, wspace=0.02)
     return figure
+
+
+def save(figure, path: Path) -> None:
+    """Writes a figure as a small SVG: text as text, hundredths of a point, a path on one line; the
+    same bytes for the same matplotlib."""
+    drawn = io.StringIO()
+    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with pyplot.rc_context({"svg.hashsalt": path.name, "svg.fonttype": "none"}):
+        figure.savefig(drawn, format="svg", metadata=no_metadata)
+    pyplot.close(figure)
+    text = re.sub(r"(\d\.\d\d)\d+", r"\1", drawn.getvalue())
+    path.write_text(re.sub(r" ?\n(?=[LQCz\"])", " ", text))
 
 
 def main(folder: Path = Path(__file__).parent) -> None:

@@ -19,7 +19,8 @@ import torch
 from tabulate import tabulate
 from torch import Tensor
 
-from exercises.make import NOT_WRITTEN, ROOT, TASKS, Task, find_functions
+from docs.equations import find_functions
+from exercises.make import NOT_WRITTEN, ROOT, TASKS, Task
 
 SECONDS = 10                # a task may take
 CHECKS = {}                 # name of a task -> its check, shapes of the check's inputs
@@ -33,21 +34,13 @@ def check(name: str, **shapes):
     """Registers `function(module, **inputs)` as the check of a task; module: the student's or the
     project's, inputs: standard normal tensors of these shapes in float64.
 
-    It raises Wrong where a property does not hold. What it returns, {name: tensor, numbers or
-    words}, and the gradients by its inputs must be the same for both modules.
+    What it returns, {name: tensor, numbers or words}, and the gradients by its inputs must be the
+    same for both modules. It may raise Wrong, for example where a solution does too much work.
     """
     def register(function):
         CHECKS[name] = (function, shapes)
         return function
     return register
-
-
-def small(error, claim: str, tolerance: float = 1e-9) -> None:
-    """Raises Wrong unless the errors (numbers or a tensor) are within the tolerance. claim: what
-    must hold."""
-    largest = torch.as_tensor(error).abs().max().item()
-    if not largest <= tolerance:
-        raise Wrong(f"does not hold: {claim} (off by {largest:.2g})")
 
 
 # ---- One task
@@ -156,7 +149,7 @@ def grade(task: Task, folder: Path) -> str:
     try:
         with time_limit(SECONDS):
             compare(compute_results(load(task, path), task), expected)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return f"{task.equation}, {task.name}: {explain(error, task, path)} ({path}: {task.body})"
     return ""
 

@@ -9,6 +9,8 @@ import ast
 from pathlib import Path
 from typing import NamedTuple
 
+from docs.equations import find_functions
+
 ROOT = Path(__file__).resolve().parents[1]
 NOT_WRITTEN = "not written yet"
 
@@ -95,7 +97,7 @@ HINTS = {
     "capsules nobody chooses": "Eq. 7 stays exact where C_mn underflows to 0 for every m",
     "M-step, activations": "log A with beta_a and beta_mu",
     "E-step, far votes": "log C stays exact where every density underflows to 0",
-    "E-step, sum of densities": 'density="sum"; another density raises ValueError',
+    "E-step, sum of densities": 'density="sum"',
     "EM routing, last gradient": 'gradient="last"',
     "Gu's votes": 'routing="dynamic"',
     "Gu's pose votes": 'routing="em"; the shapes are in the docstring of the class',
@@ -129,19 +131,6 @@ TASKS = {}
 for file, rows in TABLE.items():
     for row in rows:
         TASKS[row[1]] = Task(*row, file)
-
-
-def find_functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
-    """The functions of a file and the methods of its classes, {"f": ..., "C.method": ...}."""
-    found = {}
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            found[node.name] = node
-        if isinstance(node, ast.ClassDef):
-            for child in node.body:
-                if isinstance(child, ast.FunctionDef):
-                    found[f"{node.name}.{child.name}"] = child
-    return found
 
 
 def last_kept(function: ast.FunctionDef) -> ast.stmt:

@@ -46,31 +46,12 @@ def send(x: Tensor, device: torch.device) -> Tensor:
     return x.to(device)
 
 
-def learning_rate_schedule(optimizer, steps: int, decay: bool):
-    """The scheduler of a learning rate that stays, or (decay) rises to its full value in the first
-    twentieth of the steps and falls linearly, to 0 after the last."""
-    def factor(step: int) -> float:
-        if not decay:
-            return 1.0
-        return min(1, (step + 1) / (WARMUP * steps)) * (1 - step / steps)
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-
-
-def train_epoch(model: nn.Module, optimizer, scheduler, examples, size: int, seed: int) -> float:
-    """One pass over the examples in batches of `size`; the seed draws their order and the dropout.
-    Returns the mean loss."""
-    model.train()
-    torch.manual_seed(seed)
-    total = torch.zeros((), device=examples.labels.device)
-    batches = like_length_batches(examples.lengths, size, seed)
-    for index in tqdm(batches, leave=False, disable=not sys.stderr.isatty()):
-        loss = model.loss(*examples.batch(index))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-        scheduler.step()
-        total += loss.detach() * len(index)
-    return total.item() / len(examples.labels)
+def learning_rate(step: int, steps: int, peak: float, decay: bool) -> float:
+    """The learning rate of a step from 1 on: always the peak, or (decay) the rate rises to it in
+    the first twentieth of the steps and falls linearly, to 0 after the last."""
+    if not decay:
+        return peak
+    return peak * min(1, step / (WARMUP * steps)) * (1 - (step - 1) / steps)
 
 
 @torch.no_grad()
@@ -91,26 +72,41 @@ def fit(build, data: dict, s, seed: int, label: str, decay: bool = False):
     {"valid": that accuracy, "parameters", "seconds", "history": [{"epoch", "loss", "valid"}, ...]}.
 
     build(): a new model; data: {"train": examples, "valid": examples}; s: epochs, lr, batch; label:
-    what log lines begin with; decay: see `learning_rate_schedule`.
+    what log lines begin with; decay: see `learning_rate`.
     """
     torch.manual_seed(seed)
-    model = build().to(data["train"].labels.device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=s.lr, fused=True)
-    steps = s.epochs * math.ceil(len(data["train"].labels) / s.batch)
-    scheduler = learning_rate_schedule(optimizer, steps, decay)
+    examples = data["train"]
+    device = examples.labels.device
+    model = build().to(device)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    steps = s.epochs * math.ceil(len(examples.labels) / s.batch)
+    step = 0
     started = time.perf_counter()
     history = []
     best = -1.0
     for epoch in range(1, s.epochs + 1):
-        epoch_seed = seed * 1_000_003 + epoch
-        loss = train_epoch(model, optimizer, scheduler, data["train"], s.batch, epoch_seed)
+        model.train()
+        epoch_seed = seed * 1_000_003 + epoch            # of the order and the dropout
+        torch.manual_seed(epoch_seed)
+        total = torch.zeros((), device=device)
+        batches = like_length_batches(examples.lengths, s.batch, epoch_seed)
+        for index in tqdm(batches, leave=False, disable=not sys.stderr.isatty()):
+            step += 1
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step, steps, s.lr, decay)
+            loss = model.loss(*examples.batch(index))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            total += loss.detach() * len(index)
+        mean_loss = total.item() / len(examples.labels)
         valid = accuracy(model, data["valid"]) or 0.0
         if valid > best:
             best = valid
             best_state = copy.deepcopy(model.state_dict())
-        history.append({"epoch": epoch, "loss": loss, "valid": valid})
+        history.append({"epoch": epoch, "loss": mean_loss, "valid": valid})
         seconds = time.perf_counter() - started
-        say(f"{label}: epoch {epoch}/{s.epochs}  loss {loss:.3f}  validation {valid:.1%}"
+        say(f"{label}: epoch {epoch}/{s.epochs}  loss {mean_loss:.3f}  validation {valid:.1%}"
             f"  {seconds:.0f} s")
     model.load_state_dict(best_state)
     parameters = sum(p.numel() for p in model.parameters())

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.files import atomic_write, decode_lines, reported
+from nmt.files import decode_lines, reported
 from nmt.flags import UserError
 from tasks.classifier import send
 
@@ -33,15 +33,8 @@ FILES = "train1..train12 and test1..test12"
 RAW_PAIRS = 500_000                                    # Bowman et al.'s number of draws
 EVERY = 2 ** 64 - 1                                    # the truth table of a tautology
 END = "the end"                                        # after the last token of a formula
-# which of (both, left only, right only, neither) hold somewhere; every other pattern is `#`
-CELLS = {
-    (True, False, False, True): "=",
-    (True, False, True, True): "<",
-    (True, True, False, True): ">",
-    (False, True, True, False): "^",
-    (False, True, True, True): "|",
-    (True, True, True, False): "v",
-}
+# by the cells of the 2x2 table of joint values that are not empty, see `pattern`; all others: #
+PATTERNS = {0b1001: "=", 0b1101: "<", 0b1011: ">", 0b0110: "^", 0b1110: "|", 0b0111: "v"}
 
 
 def letter_table(k: int) -> int:
@@ -115,18 +108,22 @@ def combine(operator: str, left: int, right: int) -> int:
     return left & right if operator == "and" else left | right
 
 
-def cells(left, right, every=EVERY):
-    """Which cells of the 2x2 table of joint values are not empty, as in CELLS: both, left only,
-    right only, neither.
+def pattern(left, right, every=EVERY):
+    """The cells of the 2x2 table of joint values that are not empty, as a sum of 1 (both), 2 (left
+    only), 4 (right only) and 8 (neither).
 
     left, right: truth tables or tensors of them; every: the table of a tautology.
     """
-    return left & right != 0, left & ~right != 0, right & ~left != 0, left | right != every
+    both = left & right != 0
+    left_only = left & ~right != 0
+    right_only = right & ~left != 0
+    neither = left | right != every
+    return 1 * both + 2 * left_only + 4 * right_only + 8 * neither
 
 
 def table_relation(left: int, right: int) -> str:
     """The relation of two truth tables."""
-    return CELLS.get(cells(left, right), "#")
+    return PATTERNS.get(pattern(left, right), "#")
 
 
 def relation(left: str, right: str) -> str:
@@ -258,20 +255,6 @@ def read_pairs(path: Path) -> list[Pair]:
     return pairs
 
 
-def write_files(folder, parts: dict[str, dict[int, list[Pair]]]) -> None:
-    """Writes every part to files `train0..12`, `valid0..12`, `test0..12` in Bowman's format;
-    overwrites nothing."""
-    folder = Path(folder)
-    with reported("write", f"--write {folder}"):
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(f"--write {folder}: exists and is not an empty folder; name a new one")
-        folder.mkdir(parents=True, exist_ok=True)
-    for name, bins in parts.items():
-        for size, pairs in bins.items():
-            lines = ["\t".join(pair) + "\n" for pair in pairs]
-            atomic_write(folder / f"{name}{size}", "".join(lines))
-
-
 # ---- Pairs as tensors
 
 class Formulas(NamedTuple):
@@ -339,8 +322,10 @@ def encode(pairs, device="cpu", notation: str = "brackets", tables: bool = False
         spell = infix
         pairs = [renamed(pair) for pair in pairs]
     texts = [text for pair in pairs for text in (pair.left, pair.right)]     # 2n
-    ids = {text: bytes(IDS[token] for token in spell(text)) for text in set(texts)}
-    distinct = sorted(set(ids.values()))                 # m, a byte per token
+    ids = {}                                             # text -> a byte per token
+    for text in set(texts):
+        ids[text] = bytes(map(IDS.get, spell(text)))
+    distinct = sorted(set(ids.values()))                 # m
     width = max(map(len, distinct), default=1)
     padded = b"".join(formula.ljust(width, bytes([PAD])) for formula in distinct)
     matrix = np.frombuffer(padded, np.uint8).reshape(-1, width).copy()       # [m, L]
@@ -359,18 +344,12 @@ def encode(pairs, device="cpu", notation: str = "brackets", tables: bool = False
 
 @functools.cache
 def pattern_labels(device: torch.device) -> Tensor:
-    """CELLS as a table [16] on the device: bit k of an index says whether cell k holds somewhere.
-    """
-    labels = torch.full((16,), RELATIONS.index("#"))
-    for cells_that_hold, name in CELLS.items():
-        pattern = sum(1 << k for k in range(4) if cells_that_hold[k])
-        labels[pattern] = RELATIONS.index(name)
-    return labels.to(device)
+    """PATTERNS as a tensor [16] of indices into RELATIONS."""
+    names = [PATTERNS.get(cells, "#") for cells in range(16)]
+    return torch.tensor([RELATIONS.index(name) for name in names], device=device)
 
 
 def table_labels(left: Tensor, right: Tensor) -> Tensor:
     """`table_relation` for tensors: truth tables [...] as 64-bit masks -> index into RELATIONS
     [...]."""
-    both, left_only, right_only, neither = cells(left, right, every=-1)      # every bit set: -1
-    pattern = both.long() | left_only.long() << 1 | right_only.long() << 2 | neither.long() << 3
-    return pattern_labels(left.device)[pattern]
+    return pattern_labels(left.device)[pattern(left, right, every=-1)]       # -1: every bit is set

@@ -16,18 +16,18 @@ MODELS = {
     "em": {"agg": "em"},
     "uniform": {"agg": "em", "iterations": 1},
 }
+TRAINING = "training"
 FRAME = ("layers", "d_model", "heads", "d_ff", "dropout", "norm")            # alike in all models
 
 
-def model_flag(name: str, default):
-    """The flag of train_mt.py with that name, with another default."""
-    metadata = ModelFlags.__dataclass_fields__[name].metadata
-    return dataclasses.field(default=default, metadata=metadata)
+def with_default(kind: type, name: str, default):
+    """A flag of another dataclass with another default."""
+    return dataclasses.field(default=default, metadata=kind.__dataclass_fields__[name].metadata)
 
 
 @dataclass
 class TaskFlags:
-    """The flags of both commands."""
+    """The flags of both commands, with the defaults of probe.py."""
     models: tuple[str, ...] = flag(
         ("baseline",), "models of the papers: baseline; of Li 2021 disagreement (of the outputs), "
         "aggregation (by EM routing), combined (both); of Li 2019 simple (dynamic routing), em; "
@@ -35,6 +35,19 @@ class TaskFlags:
     seeds: tuple[int, ...] = flag(
         (1,), "train each model once per seed; the table has mean and standard deviation (1)",
         low=0, high=10 ** 6, metavar="SEED")
+
+    arch: str | None = with_default(ModelFlags, "arch", None)
+    layers: int = with_default(ModelFlags, "layers", 2)
+    d_model: int = with_default(ModelFlags, "d_model", 64)
+    heads: int = with_default(ModelFlags, "heads", 4)
+    d_ff: int = with_default(ModelFlags, "d_ff", 128)
+    dropout: float = with_default(ModelFlags, "dropout", 0.1)
+    norm: str = with_default(ModelFlags, "norm", "pre")
+
+    epochs: int = flag(6, "passes over the training examples", TRAINING, 1)
+    lr: float = flag(2e-3, "learning rate of Adam", TRAINING, above=0, high=1000)
+    batch: int = flag(32, "sentences or pairs per step", TRAINING, 1, 10 ** 6)
+
     name: str = flag("", "name of the run's folder (made from the other flags)", "machine")
     runs: str = flag("runs", "where the runs' folders are", "machine", metavar="DIR")
     device: str = flag("auto", DEVICES, "machine")

@@ -33,14 +33,17 @@ def mean_pool(states: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, states, 0).sum(1) / mask.sum(1).clamp(min=1)
 
 
-def classifier(width: int, classes: int, dropout: float = 0.0) -> nn.Sequential:
-    """An MLP, d -> d -> classes, with ReLU."""
-    return nn.Sequential(
-        nn.Dropout(dropout),
-        nn.Linear(width, width),
-        nn.ReLU(),
-        nn.Linear(width, classes),
-    )
+class Classifier(nn.Sequential):
+    """Sentence vectors -> classes: an MLP, d -> d -> classes, with ReLU. Alone, it is the model for
+    an encoder that is not trained."""
+
+    def __init__(self, width: int, classes: int, dropout: float = 0.0):
+        super().__init__(nn.Dropout(dropout), nn.Linear(width, width), nn.ReLU(),
+                         nn.Linear(width, classes))
+
+    def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy per sentence; vectors [B, d]."""
+        return F.cross_entropy(self(vectors), labels)
 
 
 class ProbeModel(nn.Module):
@@ -52,7 +55,7 @@ class ProbeModel(nn.Module):
         self.config = config
         self.embedding = Embedding(config.vocab_size, config.d_model, config.dropout)
         self.encoder = Encoder(config)
-        self.classifier = classifier(config.d_model, classes, config.dropout)
+        self.classifier = Classifier(config.d_model, classes, config.dropout)
 
     def read(self, ids: Tensor) -> tuple[Tensor, dict, Tensor]:
         """ids [B, L] -> logits [B, classes], the encoder's heads {"enc": [Heads, ...]}, mask [B,
@@ -70,22 +73,6 @@ class ProbeModel(nn.Module):
         logits, heads, mask = self.read(ids)
         D = model_disagreement(self.config, heads, mask)
         return F.cross_entropy(logits, labels) - self.config.reg_weight * D
-
-
-class FrozenProbe(nn.Module):
-    """Sentence vectors -> classes: only the classifier, for an encoder that is not trained."""
-
-    def __init__(self, width: int, classes: int):
-        super().__init__()
-        self.classifier = classifier(width, classes)
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        """vectors [B, d] -> logits [B, classes]."""
-        return self.classifier(vectors)
-
-    def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy per sentence."""
-        return F.cross_entropy(self(vectors), labels)
 
 
 # ---- Sentences as tensors

@@ -31,7 +31,15 @@ from typing import Any, Callable, Iterator, NamedTuple
 from tasks.probe_data import Item, Parts, fill, is_word, shifted, word_count
 from toy import LONGEST, SHORTEST, grammar, words
 from toy.lexicon import BE, NOUNS, VERBS
-from toy.readings import Clause, NounPhrase, Relative, Sentence, Subordinate, Tree, Word
+from toy.readings import (
+    Clause,
+    NounPhrase,
+    Relative,
+    Sentence,
+    Subordinate,
+    Tree,
+    is_pronoun,
+)
 
 LENGTH_RANGES = {               # of SeLen
     "6-7": range(6, 8),
@@ -160,11 +168,6 @@ def coordination_inversion(rng: random.Random) -> Iterator[Item]:
         second_length = len(words(turned.second.tree()))
         longer = (first_length > second_length) - (first_length < second_length)
         yield item(label, turned, longer)._replace(tree=sentence.tree())
-
-
-def is_pronoun(phrase: Any) -> bool:
-    """Whether a noun phrase is a pronoun."""
-    return isinstance(phrase, Word) and phrase.label == "PRP"
 
 
 # ---- The same words in several orders

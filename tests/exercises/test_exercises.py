@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from exercises import make
+from docs.equations import find_functions
+from exercises import make, table
 from exercises.grade import CHECKS
-from exercises.make import ROOT, TABLE, TASKS, find_functions, make_stub
+from exercises.make import ROOT, TABLE, TASKS, make_stub
 from exercises.test_tasks import grade
 
 BODIES = sorted({(task.file, task.body) for task in TASKS.values()})
@@ -154,3 +155,17 @@ def test_nothing_is_overwritten(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         make.main([str(tmp_path)])
     assert capsys.readouterr().err == f"{tmp_path}: File exists: name a new folder\n"
+
+
+def test_a_class_is_a_table_with_a_row_for_each_folder(tmp_path, capsys):
+    """What solutions print is not in it; one that ends Python loses only its tasks."""
+    for name, mistake in (("ada", ""), ("bob", "print('hello')\ndef squash(s, dim=-1): return s"),
+                          ("eve", "raise SystemExit")):
+        (tmp_path / name).mkdir()
+        write_solution(tmp_path / name, "routing_dynamic.py", mistake)
+    table.main([*(str(tmp_path / name) for name in ("ada", "bob", "eve")), "--session", "3"])
+    rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]
+    assert rows[0][:3] == ["folder", "points", "squash"]
+    assert [" ".join(row[:3]) for row in rows[1:]] == ["ada 8 1", "bob 7 0", "eve 0 0"]
+    with pytest.raises(SystemExit, match="2"):
+        table.main([str(tmp_path / "zoe")])

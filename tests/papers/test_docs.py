@@ -6,6 +6,7 @@ import io
 import json
 import re
 import statistics
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -173,3 +174,9 @@ def test_the_bleu_of_the_results_are_those_of_the_runs():
                 assert cells[column] == f"{expected} ({len(scores)})"
                 checked += 1
     assert checked == 28
+
+
+def test_pip_and_uv_install_the_same():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dependencies"] == (ROOT / "requirements.txt").read_text().split()
+    assert not project["tool"]["uv"]["package"]

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from docs.equations import EIGHT, ROOT, Module, module, numbers, read
+from docs.equations import EIGHT, ROOT, module, numbers, read
 
 EQUATIONS = ROOT / "docs" / "equations.md"
 ENTRIES = read(EQUATIONS)
@@ -18,23 +18,6 @@ def test_numbers_are_read():
         "Li 2018 § 3.2", "Li 2018 Eq. 1", "Li 2018 Eq. 3", "Li 2018 Alg. 2"]
     assert numbers("Eq. 9", "Duan 2020") == ["Duan 2020 Eq. 9"]
     assert numbers("Eq. 9") == []
-
-
-def test_an_entry_is_at_its_comment(tmp_path):
-    path = tmp_path / "module.py"
-    path.write_text('"""Duan et al. 2020."""\n'
-                    "def f(x):\n"
-                    '    """Eq. 8."""\n'
-                    "    y = x\n"
-                    "    # what for\n"
-                    "    # y squared   Li Eq. 8\n"
-                    "    return y * y         # Eq. 9\n")
-    code = Module(path)
-    entry = ENTRIES[0]
-    for number, line in (("Li 2019 Eq. 8", 5), ("Duan 2020 Eq. 9", 5), ("Duan 2020 Eq. 8", 2)):
-        assert code.place(entry._replace(numbers=(number,)), "f") == line
-    assert code.named(entry._replace(numbers=("Duan 2020 Eq. 8",)), "f")
-    assert not code.named(entry._replace(numbers=("Gu 2019 Eq. 8",)), "f")
 
 
 @pytest.mark.parametrize("file", EIGHT)

@@ -1,5 +1,5 @@
-"""tasks/classifier.py: batches of like length, one epoch, the accuracy, the epoch that is kept, the
-learning rate, the cells of a table."""
+"""tasks/classifier.py: batches of like length, the accuracy, the epoch that is kept, the learning
+rate, the cells of a table."""
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -7,15 +7,7 @@ import pytest
 import torch
 import torch.nn as nn
 
-from tasks.classifier import (
-    accuracy,
-    fit,
-    learning_rate_schedule,
-    like_length_batches,
-    percent,
-    summarize_seeds,
-    train_epoch,
-)
+from tasks.classifier import accuracy, fit, like_length_batches, percent, summarize_seeds
 
 
 class Examples(NamedTuple):
@@ -35,14 +27,6 @@ def examples(inputs, labels):
     return Examples(inputs, lengths, torch.as_tensor(labels))
 
 
-def constant_rate(model, lr=0.0):
-    """An optimizer and its scheduler."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    return optimizer, learning_rate_schedule(optimizer, 100, decay=False)
-
-
-# ---- Which epoch is kept
-
 class Stepping(nn.Module):
     """A model whose one weight grows by the learning rate at every step. An input names the epochs
     at which it is right: its class is input[weight]."""
@@ -52,8 +36,8 @@ class Stepping(nn.Module):
         self.weight = nn.Parameter(torch.rand(()) * 1e-3)
 
     def forward(self, inputs):
-        found = inputs[:, round(self.weight.item())]                          # [B], 0 or 1
-        return torch.stack([0.5 - found, found - 0.5], -1)
+        share = inputs[:, round(self.weight.item())]                          # [B], 0 or 1
+        return torch.stack([0.5 - share, share - 0.5], -1)
 
     def loss(self, inputs, labels):
         return 1e4 * (1 - self.weight)
@@ -69,14 +53,31 @@ def test_the_first_epoch_of_the_best_validation_accuracy_is_kept():
     """Not the last, not the last of equals, and not the best on the training examples."""
     valid = right_after((1, 3), (1, 2, 3), (2, 3, 4), (2,), ())
     data = {"train": right_after((), (1, 2, 3, 4), (), (), (1, 2, 3, 4)), "valid": valid}
-    model, found = fit(Stepping, data, SimpleNamespace(epochs=5, lr=1.0, batch=4), 1, "x")
-    assert [row["valid"] for row in found["history"]] == [0.5, 0.75, 0.75, 0.25, 0.0]
-    assert found["valid"] == 0.75 == accuracy(model, valid)
+    model, result = fit(Stepping, data, SimpleNamespace(epochs=5, lr=1.0, batch=4), 1, "x")
+    assert [row["valid"] for row in result["history"]] == [0.5, 0.75, 0.75, 0.25, 0.0]
+    assert result["valid"] == 0.75 == accuracy(model, valid)
     assert model.weight.item() == pytest.approx(2, abs=0.01)
-    assert found["parameters"] == 1
+    assert result["parameters"] == 1
 
 
-# ---- An epoch
+@pytest.mark.parametrize("decay", [False, True])
+def test_the_learning_rate_stays_or_rises_and_falls_to_0_over_all_steps(decay, monkeypatch):
+    """30 steps of 4 examples and 30 of 2: a twentieth rise. Adam moves the weight by the learning
+    rate at every step."""
+    data = {part: examples([[0.0, 1.0]] * 6, [1] * 6) for part in ("train", "valid")}
+    weights = []
+
+    class Noting(Stepping):
+        def loss(self, inputs, labels):
+            weights.append(self.weight.item())
+            return super().loss(inputs, labels)
+    settings = SimpleNamespace(epochs=30, lr=1e-2, batch=4)
+    fit(Noting, data, settings, 1, "x", decay)
+    rise = {0: 1 / 3, 1: 2 / 3}
+    falling = [1e-2 * rise.get(i, 1) * (1 - i / 60) for i in range(59)]
+    rates = torch.tensor(weights).diff().tolist()
+    assert rates == pytest.approx(falling if decay else [1e-2] * 59, abs=1e-5)
+
 
 class Noisy(nn.Module):
     """Class 1 where the first number is positive; its dropout takes most numbers away."""
@@ -100,24 +101,24 @@ def test_accuracy_is_of_all_examples_without_dropout(size):
     labels = torch.randint(2, (600,))
     right = ((inputs[:, 0] > 0) == labels).sum().item()
     assert accuracy(Noisy().train(), examples(inputs, labels), size) == right / 600
-
-
-def test_an_empty_part_has_no_accuracy():
     assert accuracy(Noisy(), examples(torch.zeros(0, 5), [])) is None
 
 
+def losses(p, seed):
+    """The losses of two epochs over 10 examples in batches of 4, 4 and 2."""
+    data = examples(torch.arange(50.0).view(10, 5), [0] * 10)
+    settings = SimpleNamespace(epochs=2, lr=0.0, batch=4)
+    _, result = fit(lambda: Noisy(p), {"train": data, "valid": data}, settings, seed, "x")
+    return [row["loss"] for row in result["history"]]
+
+
 def test_the_loss_of_an_epoch_is_the_mean_over_the_examples():
-    """10 examples in batches of 4, 4 and 2: every example counts alike."""
-    data = examples(torch.arange(50.0).view(10, 5), [0] * 10)
-    model = Noisy(p=0.0)
-    assert train_epoch(model, *constant_rate(model), data, 4, seed=3) == pytest.approx(24.5)
+    assert losses(0.0, 3) == pytest.approx([24.5, 24.5])
 
 
-def test_the_seed_of_an_epoch_draws_its_dropout():
-    data = examples(torch.arange(50.0).view(10, 5), [0] * 10)
-    model = Noisy(p=0.5).eval()
-    losses = [train_epoch(model, *constant_rate(model), data, 4, seed) for seed in (3, 3, 4)]
-    assert losses[0] == losses[1] != losses[2]
+def test_the_seed_draws_the_dropout_of_every_epoch():
+    assert losses(0.5, 3) == losses(0.5, 3)
+    assert len({*losses(0.5, 3), *losses(0.5, 4)}) == 4
 
 
 def test_batches_hold_every_example_once_and_examples_of_like_length():
@@ -128,30 +129,9 @@ def test_batches_hold_every_example_once_and_examples_of_like_length():
     widest = [lengths[batch].max().item() for batch in batches]
     assert sum(width * len(batch) for width, batch in zip(widest, batches)) < 1.1 * lengths.sum()
     assert widest != sorted(widest)
+    same, other = (torch.cat(like_length_batches(lengths, 32, seed)) for seed in (1, 2))
+    assert torch.equal(torch.cat(batches), same) and not torch.equal(same, other)
 
-
-def test_the_seed_draws_the_batches():
-    lengths = torch.randint(1, 60, (500,))
-    first, same, other = (torch.cat(like_length_batches(lengths, 32, seed)) for seed in (1, 1, 2))
-    assert torch.equal(first, same) and not torch.equal(first, other)
-
-
-@pytest.mark.parametrize("decay", [False, True])
-def test_the_learning_rate_stays_or_rises_and_falls_to_0(decay):
-    """60 steps, of which a twentieth rise."""
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
-    schedule = learning_rate_schedule(optimizer, 60, decay)
-    rates = []
-    for _ in range(60):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        schedule.step()
-    rise = {0: 1 / 3, 1: 2 / 3}
-    falling = [0.5 * rise.get(i, 1) * (1 - i / 60) for i in range(60)]
-    assert rates == pytest.approx(falling if decay else [0.5] * 60)
-
-
-# ---- Cells
 
 def test_a_cell_is_the_mean_over_the_seeds():
     assert percent(summarize_seeds([0.6, 0.8]), 1) == "70.0 ±14.1"

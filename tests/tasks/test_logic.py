@@ -1,7 +1,7 @@
 """logic.py, logic_model.py: the model, a run that is interrupted and extended, the table."""
-import dataclasses
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import logic
 from disagreement import output_disagreement
-from tasks import classifier, logic_data, logic_model
+from tasks import classifier, logic_model
 from tasks.logic_data import BINS, IDS, LETTERS, Formulas, Pair, encode, generate
 from transformer import TransformerConfig, positions
 
@@ -76,28 +76,6 @@ def test_two_queries_pool_each_formula_and_four_vectors_are_classified():
     torch.testing.assert_close(model(formulas)[3], wanted)
 
 
-@pytest.mark.parametrize("tables", [False, True])
-def test_a_formula_of_several_pairs_is_read_once(tables):
-    """The loss and the gradients are those of reading every copy, as with dropout or --reg; of all
-    pairs (`tables`) there are more with the copies."""
-    model = build(dropout=0.0).train()
-    formulas, labels = some_pairs(tables=tables)
-    assert len(formulas.ids) < len(formulas.rows) - 10
-    read = []
-    model.embedding.register_forward_pre_hook(lambda module, inputs: read.append(len(inputs[0])))
-    losses = []
-    gradients = []
-    for reg in ((), ("output",)):
-        model.config = dataclasses.replace(model.config, reg=reg, reg_weight=0.0)
-        losses.append(model.loss(formulas, labels))
-        gradients.append(torch.autograd.grad(losses[-1], model.parameters()))
-    assert read == [len(formulas.ids), len(formulas.rows)]
-    if not tables:
-        torch.testing.assert_close(*losses)
-        for once, each in zip(*gradients):
-            torch.testing.assert_close(once, each)
-
-
 @pytest.mark.parametrize("once", [True, False])
 def test_loss_over_every_pair_of_a_batch(once):
     """The mean over all ordered pairs of the formulas that are read, a formula with itself left
@@ -114,11 +92,8 @@ def test_loss_over_every_pair_of_a_batch(once):
                 losses.append(F.cross_entropy(logits[0], labels[left, right]))
     found = model.train().loss(formulas, labels)
     torch.testing.assert_close(found, torch.stack(losses).mean())
-
-
-def test_a_batch_of_one_formula_has_loss_0():
-    batch = encode([Pair("=", "a", "a")], tables=True).batch(torch.tensor([0]))
-    assert build(dropout=0.0).loss(*batch) == 0
+    one = encode([Pair("=", "a", "a")], tables=True).batch(torch.tensor([0]))
+    assert not once or model.loss(*one) == 0
 
 
 @pytest.mark.parametrize("agg", ["linear", "em"])
@@ -135,57 +110,41 @@ def test_loss_is_cross_entropy_minus_lambda_disagreement(agg, tables):
     torch.testing.assert_close(model.loss(formulas, labels), wanted)
 
 
-def find_places(embedding, ids):
-    """The positions [N, L] that were added to the words."""
+IDS_OF_FOUR = torch.tensor([[3, 6, 0, 0, 0], [1, 6, 4, 7, 2], [6, 0, 0, 0, 0], [3, 7, 6, 0, 0]])
+LENGTHS = (2, 5, 1, 3)
+
+
+def find_places(training, ids):
+    """The positions [N, L] that an embedding which spreads them over 12 adds to the words."""
+    embedding = logic_model.SpreadEmbedding(len(IDS) + 1, 8, 0.0, 12).double().train(training)
     added = embedding(ids) - embedding.weight[ids] * math.sqrt(8)            # [N, L, d]
     table = positions(80, 8, dtype=torch.float64)
     return (added[:, :, None] - table).abs().amax(-1).argmin(-1).tolist()
 
 
-@pytest.fixture
-def spread():
-    """An embedding that spreads positions over 12."""
-    return logic_model.SpreadEmbedding(len(IDS) + 1, 8, 0.0, 12).double()
-
-
-IDS_OF_FOUR = torch.tensor([[3, 6, 0, 0, 0], [1, 6, 4, 7, 2], [6, 0, 0, 0, 0], [3, 7, 6, 0, 0]])
-LENGTHS = (2, 5, 1, 3)
-
-
-def test_spread_positions_in_a_test_are_even(spread):
+def test_spread_positions_in_a_test_are_even():
     """floor(12 i / length), whatever the padding."""
     for ids in (IDS_OF_FOUR, F.pad(IDS_OF_FOUR, (0, 20))):
-        places = find_places(spread.eval(), ids)
-        found = [row[:length] for row, length in zip(places, LENGTHS)]
-        assert found == [[0, 6], [0, 2, 4, 7, 9], [0], [0, 4, 8]]
+        rows = zip(find_places(False, ids), LENGTHS)
+        assert [row[:length] for row, length in rows] == [
+            [0, 6], [0, 2, 4, 7, 9], [0], [0, 4, 8]]
 
 
-def test_spread_positions_in_training_are_drawn_in_ascending_order(spread):
+def test_spread_positions_in_training_are_drawn_in_ascending_order():
     drawn = [set() for _ in LENGTHS]
     for _ in range(100):
-        for row, length, seen in zip(find_places(spread.train(), IDS_OF_FOUR), LENGTHS, drawn):
+        for row, length, seen in zip(find_places(True, IDS_OF_FOUR), LENGTHS, drawn):
             assert row[:length] == sorted(set(row[:length]))
             seen.update(row[:length])
     assert all(seen == set(range(12)) for seen in drawn)
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_a_formula_longer_than_the_spread_is_counted(spread, training):
+def test_a_formula_longer_than_the_spread_is_counted(training):
     ids = torch.ones(2, 30, dtype=torch.long)
     ids[1, 3:] = 0
-    long, short = find_places(spread.train(training), ids)
+    long, short = find_places(training, ids)
     assert long == list(range(30)) and short[2] < 12
-
-
-def test_initialization():
-    """The classifier's is He's, biases 0; the queries are standard normal: what is learned at first
-    depends on it."""
-    config = TransformerConfig(len(IDS) + 1, 128, 2, 1, 8, decoder=False)
-    model = logic.LogicModel(config)
-    for linear, inputs in zip(model.classifier[::2], (512, 128, 128)):
-        assert linear.weight.std().item() == pytest.approx(math.sqrt(2 / inputs), rel=0.1)
-        assert not linear.bias.any()
-    assert model.queries.std().item() == pytest.approx(1, rel=0.2)
 
 
 def test_training_learns():
@@ -196,12 +155,10 @@ def test_training_learns():
         pairs += [Pair("=", letter, letter), Pair("^", letter, negation),
                   Pair("^", negation, letter)]
     data = encode(pairs)
-    model = build(d=32, dropout=0.0).float()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-    scheduler = classifier.learning_rate_schedule(optimizer, 1, decay=False)
-    for seed in range(60):
-        loss = classifier.train_epoch(model, optimizer, scheduler, data, 6, seed)
-    assert loss < 0.05 and classifier.accuracy(model, data) == 1
+    settings = SimpleNamespace(epochs=60, lr=0.003, batch=6)
+    model, result = classifier.fit(lambda: build(d=32, dropout=0.0).float(),
+                                   {"train": data, "valid": data}, settings, 1, "x")
+    assert result["history"][-1]["loss"] < 0.05 and classifier.accuracy(model, data) == 1
 
 
 # ---- A run
@@ -229,19 +186,12 @@ def test_finished_models_are_kept_and_others_added(tmp_path, capsys):
 
 
 def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch):
-    """Ctrl-C in the second epoch: the model is trained again from its beginning."""
+    """Ctrl-C after the first epoch: the model is trained again from its beginning."""
     flags = "--models combined --dropout 0.3"
     assert command(tmp_path / "whole", flags) == 0
-    train_epoch = classifier.train_epoch
-    epochs = []
-
-    def interrupted(*arguments):
-        epochs.append(1)
-        if len(epochs) == 2:
-            raise KeyboardInterrupt
-        return train_epoch(*arguments)
-    monkeypatch.setattr(classifier, "train_epoch", interrupted)
-    assert command(tmp_path / "broken", flags) == 130
+    with monkeypatch.context() as broken:
+        broken.setattr(classifier, "accuracy", interrupt)
+        assert command(tmp_path / "broken", flags) == 130
     assert command(tmp_path / "broken", flags) == 0
     (whole,) = results(tmp_path / "whole")["runs"]
     (broken,) = results(tmp_path / "broken")["runs"]
@@ -249,25 +199,35 @@ def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch):
     assert whole == broken
 
 
-@pytest.mark.parametrize("flags, dimensions", [("", 2), ("--learn pairs --decay none", 1)])
-def test_learn_and_decay_reach_the_training(tmp_path, monkeypatch, flags, dimensions):
-    """Labels of every pair of a batch's formulas or of the drawn ones; a learning rate that falls
-    or stays."""
-    seen = set()
-    loss = logic.LogicModel.loss
-    schedule = classifier.learning_rate_schedule
+def interrupt(*_):
+    raise KeyboardInterrupt
 
-    def noted_loss(model, formulas, labels):
-        seen.add(labels.dim())
-        return loss(model, formulas, labels)
 
-    def noted_schedule(optimizer, steps, decay):
-        seen.add(f"decay {decay}")
-        return schedule(optimizer, steps, decay)
-    monkeypatch.setattr(logic.LogicModel, "loss", noted_loss)
-    monkeypatch.setattr(classifier, "learning_rate_schedule", noted_schedule)
-    assert command(tmp_path, flags) == 0
-    assert seen == {dimensions, f"decay {not flags}"}
+def first_epoch(folder, flags):
+    """(checksum of the data, loss of the first epoch) of a run."""
+    assert command(folder / flags.replace(" ", ""), f"--epochs 1 {flags}") == 0
+    run = results(folder / flags.replace(" ", ""))["runs"][0]
+    return run["data_checksum"], run["history"][0]["loss"]
+
+
+def test_flags_reach_the_training_and_the_data(tmp_path):
+    """Only --data-seed and --pairs change the data."""
+    data, loss = first_epoch(tmp_path, "--data-seed 0")
+    for flags in ("--seeds 2", "--learn pairs", "--decay none", "--spread 0",
+                  "--notation brackets"):
+        other_data, other_loss = first_epoch(tmp_path, flags)
+        assert other_data == data and other_loss != loss
+    for flags in ("--data-seed 3", "--pairs 300"):
+        assert first_epoch(tmp_path, flags)[0] != data
+
+
+def write_files(folder, parts):
+    """Writes {part: {bin: pairs}} in Bowman's format."""
+    folder.mkdir(exist_ok=True)
+    for part, bins in parts.items():
+        for size, pairs in bins.items():
+            text = "".join("\t".join(pair) + "\n" for pair in pairs)
+            (folder / f"{part}{size}").write_text(text)
 
 
 class Equal(torch.nn.Module):
@@ -287,7 +247,7 @@ def test_trained_on_up_to_6_operators_and_tested_on_the_test_part(tmp_path, monk
             equal = {"train": 5, "valid": 13 - b, "test": b}[part]
             parts[part][b] = [Pair("=", formula, "b")] * equal
             parts[part][b] += [Pair("#", formula, "b")] * (13 - equal)
-    logic_data.write_files(tmp_path / "files", parts)
+    write_files(tmp_path / "files", parts)
     seen = {}
 
     def fit(build, data, s, seed, label, decay):
@@ -305,30 +265,15 @@ def test_trained_on_up_to_6_operators_and_tested_on_the_test_part(tmp_path, monk
     assert cells[">=7"]["mean"] == pytest.approx(57 / 78)
 
 
-def test_seeds_of_the_data_and_of_the_model(tmp_path):
-    """--data-seed draws other pairs, --seeds another model on the same pairs."""
-    def found(name, flags):
-        assert command(tmp_path / name, f"--epochs 1 {flags}") == 0
-        stored = results(tmp_path / name)
-        return stored["settings"]["data_checksum"], stored["runs"][0]["history"][0]["loss"]
-
-    first = found("first", "--data-seed 0")
-    other = found("other", "--data-seed 3")
-    second = found("second", "--seeds 2")
-    assert first[0] == second[0] != other[0]
-    assert first[1] != second[1]
-
-
-def test_write_makes_files_that_data_reads(tmp_path, capsys):
-    assert command(tmp_path, f"--write {tmp_path / 'files'}") == 0
-    assert command(tmp_path / "files-run", f"--data {tmp_path / 'files'}") == 0
-    assert command(tmp_path / "generated", "") == 0
-    read = results(tmp_path / "files-run")
-    generated = results(tmp_path / "generated")
-    assert read["settings"] == generated["settings"]
-    assert read["runs"][0]["accuracy"] == generated["runs"][0]["accuracy"]
-    assert command(tmp_path, f"--write {tmp_path / 'files'}") == 2
-    assert "--write" in capsys.readouterr().err
+def test_models_of_other_data_are_trained_anew(tmp_path):
+    """Rows of the files as they were are not taken for those of the files as they are."""
+    losses = []
+    for relation in "=#":
+        pairs = dict.fromkeys(BINS, [Pair(relation, "a", "b")] * 9)
+        write_files(tmp_path / "files", {"train": pairs, "test": pairs})
+        assert command(tmp_path, f"--data {tmp_path / 'files'} --learn pairs --epochs 1") == 0
+        losses.append(results(tmp_path)["runs"][0]["history"][0]["loss"])
+    assert losses[0] != losses[1]
 
 
 # ---- The table
@@ -338,8 +283,7 @@ def labelled(names):
     return encode([Pair(name, "a", "b") for name in names])
 
 
-@pytest.fixture
-def summary():
+def test_the_table_weights_bins_by_their_pairs(tmp_path):
     """Three bins of 4, 12 and 2 pairs; a model of two seeds."""
     test = {size: labelled("") for size in BINS}
     test |= {1: labelled("##=<"), 3: labelled("#" * 12), 8: labelled("v|")}
@@ -347,26 +291,14 @@ def summary():
     for seed, first in ((1, 0.5), (2, 1.0)):
         accuracy = {str(size): None for size in BINS} | {"1": first, "3": 1.0, "8": 0.5}
         rows.append({"model": "baseline", "seed": seed, "accuracy": accuracy})
-    return logic.summarize({"test": test}, rows)
-
-
-def test_the_summary_weights_bins_by_their_pairs(summary):
-    cells = summary["models"]["baseline"]
-    assert summary["pairs"]["<=6"] == 16 and summary["pairs"][">=7"] == 2
-    assert summary["majority"]["1"] == 0.5
+    summary = logic.summarize({"test": test}, rows)
     assert summary["majority"]["<=6"] == pytest.approx(14 / 16)
-    assert cells["<=6"]["mean"] == pytest.approx(((0.5 * 4 + 12) / 16 + 1) / 2)
-    assert cells["1"]["spread"] == pytest.approx(math.sqrt(0.125))
-
-
-def test_the_table_has_a_row_per_number_of_operators(summary):
     lines = [line.split() for line in logic.table(summary).splitlines()]
     assert lines[0] == ["operators", "pairs", "majority", "baseline"]
     assert [line[0] for line in lines[1:]] == [*map(str, range(1, 12)), "12+", "<=6", ">=7"]
     assert lines[1] == ["1", "4", "50.0", "75.0", "±35.4"]
     assert lines[12] == ["12+", "0", "-", "-"]                       # an empty bin
-
-
-def test_a_plot_without_some_bins_is_drawn(summary, tmp_path):
-    logic.draw(summary, tmp_path / "accuracy.png")
+    mean = ((0.5 * 4 + 12) / 16 + 1) / 2
+    assert lines[13][:4] == ["<=6", "16", "87.5", f"{100 * mean:.1f}"]
+    logic.draw(summary, tmp_path / "accuracy.png")                   # some bins are empty
     assert (tmp_path / "accuracy.png").stat().st_size > 1000
