@@ -1,0 +1,29 @@
+"""What several tests of the equations share."""
+import math
+
+import torch
+from torch import Tensor
+
+
+def normal(*shape, dtype=torch.float64) -> Tensor:
+    """Standard normal numbers."""
+    return torch.randn(*shape, dtype=dtype)
+
+
+def close(x: Tensor, y: Tensor, tolerance: float = 1e-10) -> bool:
+    """Whether two tensors have the same shape and, up to rounding, the same numbers."""
+    return x.shape == y.shape and torch.allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+@torch.no_grad()
+def randomize(module: torch.nn.Module) -> torch.nn.Module:
+    """The module in float64 with random parameters: no zero bias and no unit gain hides an
+    error."""
+    for parameter in module.double().parameters():
+        parameter.copy_(normal(*parameter.shape) / math.sqrt(parameter.shape[-1]))
+    return module
+
+
+def causal(length: int) -> Tensor:
+    """[1, 1, length, length], True where a query may look."""
+    return torch.ones(length, length, dtype=torch.bool).tril()[None, None]
