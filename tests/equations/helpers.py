@@ -1,8 +1,23 @@
 """What several tests of the equations share."""
 import math
 
+import pytest
 import torch
 from torch import Tensor
+
+from aggregation import LinearAggregation, RoutingAggregation
+from capsule_aggregation import CapsuleAggregation
+
+AGGREGATIONS = ["linear", "dynamic", "em", "gu-dynamic", "gu-em"]
+every_aggregation = pytest.mark.parametrize("agg", AGGREGATIONS)
+
+
+def build_aggregation(agg: str, d: int, heads: int) -> torch.nn.Module:
+    """An aggregation by its name in --agg."""
+    if agg == "linear":
+        return LinearAggregation(d)
+    kind = CapsuleAggregation if agg.startswith("gu-") else RoutingAggregation
+    return kind(d, heads, routing=agg.removeprefix("gu-"))
 
 
 def normal(*shape, dtype=torch.float64) -> Tensor:

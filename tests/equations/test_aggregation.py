@@ -9,7 +9,7 @@ import em_by_hand
 import pytest
 import torch
 from by_hand import joined
-from helpers import close, normal, randomize
+from helpers import build_aggregation, close, every_aggregation, normal, randomize
 
 import capsule_aggregation
 from aggregation import LinearAggregation, RoutingAggregation, random_coupling, route_votes
@@ -24,6 +24,9 @@ ROUTINGS = [(1, 1, 1, 3), (4, 1, 4, 2), (4, 2, 4, 3), (6, 3, 2, 1), (6, 2, 1, 5)
             (6, 6, 3, 2)]
 GU_ROUTINGS = [(1, 1, 1, 3), (4, 2, 2, 1), (6, 3, 2, 2), (6, 2, 6, 3), (8, 2, 1, 3), (12, 2, 3, 2),
                (4, 4, 4, 3)]
+every_routing = pytest.mark.parametrize("agg", ["em", "dynamic", "gu-em", "gu-dynamic"])
+every_kind = pytest.mark.parametrize("kind", [RoutingAggregation, CapsuleAggregation])
+both_routings = pytest.mark.parametrize("routing", ["em", "dynamic"])
 
 
 def affine(linear, x):
@@ -215,35 +218,22 @@ def test_gu_pose_matrices(d, H, N, shape):
     assert CapsuleAggregation(d, H, capsules=N, routing="em").weight.shape == (H, N) + shape
 
 
-every_aggregation = pytest.mark.parametrize("name", ["linear", "dynamic", "em", "gu-dynamic",
-                                                     "gu-em"])
-
-
 def test_default_numbers_of_capsules():
     assert RoutingAggregation(8, 2, routing="em").beta_a.shape == (8,)  # N = d, D = 1
     assert CapsuleAggregation(8, 2, routing="em").beta_a.shape == (2,)  # N = H
     assert CapsuleAggregation(8, 2, routing="dynamic").weight.shape == (2, 2, 4, 4)
 
 
-@pytest.mark.parametrize("routing", ["dynamic", "em"])
-@pytest.mark.parametrize("aggregation", [RoutingAggregation, CapsuleAggregation])
-def test_capsules_must_divide_the_model(aggregation, routing):
-    for capsules in (5, 16):
-        with pytest.raises(ValueError, match=str(capsules)):
-            aggregation(8, 2, capsules=capsules, routing=routing)
-
-
-def build(name, d, H):
-    """An aggregation by the name of --agg."""
-    if name == "linear":
-        return LinearAggregation(d)
-    kind = CapsuleAggregation if name.startswith("gu-") else RoutingAggregation
-    return kind(d, H, routing=name.removeprefix("gu-"))
+@pytest.mark.parametrize("capsules", [0, 5, 16])
+@every_kind
+def test_capsules_must_divide_the_model(kind, capsules):
+    with pytest.raises(ValueError, match=str(capsules)):
+        kind(8, 2, capsules=capsules)
 
 
 @every_aggregation
-def test_gradcheck_aggregation(name):
-    module = randomize(build(name, 4, 2))
+def test_gradcheck_aggregation(agg):
+    module = randomize(build_aggregation(agg, 4, 2))
     names, parameters = zip(*module.named_parameters())
     outputs = normal(1, 2, 2, 2).requires_grad_()
 
@@ -256,8 +246,8 @@ def test_gradcheck_aggregation(name):
 @pytest.mark.parametrize("H", [1, 4])
 @pytest.mark.parametrize("hard", ["identical", "zeros", "1e-4", "1e4"])
 @every_aggregation
-def test_hard_inputs_stay_finite(name, hard, precision, H):
-    module = build(name, 8, H)
+def test_hard_inputs_stay_finite(agg, hard, precision, H):
+    module = build_aggregation(agg, 8, H)
     x = torch.randn(2, H, 3, 8 // H)
     x = {"identical": x[:, :1].expand_as(x).clone(), "zeros": 0 * x, "1e-4": 1e-4 * x,
          "1e4": 1e4 * x}[hard].requires_grad_()
@@ -270,8 +260,8 @@ def test_hard_inputs_stay_finite(name, hard, precision, H):
 
 @every_aggregation
 @torch.no_grad()
-def test_positions_do_not_mix(name):
-    module = randomize(build(name, 4, 2))
+def test_positions_do_not_mix(agg):
+    module = randomize(build_aggregation(agg, 4, 2))
     x = normal(2, 2, 3, 2)
     together = module(x)
     for b in range(2):
@@ -289,10 +279,6 @@ def test_gu_betas_learn_with_the_full_gradient_alone(gradient, learned):
 
 
 # Controls and options
-
-every_routing = pytest.mark.parametrize("agg", ["em", "dynamic", "gu-em", "gu-dynamic"])
-every_kind = pytest.mark.parametrize("kind", [RoutingAggregation, CapsuleAggregation])
-both_routings = pytest.mark.parametrize("routing", ["em", "dynamic"])
 
 
 def small(**changes) -> TransformerConfig:

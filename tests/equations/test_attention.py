@@ -4,30 +4,22 @@ and the full pass."""
 import by_hand
 import pytest
 import torch
-from helpers import causal, close, normal, randomize
+from helpers import build_aggregation, causal, close, every_aggregation, normal, randomize
 from torch import nn
 
-from aggregation import LinearAggregation, RoutingAggregation
 from attention import Cache, MultiHeadAttention
-from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import CapsuleRouting
 
 # B, d, L_q, L_k, H
 SIZES = [(1, 1, 1, 1, 1), (2, 4, 3, 6, 2), (2, 6, 4, 5, 3), (1, 8, 1, 1, 8), (3, 4, 5, 2, 1)]
 BOTH = ("vertical", "horizontal")
-every_aggregation = pytest.mark.parametrize("agg", ["linear", "dynamic", "em", "gu-dynamic",
-                                                    "gu-em"])
 both_paths = pytest.mark.parametrize("need_weights", [False, True], ids=["fused", "explicit"])
 
 
 def build(d, heads, agg="linear", parts=(), dropout=0.0):
     """A float64 attention with random parameters."""
-    kind = CapsuleAggregation if agg.startswith("gu-") else RoutingAggregation
-    if agg == "linear":
-        aggregation = LinearAggregation(d)
-    else:
-        aggregation = kind(d, heads, routing=agg.removeprefix("gu-"))
     capsule = CapsuleRouting(heads, parts=parts, iterations=3) if parts else None
+    aggregation = build_aggregation(agg, d, heads)
     return randomize(MultiHeadAttention(d, heads, dropout, aggregation, capsule))
 
 
