@@ -108,19 +108,6 @@ def test_a_killed_encoding_is_cleared_away(pairs, tokenizer, tmp_path):
     assert {path.name for path in (tmp_path / "cache").iterdir()} == {".lock", "text"}
 
 
-def test_a_full_disk_leaves_no_corpus(pairs, tokenizer, tmp_path):
-    """A limit on the size of files acts as the full disk."""
-    resource = pytest.importorskip("resource")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
-        with pytest.raises(UserError, match="cannot write"):
-            encode_files(tokenizer, pairs, 100, tmp_path / "cache" / "text")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert not (tmp_path / "cache" / "text").exists()
-
-
 @pytest.mark.parametrize("name", ["source_ids", "target_offsets"])
 def test_damaged_files(pairs, tokenizer, tmp_path, name):
     folder = encode_files(tokenizer, pairs, 100, tmp_path / "encoded").folder

@@ -66,21 +66,17 @@ def test_frequent_look_alikes_do_not_become_special():
 
 def test_save_and_load(toy_tokenizer, tmp_path):
     save_tokenizer(toy_tokenizer, tmp_path / "tokenizer.json")
-    loaded = load_tokenizer(tmp_path / "tokenizer.json")
-    assert loaded.to_str() == toy_tokenizer.to_str()
-    for text in HOSTILE:
-        assert loaded.encode(text).ids == toy_tokenizer.encode(text).ids
+    assert load_tokenizer(tmp_path / "tokenizer.json").to_str() == toy_tokenizer.to_str()
 
 
 def test_same_tokenizer_in_every_process(toy_tokenizer, english, tmp_path):
     """Hash seeds differ from process to process; the vocabulary does not."""
-    (tmp_path / "lines").write_text("\n".join([*english.source, *english.target]), encoding="utf-8")
+    (tmp_path / "lines").write_text("\n".join([*english.source, *english.target]), "utf-8")
     code = ("import sys; from nmt.files import Lines; from nmt.tokenizer import train_tokenizer; "
             "text = train_tokenizer(Lines(sys.argv[1]), 500).to_str(); "
             "sys.stdout.buffer.write(text.encode())")
-    other = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "lines"], cwd=ROOT, capture_output=True, check=True
-    )
+    other = subprocess.run([sys.executable, "-c", code, tmp_path / "lines"], cwd=ROOT,
+                           capture_output=True, check=True)
     assert other.stdout.decode() == toy_tokenizer.to_str()
 
 
@@ -104,23 +100,14 @@ def test_the_tokenizer_of_a_large_corpus_learns_from_a_part(monkeypatch):
 
 # ---- Foreign files
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1, 2]", b'{"model": {"type": "BPE"}}'])
-def test_error_no_tokenizer(tmp_path, content):
-    (tmp_path / "t.json").write_bytes(content)
-    with pytest.raises(UserError, match="t.json is not a tokenizer"):
-        load_tokenizer(tmp_path / "t.json")
+WORDS = {token: i for i, token in enumerate([*SPECIAL_TOKENS, "the", "dog"])}
 
 
-def test_error_other_special_tokens(toy_tokenizer, tmp_path):
-    content = toy_tokenizer.to_str().replace("⟨pad⟩", "[PAD]")
-    (tmp_path / "t.json").write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match="t.json is not a tokenizer"):
-        load_tokenizer(tmp_path / "t.json")
-
-
-def test_error_tokenizer_of_words(tmp_path):
-    """With our special tokens, but it does not give back what it reads."""
-    vocabulary = {token: i for i, token in enumerate([*SPECIAL_TOKENS, "the", "dog"])}
-    Tokenizer(models.WordLevel(vocabulary, unk_token="the")).save(str(tmp_path / "t.json"))
+@pytest.mark.parametrize("make", [
+    lambda own: "", lambda own: "[1, 2]", lambda own: own.replace("⟨pad⟩", "[PAD]"),
+    lambda own: Tokenizer(models.WordLevel(WORDS, unk_token="the")).to_str()])
+def test_another_tokenizer_is_refused(make, toy_tokenizer, tmp_path):
+    """No tokenizer, other special tokens, one that does not give back what it reads."""
+    (tmp_path / "t.json").write_text(make(toy_tokenizer.to_str()), encoding="utf-8")
     with pytest.raises(UserError, match="t.json is not a tokenizer"):
         load_tokenizer(tmp_path / "t.json")
