@@ -1,4 +1,4 @@
-"""Corpora by name and by prefix, and what a run gets of them; more mistakes: test_errors.py."""
+"""Corpora by name and by prefix, what a run gets of them, and every mistake in naming them."""
 import hashlib
 
 import numpy as np
@@ -83,6 +83,12 @@ def check_error(flags, *words) -> None:
         load_data(flags)
     message = str(raised.value)
     assert "\n" not in message and all(str(word) in message for word in words), message
+
+
+def test_error_missing_text(tmp_path):
+    flags = write_own(tmp_path)
+    flags.valid = "no/such"
+    check_error(flags, "no/such.en does not exist; a corpus is PREFIX.LANGUAGE")
 
 
 def test_error_two_test_sets_of_one_name(tmp_path):
