@@ -1,5 +1,4 @@
 """evaluate.py: validation against single sentences, Li 2018 Table 4, scores of lines."""
-import copy
 import math
 from types import SimpleNamespace
 
@@ -8,9 +7,10 @@ import numpy as np
 import pytest
 import sacrebleu
 import torch
+from torch.nn.functional import cross_entropy
 
 from nmt import evaluate
-from nmt.batches import batches
+from nmt.batches import batches, collate
 from nmt.corpus import Pairs
 from nmt.encoded import EncodedPairs
 from nmt.evaluate import (
@@ -23,7 +23,6 @@ from nmt.evaluate import (
     validation_batches,
 )
 from nmt.search import translate_lines
-from nmt.tokenizer import BOS, EOS
 from papers.significance import bleu_interval, t_interval
 from transformer import Transformer, TransformerConfig
 
@@ -45,66 +44,36 @@ def model_with_dropout():
     return Transformer(TransformerConfig(30, 8, 2, 2, 16, dropout=0.3)).double().train()
 
 
-def sentence(encoded, i):
-    """Pair i as (source [1, L_s] with EOS, target [1, L_t] with BOS and EOS)."""
-    source = encoded.source_ids[encoded.source_offsets[i]:encoded.source_offsets[i + 1]].tolist()
-    target = encoded.target_ids[encoded.target_offsets[i]:encoded.target_offsets[i + 1]].tolist()
-    return torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *target, EOS]])
-
-
-def found_alone(model, source, target):
-    """(-log P of every target token, {component: Heads of every layer}) of one sentence."""
-    logits, heads = model(source, target[:, :-1], need_weights=True)
-    log_p = logits[0].log_softmax(-1)
-    return [-log_p[i, token].item() for i, token in enumerate(target[0, 1:])], heads
-
-
-def cosine_sum(vectors):
-    """(Σ_l -1/H² Σ_i Σ_j cos, number of l) of one sentence's [1, H, L, d_k]."""
-    return by_hand.cosine_double_sum(vectors) * vectors.shape[2], vectors.shape[2]
-
-
 @torch.no_grad()
 def test_li2018_section5_5_validation_is_that_of_single_sentences():
-    """The loss per target token, whatever the batches hold, and D of every layer.
-
-    Positions by the literal sum of Eq. 2, averaged over the sentences, the cosines over all
-    valid positions.
-    """
+    """The loss per target token, whatever the batches hold, and D of every layer: positions by the
+    literal sum of Eq. 2, averaged over the sentences, the cosines over all valid positions."""
     model = model_with_dropout()
     encoded = corpus()
     groups = batches(encoded.source_lengths, encoded.target_lengths, CROWDED, shuffle=False)
     assert len({len(group) for group in groups}) > 2
     nll, D = validate(model, encoded, CROWDED)
-    assert model.training                         # as it came
 
-    still = copy.deepcopy(model).eval()
-    tokens = []
-    position = {}
-    cosines = {}
+    model.eval()
+    losses = []
+    sentences = []                                       # {component: Heads of every layer} of each
     for i in range(len(encoded)):
-        losses, heads = found_alone(still, *sentence(encoded, i))
-        tokens += losses
-        for component, layers in heads.items():
-            for n, layer in enumerate(layers):
-                total = by_hand.position_double_sum(layer.weights, reduce="sum")
-                position[component, n] = position.get((component, n), 0) + total
-                for kind, vectors in (("subspace", layer.values), ("output", layer.outputs)):
-                    total, count = cosine_sum(vectors)
-                    before = cosines.get((component, kind, n), (0, 0))
-                    cosines[component, kind, n] = before[0] + total, before[1] + count
-
-    assert len(tokens) == encoded.target_lengths.sum() + len(encoded)        # EOS counts
-    assert nll == pytest.approx(sum(tokens) / len(tokens), rel=1e-6)             # float32 there
+        source, target = collate(encoded, [i])
+        logits, heads = model(source, target[:, :-1], need_weights=True)
+        losses.append(cross_entropy(logits[0], target[0, 1:], reduction="none"))
+        sentences.append(heads)
+    assert nll == pytest.approx(torch.cat(losses).mean().item(), rel=1e-6)       # float32 there
     assert set(D) == {"enc", "cross", "dec"}
-    for component, kinds in D.items():
-        assert set(kinds) == {"subspace", "position", "output"}
+    for component, scores in D.items():
         for n in range(2):
-            want = position[component, n] / len(encoded)
-            assert kinds["position"][n] == pytest.approx(want, abs=1e-10)
-            for kind in ("subspace", "output"):
-                total, count = cosines[component, kind, n]
-                assert kinds[kind][n] == pytest.approx(total / count, abs=1e-10), (component, kind)
+            layers = [heads[component][n] for heads in sentences]
+            position = [by_hand.position_double_sum(x.weights, reduce="sum") for x in layers]
+            expected = {
+                "subspace": by_hand.cosine_double_sum(torch.cat([x.values for x in layers], 2)),
+                "position": sum(position) / len(position),
+                "output": by_hand.cosine_double_sum(torch.cat([x.outputs for x in layers], 2))}
+            found = {kind: layers[n] for kind, layers in scores.items()}
+            assert found == pytest.approx(expected, abs=1e-10)
 
 
 def test_validation_leaves_no_trace():

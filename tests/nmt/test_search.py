@@ -287,24 +287,6 @@ def test_one_str_is_no_list_of_lines(model, tokenizer):
             function(model, tokenizer, "Hello there.")
 
 
-ODD = "\0\x07\x1b\x85\u2028\u2029\u200f\u202e\ufeff\ud800\udfff\U0010ffff\u0301\t\x0b\x0c\x1c"
-SCRIPTS = [(0, 0x7F), (0x590, 0x6FF), (0x4E00, 0x9FFF), (0xD000, 0xFFFF), (0x1F300, 0x1F6FF)]
-
-
-def test_any_unicode_gives_one_line_each(model, tokenizer):
-    pick = random.Random(5)
-    lines = []
-    for _ in range(200):
-        low, high = pick.choice(SCRIPTS)
-        letters = [chr(pick.randint(low, high)) for _ in range(pick.randint(0, 10))]
-        letters += pick.choices(ODD, k=pick.randint(0, 2))
-        lines.append("".join(letters))
-    found = translate_lines(model, tokenizer, lines, beam=1)
-    assert len(found) == 200
-    assert all(len(text.splitlines()) <= 1 and text.encode() is not None for text in found)
-    assert sum(map(bool, found)) > 150
-
-
 def test_a_model_whose_scores_are_not_numbers_gives_empty_lines(tokenizer):
     model = small(tokenizer)
     model.output.weight.data.fill_(float("nan"))
