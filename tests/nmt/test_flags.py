@@ -1,7 +1,5 @@
 """flags.py: a dataclass is the flags; mistakes are one line and exit code 2, bugs have
 tracebacks."""
-import os
-import signal
 from dataclasses import asdict, dataclass
 
 import pytest
@@ -138,21 +136,3 @@ def test_bugs_keep_their_traceback():
 
     with pytest.raises(RuntimeError):
         flags.run(command, Nothing, [])
-
-
-@pytest.mark.skipif(os.name != "posix", reason="elsewhere a signal ends the tests themselves")
-def test_sigterm_leaves_through_every_finally():
-    before = signal.getsignal(signal.SIGTERM)
-    left = []
-
-    def command(settings):
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        finally:
-            left.append(True)
-
-    with pytest.raises(SystemExit) as exit:
-        flags.run(command, Nothing, [])
-    assert exit.value.code == 143
-    assert left == [True]
-    assert signal.getsignal(signal.SIGTERM) is before

@@ -79,8 +79,7 @@ def lp(length, lenpen):
 
 
 def slow_beam_search(model, sentence, beam, lenpen, limit, nbest):
-    """(results, steps) of the same search for one sentence: plain lists, full passes, no cache, no
-    early stop."""
+    """The same search for one sentence: plain lists, full passes, no cache, no early stop."""
     memory = model.encode(sentence[sentence != PAD].unsqueeze(0))
     live = [(0.0, [])]
     ended = []
@@ -92,45 +91,36 @@ def slow_beam_search(model, sentence, beam, lenpen, limit, nbest):
                 if token not in (PAD, BOS) and (token == EOS or t < limit):
                     candidates.append((total + p, [*words, token]))
         candidates.sort(reverse=True)
-        ended += [
-            (p / lp(t, lenpen), words[:-1]) for p, words in candidates[:beam] if words[-1] == EOS
-        ]
+        ended += [(p / lp(t, lenpen), words[:-1])
+                  for p, words in candidates[:beam] if words[-1] == EOS]
         live = [x for x in candidates if x[1][-1] != EOS][:beam]
         if len(ended) >= beam:
             break
-    return sorted(ended, reverse=True)[:nbest], t
+    return sorted(ended, reverse=True)[:nbest]
 
 
 # Beam search
 
-@pytest.fixture(scope="module")
-def enumerated():
-    """A model, sentences, and of each all translations of at most three words: (log P, words)."""
+@torch.no_grad()
+def test_beam_search_against_exhaustive_enumeration():
+    """Of all translations of at most three words."""
     model = tiny(6)
     source = sentences(words=(3, 4, 5), count=4)
     every = [list(words) for n in range(4) for words in itertools.product((3, 4, 5), repeat=n)]
-    with torch.no_grad():
-        found = []
-        for sentence in source:
-            found.append([(log_p(model, sentence, words), words) for words in every])
-    return model, source, found
-
-
-@pytest.mark.parametrize("lenpen", [0.0, 0.6, 2.0])
-def test_beam_search_against_exhaustive_enumeration(enumerated, lenpen):
-    model, source, translations = enumerated
-    results = beam_search(model, source, beam=64, lenpen=lenpen, max_length=4, nbest=40)
-    for every, found in zip(translations, results):
-        best = sorted([(p / lp(len(words) + 1, lenpen), words) for p, words in every], reverse=True)
-        assert [h.tokens for h in found] == [words for _, words in best]
-        assert [h.score for h in found] == pytest.approx([score for score, _ in best], abs=1e-9)
+    probabilities = [[log_p(model, sentence, words) for words in every] for sentence in source]
+    for lenpen in (0.0, 0.6, 2.0):
+        results = beam_search(model, source, beam=64, lenpen=lenpen, max_length=4, nbest=40)
+        for log_ps, found in zip(probabilities, results):
+            scores = [p / lp(len(words) + 1, lenpen) for p, words in zip(log_ps, every)]
+            best = sorted(zip(scores, every), reverse=True)
+            assert [h.tokens for h in found] == [words for _, words in best]
+            assert [h.score for h in found] == pytest.approx([p for p, _ in best], abs=1e-9)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("agg", ["linear", "em"])
-@pytest.mark.parametrize(
-    "beam, nbest, lenpen", [(1, 1, 0.6), (2, 1, 0.6), (3, 3, 0.0), (4, 2, 3.0), (6, 1, 4.0)]
-)
+@pytest.mark.parametrize("beam, nbest, lenpen", [(1, 1, 0.6), (2, 1, 0.6), (3, 3, 0.0),
+                                                 (4, 2, 3.0), (4, 1, 8.0)])
 def test_beam_search_against_its_slow_twin(agg, beam, nbest, lenpen):
     """With EM routing everywhere and capsule attention two sentences must do: its passes are
     slow."""
@@ -139,7 +129,7 @@ def test_beam_search_against_its_slow_twin(agg, beam, nbest, lenpen):
     source = sentences(count=2 if agg == "em" else 5)
     results = beam_search(model, source, beam, lenpen, max_length=8, nbest=nbest)
     for sentence, found in zip(source, results):
-        expected, _ = slow_beam_search(model, sentence, beam, lenpen, 8, nbest)
+        expected = slow_beam_search(model, sentence, beam, lenpen, 8, nbest)
         assert [h.tokens for h in found] == [words for _, words in expected]
         assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-9)
 
@@ -169,17 +159,15 @@ def test_a_translation_does_not_depend_on_its_batch_and_dropping_changes_nothing
         (alone,) = beam_search(model, source[i:i + 1, :length], beam, nbest=beam)
         assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
         assert [h.score for h in alone] == pytest.approx([h.score for h in together[i]], abs=1e-9)
-    backwards = beam_search(model, source.flip(0), beam, nbest=beam)[::-1]
-    for found, same in zip(backwards, together, strict=True):
-        assert [h.tokens for h in found] == [h.tokens for h in same]
 
 
 def test_length_limits():
     """1.5 times the source's tokens, EOS among them, plus 20, or max_length; the translation's EOS
     counts."""
-    source = torch.tensor(
-        [[EOS] + [PAD] * 9, [3, EOS] + [PAD] * 8, [3, 4, EOS] + [PAD] * 7, [3] * 9 + [EOS]]
-    )
+    source = torch.zeros(4, 10, dtype=torch.long)
+    for row, length in zip(source, (0, 1, 2, 9)):
+        row[:length] = 3
+        row[length] = EOS
     assert search.length_limit(source).tolist() == [21, 23, 24, 35]
     model = tiny(plan=never)
     for beam in (1, 2):
@@ -214,7 +202,7 @@ def by_slow_search(model, tokenizer, line, beam, nbest=1, lenpen=0.6):
     """[(text, score), ...] of a line by the slow twin, its source as in training: the tokens, then
     EOS."""
     source = torch.tensor([*tokenizer.encode(line).ids, EOS])
-    found, _ = slow_beam_search(model, source, beam, lenpen, len(source) * 3 // 2 + 20, nbest)
+    found = slow_beam_search(model, source, beam, lenpen, len(source) * 3 // 2 + 20, nbest)
     return [(search.to_line(words, tokenizer), score) for score, words in found]
 
 
@@ -226,14 +214,9 @@ def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizer):
         want = by_slow_search(model, tokenizer, line, 2, 2, 1.5) if line.strip() else [("", 0.0)]
         assert [x.text for x in found] == [text for text, _ in want]
         assert [x.score for x in found] == pytest.approx([score for _, score in want], rel=1e-4)
-    assert translate_lines(model, tokenizer, lines, beam=2, lenpen=1.5) == [
-        found[0].text for found in together
-    ]
+    best = translate_lines(model, tokenizer, lines, beam=2, lenpen=1.5)
+    assert best == [found[0].text for found in together]
     assert translate_lines(model, tokenizer, []) == []
-    (plain,), (long,) = (
-        translate_nbest(model, tokenizer, lines[:1], beam=2, lenpen=x)[0] for x in (0, 5)
-    )
-    assert plain.score < long.score < 0           # the penalty divides
 
 
 def test_translating_leaves_the_training_mode(model, tokenizer):

@@ -50,12 +50,13 @@ def test_a_resumed_run_is_the_same_bit_by_bit(step, more, whole, text, tmp_path)
 
 
 def test_a_killed_run_goes_on_at_its_last_checkpoint(whole, text, tmp_path):
-    """What it logged after that is not in the log twice."""
+    """What it logged after that is not in the log twice. Checkpoints come between validations,
+    too."""
     folder = tmp_path / "runs" / "a"
-    for step, last in ((2, None), (5, 3), (8, 6)):
-        train_until(f"train step {step:6} ", text, LONG)
+    for step, last in ((3, 2), (5, 4), (8, 6)):
+        train_until(f"train step {step:6} ", text, f"{LONG} --save-every 2")
         assert rows(folder, "train")[-1]["step"] == step
-        assert last is None or load(folder)["step"] == last
+        assert load(folder)["step"] == last
     assert train(text, LONG) == 0
     assert same(load(whole), load(folder))
     assert rows(whole, "train") == rows(folder, "train")
@@ -78,8 +79,10 @@ def test_a_moved_run_resumes_and_translates(whole, text, tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_in_the_final_test_ends_the_program(number, status, text, tmp_path, ctrl_c):
+    before = signal.getsignal(signal.SIGTERM)
     assert train_until("test BLEU", text, "--steps 2 --name a", number) == status
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is before
     assert load(tmp_path / "runs" / "a")["step"] == 2
 
 

@@ -145,12 +145,3 @@ def test_a_run_that_was_not_validated_yet(runs, tokenizer, capsys):
     assert call("NAME --input in.txt --checkpoint last --device cpu") == 0
     lines = translate_lines(other, tokenizer, TEXT)
     assert capsys.readouterr().out.splitlines() == lines
-
-
-def test_input_that_is_not_utf8_ends_the_command(runs, monkeypatch, capfd):
-    """Read from a pipe; files: test_errors.py."""
-    set_input(monkeypatch, b"a\nsch\xf6n\n")
-    assert call("NAME --device cpu") == 2
-    printed = capfd.readouterr()
-    assert printed.out == ""
-    assert "standard input, line 2: not UTF-8" in printed.err
