@@ -161,14 +161,6 @@ def test_member_that_points_outside(tmp_path):
     assert names_in(inside) == {"evil.zip", "out.en", "out.zh", "source"}
 
 
-def test_archive_without_the_member(tmp_path):
-    archive = fetch_zip(tmp_path, "a.zip", {"other.txt": ""})
-    parts = [Part((archive, "*.en"), (archive, "*.de"))]
-    with pytest.raises(UserError, match="holds no file"):
-        write_text(tmp_path / "x.en", tmp_path / "x.de", parts, tmp_path)
-    assert names_in(tmp_path) == {"a.zip", "source"}
-
-
 def test_table_of_sources():
     """Every archive has a SHA-256, a secure address, and within its corpus a name of its own."""
     assert set(download.CORPORA) | {"toy"} == set(corpus.NAMES)
