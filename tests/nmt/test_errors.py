@@ -78,7 +78,8 @@ MISTAKES = [
     (train_mt, "--train text --name new", "own text needs --valid, --src, --tgt"),
     (train_mt, "--data toy --src fr --name new", "--data toy is between en and de"),
     # the run's folder
-    (train_mt, TRAIN + "sound --agg em", "agg was 'linear', is now 'em'", "--name"),
+    # (before it reads the text)
+    (train_mt, TRAIN + "sound --train gone --agg em", "agg was 'linear', is now 'em'", "--name"),
     (train_mt, TRAIN + "sound --src de --tgt en", "runs/sound", "choose another --name"),
     (train_mt, TRAIN + "busy", "runs/busy: another run is at work", "--name"),
     (train_mt, TRAIN + "thesis --runs .", "thesis: holds files", "choose another --name"),

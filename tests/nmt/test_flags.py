@@ -36,26 +36,25 @@ DEFAULTS = dict(count=3, rate=None, tables=(), kind="a", kinds=(), sizes=None, l
 @pytest.mark.parametrize("words, changes", [
     ("", {}),
     ("x y --kinds b a", dict(tables=("x", "y"), kinds=("b", "a"))),
-    ("--count 7 --rate .5 --sizes 1 9", dict(count=7, rate=0.5, sizes=(1, 9))),
-    ("--no-long-name --kind b", dict(long_name=False, kind="b")),
-    ("--no-long-name --short", dict(long_name=True)),
+    ("--count 7 --rate 0.5 --sizes 1 9", dict(count=7, rate=0.5, sizes=(1, 9))),
+    ("--kind b --no-long-name", dict(kind="b", long_name=False)),
+    ("--long-name", dict(long_name=True)),
 ])
-def test_the_annotation_decides_how_a_flag_is_read(words, changes):
+def test_flags_are_read_and_written(words, changes):
+    """The annotation decides how a flag is read."""
     settings = parse(Example, words.split())
     assert asdict(settings) == {**DEFAULTS, **changes}
     assert settings.given == changes.keys()
+    assert command_line(Example, changes) == words.replace("x y", "tables x y").split()
+
+
+def test_an_alias_is_the_flag():
+    assert parse(Example, "--no-long-name --short".split()).long_name
 
 
 def test_presets_do_not_override_what_is_given():
     settings = parse(Example, "--count 3".split(), lambda s: dict(count=9, kind=s.count))
     assert (settings.count, settings.kind) == (3, 3)
-
-
-def test_a_command_line_is_read_back():
-    values = dict(count=7, rate=0.5, kinds=("b", "a"), long_name=False)
-    words = command_line(Example, values)
-    assert words == "--count 7 --rate 0.5 --kinds b a --no-long-name".split()
-    assert asdict(parse(Example, words)) == {**DEFAULTS, **values}
 
 
 @pytest.mark.parametrize("words, message", [
@@ -106,6 +105,15 @@ class Nothing:
     """A command without flags."""
 
 
+def call(error=None) -> int:
+    """The exit status of a command that raises this."""
+    def command(settings):
+        if error:
+            raise error
+
+    return flags.run(command, Nothing, [])
+
+
 @pytest.mark.parametrize("error, status, message", [
     (None, 0, ""),
     (KeyboardInterrupt(), 130, ""),
@@ -116,11 +124,7 @@ class Nothing:
     (torch.OutOfMemoryError("CUDA out of memory"), 2, "not enough memory"),
 ])
 def test_run_gives_a_status_and_at_most_one_line(error, status, message, capsys):
-    def command(settings):
-        if error:
-            raise error
-
-    assert flags.run(command, Nothing, []) == status
+    assert call(error) == status
     line = capsys.readouterr().err
     assert message in line
     assert line.count("\n") == bool(message)
@@ -131,8 +135,5 @@ def test_torch_has_no_memory_in_the_words_that_run_looks_for(capsys):
 
 
 def test_bugs_keep_their_traceback():
-    def command(settings):
-        raise RuntimeError("a bug")
-
     with pytest.raises(RuntimeError):
-        flags.run(command, Nothing, [])
+        call(RuntimeError("a bug"))
