@@ -1,6 +1,7 @@
 """A small parallel corpus and tiny runs of train_mt.py on it; a tiny model for text with random
 weights, and its run folder as training leaves it."""
 import contextlib
+import io
 import signal
 from dataclasses import asdict
 
@@ -60,16 +61,13 @@ class Killed(BaseException):
 def train_until(line: str, text: list[str], words: str, number: int | None = None) -> int | None:
     """A run that gets a signal as soon as it prints this line (part of one), or without a signal
     is ended there as if killed. Returns the exit status, if there is one."""
-    class Trap:
+    class Trap(io.StringIO):
         """Standard output."""
         def write(self, text: str) -> None:
             if line in text:
                 if number is None:
                     raise Killed
                 signal.raise_signal(number)
-
-        def flush(self) -> None:
-            pass
 
     with contextlib.redirect_stdout(Trap()), contextlib.suppress(Killed):
         return train(text, words)

@@ -199,10 +199,9 @@ def test_duan_iterations_reach_both_parts(T):
     torch.testing.assert_close(capsule(E), E + vertical + horizontal_routing(E, T))
 
 
-@pytest.mark.parametrize("T", [0, -1])
-def test_wrong_iterations(T):
+def test_wrong_iterations():
     E = torch.randn(3, 4, 4)
     with pytest.raises(ValueError, match="iterations"):
-        vertical_routing(E, torch.zeros(3, 3), torch.zeros(3), T)
+        vertical_routing(E, torch.zeros(3, 3), torch.zeros(3), 0)
     with pytest.raises(ValueError, match="iterations"):
-        horizontal_routing(E, T)
+        horizontal_routing(E, 0)

@@ -121,12 +121,6 @@ def test_wrong_iterations_are_an_error():
         dynamic_routing(normal(4, 3, 2), iterations=0)
 
 
-def test_three_iterations_with_the_division_are_the_default():
-    votes = normal(2, 4, 3, 5)
-    for got, want in zip(dynamic_routing(votes), dynamic_routing(votes, 3, normalize=True)):
-        assert torch.equal(got, want)
-
-
 @both_kinds
 def test_trace_hands_out_the_coupling_of_every_iteration(normalize):
     votes = normal(2, 4, 3, 5)

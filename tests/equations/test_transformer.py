@@ -399,10 +399,8 @@ def test_capsule_attention_lands_where_it_was_asked_for(capsule, parts, want):
 
 @pytest.mark.parametrize("changes, words", [
     (dict(agg="em", agg_at=("enc:9",)), ["enc:9", "2"]),
-    (dict(agg="em", agg_at=("enc:0",)), ["enc:0"]),
-    (dict(agg="em", agg_at=("enc:1-3",)), ["enc:1-3", "2"]),
+    (dict(agg="em", agg_at=("enc:0-1",)), ["enc:0-1", "2"]),
     (dict(agg="em", agg_at=("encoder",)), ["encoder", "dec"]),
-    (dict(agg="em", agg_at=("enc:x",)), ["enc:x"]),
     (dict(agg="em", agg_at=("enc:2-1",)), ["enc:2-1"]),
     (dict(agg="em", agg_at=("enc:",)), ["enc:"]),
     (dict(reg=("output",), reg_at=("dec:3",)), ["dec:3", "2"]),
@@ -410,9 +408,7 @@ def test_capsule_attention_lands_where_it_was_asked_for(capsule, parts, want):
     (dict(heads=3), ["heads", "3", "8"]),
     (dict(d_model=9, heads=3), ["d_model", "9", "even"]),
     (dict(agg="em", capsules=5), ["capsules", "5", "8"]),
-    (dict(agg="em", capsules=0), ["capsules", "0", "8"]),
     (dict(agg="nonsense"), ["nonsense", "gu-em"]),
-    (dict(reg=("nonsense",)), ["nonsense", "position"]),
     (dict(norm="middle"), ["middle", "pre"]),
     (dict(em_density="mean"), ["em_density=mean", "product"]),
 ])

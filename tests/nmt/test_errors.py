@@ -44,6 +44,7 @@ def place(tmp_path_factory):
         damage("cut", "last.pt", Path("runs/sound/last.pt").read_bytes()[:-999])
         damage("cut-best", "best.pt", b"")
         damage("future", "config.json", b'{"format": 99}')
+        damage("scrawled", "config.json", b'{"a": 1}')
         damage("newer", "last.pt", {"format": 99})
         damage("reshaped", "last.pt", {"model": {"w": torch.zeros(3)}})
         damage("garbled", "tokenizer.json", b"{}")
@@ -87,6 +88,7 @@ MISTAKES = [
     (train_mt, TRAIN + "cut --steps 1", "cut/last.pt: is cut short", "--name"),
     (train_mt, TRAIN + "reshaped", "reshaped/last.pt: is not a checkpoint of this model"),
     (train_mt, TRAIN + "future", "future/config.json: has format 99", "--name"),
+    (train_mt, TRAIN + "scrawled", "scrawled/config.json: is damaged", "--name"),
     (train_mt, TRAIN + "newer", "newer/last.pt: has format", "--name"),
     (train_mt, TRAIN + "garbled", "garbled/tokenizer.json is not a tokenizer"),
     # translation

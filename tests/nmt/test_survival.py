@@ -78,6 +78,15 @@ def test_a_moved_run_resumes_and_translates(whole, text, tmp_path, monkeypatch, 
 
 # ---- Signals
 
+@pytest.fixture
+def ctrl_c():
+    """SIGINT raises KeyboardInterrupt, also where a script started the tests in the background,
+    which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_in_the_final_test_ends_the_program(number, status, text, tmp_path, ctrl_c):
     before = signal.getsignal(signal.SIGTERM)

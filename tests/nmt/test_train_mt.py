@@ -25,7 +25,6 @@ def settings(words) -> train_mt.Settings:
     ("--arch base", dict(steps=100_000, warmup=4_000, dropout=0.1, decay="sqrt", d_model=512)),
     ("--arch big", dict(steps=300_000, warmup=4_000, dropout=0.3, decay="sqrt", heads=16)),
     ("", dict(steps=1_800, dropout=0.0, max_tokens=512)),
-    ("--data multi30k", dict(steps=4_000, dropout=0.1, max_tokens=2_048)),
     ("--train a --valid b --src en --tgt de", dict(steps=4_000, dropout=0.1)),
     ("--arch big --steps 7 --heads 8 --dropout 0", dict(steps=7, heads=8, dropout=0.0)),
     # the warm-up is at most a quarter of the steps, unless it is given
