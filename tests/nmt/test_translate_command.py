@@ -6,11 +6,10 @@ import sys
 import pytest
 import torch
 from small_run import TEXT, small, write_run
-from test_search import by_slow_search
 
 import translate
 from nmt import run_folder
-from nmt.search import translate_lines
+from nmt.search import translate_lines, translate_nbest
 
 
 @pytest.fixture
@@ -38,13 +37,12 @@ def set_input(monkeypatch, content: bytes, kind=io.TextIOWrapper):
     monkeypatch.setattr(sys, "stdin", kind(io.BytesIO(content), encoding="utf-8"))
 
 
-@torch.no_grad()
 def test_as_a_filter(runs, model, tokenizer, monkeypatch, capfd):
     set_input(monkeypatch, b"\xef\xbb\xbfa man\r\n\n" + "the dög\u2028sees".encode())
     assert call("NAME --device cpu --beam 2 --lenpen 1.5") == 0
-    lines = "a man", "the dög\u2028sees"
-    first, last = (by_slow_search(model, tokenizer, line, 2, lenpen=1.5)[0][0] for line in lines)
-    assert capfd.readouterr().out == f"{first}\n\n{last}\n"
+    lines = "a man", "", "the dög\u2028sees"
+    expected = translate_lines(model, tokenizer, lines, beam=2, lenpen=1.5)
+    assert capfd.readouterr().out == "".join(f"{line}\n" for line in expected)
     set_input(monkeypatch, b"")
     assert call("NAME") == 0
     assert capfd.readouterr().out == ""
@@ -54,14 +52,11 @@ def test_with_files_nbest_and_scores(runs, model, tokenizer, capfd):
     (runs / "in.txt").write_text("a man\n\nthe dog\n")
     assert call("NAME --input in.txt --output out.txt --nbest 2 --scores --beam 3") == 0
     assert capfd.readouterr().out == ""
-    rows = [row.split("\t") for row in (runs / "out.txt").read_text().splitlines()]
-    expected = [("2", "", 0.0)]
-    for number, line in (("1", "a man"), ("3", "the dog")):
-        expected += [(number, *found) for found in by_slow_search(model, tokenizer, line, 3, 2)]
-    expected.sort(key=lambda row: row[0])
-    assert [(number, text) for number, _, text in rows] == [row[:2] for row in expected]
-    scores = [score for *_, score in expected]
-    assert [float(score) for _, score, _ in rows] == pytest.approx(scores, abs=2e-4)
+    expected = []
+    for number, line in enumerate(("a man", "", "the dog"), start=1):
+        for found in translate_nbest(model, tokenizer, [line], beam=3, nbest=2)[0]:
+            expected.append(f"{number}\t{found.score:.4f}\t{found.text}")
+    assert (runs / "out.txt").read_text().splitlines() == expected
 
 
 def test_scores_and_comparison(runs, capfd):
