@@ -58,7 +58,6 @@ MISTAKES = [
     (train_mt, "--agg magic", "--agg: invalid choice: 'magic' (choose from 'linear', 'dynamic'"),
     (train_mt, "--reg output outptu", "--reg: invalid choice: 'outptu'"),
     (train_mt, "--dropout 1.5", "--dropout: '1.5' is not a number from 0 to 0.99"),
-    (train_mt, "--steps many", "--steps: 'many' is not a whole number from 1"),
     (train_mt, NEW + "--lr 0.4", "--lr 0.4", "the peak learning rate", "7.0e-4 for base"),
     (train_mt, "--device moon", "--device moon: choose auto, cpu, cuda"),
     (train_mt, "--device cuda:77", "--device cuda:77", "choose cpu or auto"),
@@ -76,7 +75,10 @@ MISTAKES = [
     (train_mt, NEW + "--train latin", "latin.en, line 2: not UTF-8", "iconv"),
     (train_mt, NEW + "--vocab-size 9999", "--vocab-size 9999: the largest"),
     (train_mt, NEW + "--max-length 1", "no training pair", "--max-length 1"),
+    (train_mt, NEW + "--train unequal", "unequal.en has 2 lines and unequal.de has 1"),
+    (train_mt, NEW + "--test unequal", "unequal.en has 2 lines and unequal.de has 1"),
     (train_mt, "--train text --name new", "own text needs --valid, --src, --tgt"),
+    (train_mt, "--test text --name new", "own text needs --train, --valid, --src, --tgt"),
     (train_mt, "--data toy --src fr --name new", "--data toy is between en and de"),
     # the run's folder
     # (before it reads the text)

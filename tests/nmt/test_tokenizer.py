@@ -23,27 +23,19 @@ from nmt.tokenizer import (
 from transformer import PAD
 
 ROOT = Path(__file__).resolve().parents[2]
-HOSTILE = [
-    "",
-    "  two  spaces ",
-    "naïve Straße 12.345,67 €",
-    "\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea e\u0301",
-    "\u05e9\u05dc\u05d5\u05dd \u202eabc\u202c \u0645\u0631\u062d\u0628\u0627",
-    "犬も歩けば棒に当たる",
-    "nul \x00 bell \x07 escape \x1b[31m",
-    "a\u2028b\u2029c\x0bd\x0ce\x85f\x1cg tab\tand\rcarriage\n",
-    "⟨s⟩⟨/s⟩⟨pad⟩ <s> </s> <unk> [PAD]",
-    "Ġ Ċ ĠĠ",
-    "\ufeffmark \U0010ffff",
-]
+HOSTILE = ["", "  two  spaces ", "naïve Straße 12.345,67 €", "犬も歩けば棒に当たる", "Ġ Ċ ĠĠ",
+           "\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea e\u0301",
+           "\u05e9\u05dc\u05d5\u05dd \u202eabc\u202c \u0645\u0631\u062d\u0628\u0627",
+           "nul \x00 bell \x07 escape \x1b[31m", "\ufeffmark \U0010ffff",
+           "a\u2028b\u2029c\x0bd\x0ce\x85f\x1cg tab\tand\rcarriage\n",
+           "⟨s⟩⟨/s⟩⟨pad⟩ <s> </s> <unk> [PAD]"]
 
 
 def test_round_trip(tokenizer):
     """decode(encode(text)) is the text, whatever it is, and no text gives a special token."""
     rng = random.Random(1)
-    points = [*range(0x300), *range(0x4E00, 0x4E20), *range(0x1F600, 0x1F640), 0x200D, 0xFEFF]
-    points = [chr(point) for point in points]
-    noise = ["".join(rng.choices(points, k=rng.randint(1, 30))) for _ in range(300)]
+    letters = [chr(x) for x in (*range(0x300), *range(0x4E00, 0x4E20), *range(0x1F600, 0x1F640))]
+    noise = ["".join(rng.choices(letters, k=rng.randint(1, 30))) for _ in range(300)]
     for text in HOSTILE + noise:
         ids = tokenizer.encode(text).ids
         assert tokenizer.decode(ids) == text and min(ids, default=3) > max(PAD, BOS, EOS)
