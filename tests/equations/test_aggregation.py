@@ -368,19 +368,21 @@ def test_one_iteration_is_uniform_coupling():
     torch.testing.assert_close(aggregation(heads), mean)
 
 
-@pytest.mark.parametrize("agg", ["em", "gu-em"])
+@pytest.mark.parametrize("coupling", ["routed", "random"])
 @pytest.mark.parametrize("flags, passed", [
     ({}, dict(density="product", schedule="hinton", gradient="last")),
-    (dict(em_density="sum", em_schedule="released", em_gradient="full", iterations=2),
-     dict(density="sum", schedule="released", gradient="full", iterations=2))])
-def test_the_configuration_reaches_the_routing(agg, flags, passed):
-    for coupling in ("routed", "random"):
-        model = Transformer(small(agg=agg, coupling=coupling, **flags))
-        routings = [module for module in model.modules() if hasattr(module, "routing")]
-        assert routings
-        for module in routings:
+    (dict(em_density="sum", em_schedule="released", em_gradient="full"),
+     dict(density="sum", schedule="released", gradient="full"))])
+@every_routing
+def test_the_configuration_reaches_the_routing(agg, flags, passed, coupling):
+    model = Transformer(small(agg=agg, coupling=coupling, iterations=2, capsules=4, **flags))
+    routings = [module for module in model.modules() if hasattr(module, "routing")]
+    assert routings
+    for module in routings:
+        assert module.random == (coupling == "random")
+        assert module.capsules == 4 and module.settings["iterations"] == 2
+        if agg.endswith("em"):
             assert passed.items() <= module.settings.items()
-            assert module.random == (coupling == "random")
 
 
 @pytest.mark.parametrize("agg", ["em", "gu-em"])

@@ -60,11 +60,3 @@ def test_line_ends_and_byte_order_marks(tmp_path, monkeypatch):
 def test_line_count(tmp_path, text, count):
     (tmp_path / "text").write_bytes(text)
     assert len(Lines(tmp_path / "text")) == count == len(list(Lines(tmp_path / "text")))
-
-
-@pytest.mark.parametrize("content, words", [("a\n".encode("utf-16"), "line 1: not UTF-8"),
-                                            (b"good\nb\xffd\n", "line 2: not UTF-8 .byte 2")])
-def test_a_file_that_is_not_text_is_named(tmp_path, content, words):
-    (tmp_path / "text").write_bytes(content)
-    with pytest.raises(UserError, match=words):
-        read_lines(tmp_path / "text")
