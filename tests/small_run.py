@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 import train_mt
 from nmt import run_folder
+from nmt.encoded import EncodedPairs
 from transformer import Transformer, TransformerConfig
 
 TEXT = ["a man sees the dog.", "the dog sees a man.", "ein Mann sieht den Hund.",
@@ -25,6 +26,15 @@ def write_text(folder, name: str, source, target, tgt: str = "de") -> None:
     """The files of a corpus: NAME.en and NAME.TGT."""
     for language, lines in (("en", source), (tgt, target)):
         (folder / f"{name}.{language}").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+
+def random_pairs(count: int, longest: int) -> EncodedPairs:
+    """Random token ids from 3 to 29, 1 to `longest` on either side of a pair."""
+    random = np.random.default_rng(0)
+    lengths = random.integers(1, longest + 1, (2, count))
+    offsets = [np.append(0, side.cumsum()) for side in lengths]
+    ids = [random.integers(3, 30, side.sum()).astype(np.int32) for side in lengths]
+    return EncodedPairs(ids[0], offsets[0], ids[1], offsets[1])
 
 
 def name_files(folder, tgt: str = "de") -> list[str]:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from small_run import random_pairs
 
 from nmt.batches import batches, collate, training_steps
 from nmt.encoded import EncodedPairs
@@ -82,12 +83,7 @@ def test_collate_pads_on_the_right():
 @pytest.fixture
 def encoded():
     """50 short pairs that all differ."""
-    random = np.random.default_rng(0)
-    sides = []
-    for _ in range(2):
-        ends = random.integers(1, 9, 50).cumsum()
-        sides += [random.integers(3, 30, ends[-1]).astype(np.int32), np.append(0, ends)]
-    return EncodedPairs(*sides)
+    return random_pairs(50, longest=8)
 
 
 def stream(encoded, place=(0, 0), accumulate=1, rank=0, world=1):
