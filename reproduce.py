@@ -22,14 +22,12 @@ import torch
 
 import train_mt
 from nmt.corpus import load_corpora, name_text
-from nmt.evaluate import corpus_bleu
 from nmt.flags import UserError, command_line, flag
 from nmt.flags import run as run_command
 from nmt.machine import pick_device
 from nmt.run_folder import read_config, read_metrics
-from papers import documents, plan, render
+from papers import documents, plan, render, verdicts
 from papers.jobs import Job, processor, run_jobs
-from papers.significance import randomization_test
 from papers.tables import TABLES
 
 ROOT = Path(__file__).resolve().parent
@@ -145,49 +143,10 @@ def read_run(path: Path, run: plan.Run) -> dict:
     valid = [row for row in read_metrics(path / "metrics.jsonl") if row["type"] == "valid"]
     best = max(valid, key=lambda row: row["valid_bleu"])
     position = best["valid_disagreement"]["enc"]["position"]
-    return {"seed": run.settings.seed, "bleu": test["test_bleu"], "lowercased": None, "p": None,
+    return {"seed": run.settings.seed, "bleu": test["test_bleu"],
             "parameters": test["parameters"], "tokens_per_second": test["tokens_per_second"],
             "sentences_per_second": test["sentences_per_second"],
-            "scores": test["disagreement"]["enc"], "layers": [math.exp(D) for D in position],
-            "curve": {str(row["step"]): row["valid_bleu"] for row in valid}}
-
-
-def read_translations(path: Path) -> list[str]:
-    """The translations of a finished run, all of its test sets."""
-    lines = []
-    for name in read_test(path)["sets"]:
-        lines += (path / f"{name}.hyp").read_text("utf-8").split("\n")[:-1]
-    return lines
-
-
-def read_references(s: train_mt.Settings) -> list[str]:
-    """The references of all test sets, or of the validation set where there are none."""
-    corpora = load_corpora(s)
-    lines = []
-    for pairs in corpora.tests.values() or [corpora.valid]:
-        lines += pairs.target
-    return lines
-
-
-def compare_with_baselines(finished: list[dict], rows, folder: Path) -> dict:
-    """{name of a run: the score without case, and the p of the comparison with the baseline of the
-    same seed}; finished: {seed: run} of every row."""
-    found = {}
-    references = []
-    for i, base in enumerate(render.find_baselines([row for row, _ in rows])):
-        for seed, run in finished[i].items():
-            references = references or read_references(run.settings)
-            tgt = read_config(folder / run.name)["languages"][1]
-            lines = read_translations(folder / run.name)
-            found[run.name] = {}
-            if name_text(run.settings) != "toy":         # nobody scores it without case
-                score, _ = corpus_bleu(lines, references, tgt, lowercase=True)
-                found[run.name]["lowercased"] = score
-            if base not in (None, i) and seed in finished[base]:
-                others = read_translations(folder / finished[base][seed].name)
-                found[run.name]["p"] = randomization_test(others, lines, references, tgt,
-                                                          run.settings.lowercase)
-    return found
+            "scores": test["disagreement"]["enc"], "layers": [math.exp(D) for D in position]}
 
 
 def measure(name: str, rows, settings: Settings) -> dict | None:
@@ -198,14 +157,9 @@ def measure(name: str, rows, settings: Settings) -> dict | None:
         finished.append({run.settings.seed: run for run in runs if read_test(folder / run.name)})
     if not any(finished):
         return None
-    compared = {}
-    if TABLES[name].kind == "mt":
-        compared = compare_with_baselines(finished, rows, folder)
     measured = []
     for (row, runs), of_row in zip(rows, finished):
-        results = []
-        for run in of_row.values():
-            results.append({**read_run(folder / run.name, run), **compared.get(run.name, {})})
+        results = [read_run(folder / run.name, run) for run in of_row.values()]
         measured.append({"label": row.label, "size": row.size,
                          "flags": runs[0].flags if runs else None, "runs": results})
     run = next(run for of_row in finished for run in of_row.values())
@@ -264,11 +218,6 @@ def show(name: str, rows, settings: Settings) -> None:
         print(logic.table(stored))
     else:
         print(render.to_screen(stored))
-    if table.kind == "mt" and len(stored["seeds"]) > 1:
-        from papers import figures  # loads matplotlib
-        figures.draw_results({row["label"]: row["runs"] for row in stored["rows"] if row["runs"]},
-                             path.stem, folder / f"{path.stem}.png")
-        print(f"\nfigure: {folder / path.stem}.png")
     if settings.store:
         documents.write_result(path, stored)
         print(f"\nstored: {path.relative_to(ROOT)}")
@@ -296,7 +245,10 @@ def list_tables() -> None:
 
 
 def write_results() -> None:
-    """Renews the tables of the documents from results/."""
+    """Renews the tables of the documents from results/, and the forest plot."""
+    lines = read_metrics(ROOT / "results" / "planned.jsonl")
+    if verdicts.analyze(lines):
+        verdicts.draw(lines, ROOT / "docs" / "verdicts.png")
     for path in (ROOT / "RESULTS.md", *sorted((ROOT / "docs").glob("*.md"))):
         count = documents.renew_file(path, ROOT)
         if count:

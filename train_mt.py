@@ -44,7 +44,7 @@ RECIPES = {
 # settings that may differ when a run is resumed; `text` has the checksums of the training text
 FREE = ("device", "amp", "compile", "workers", "data", "data_dir", "train", "valid", "test", "src",
         "tgt", "log_every", "save_every", "runs", "name")
-TRAINING = "training (Vaswani et al. 2017); RECIPES in train_mt.py has the settings of each size"
+TRAINING = "training (RECIPES in train_mt.py has the settings of each size)"
 SCORES = "validation, checkpoints and test"
 MACHINE = "machine"
 
@@ -53,28 +53,28 @@ MACHINE = "machine"
 class Settings(ModelFlags, DataFlags):
     """Every setting of a run, a flag and an entry of config.json; some defaults: see `presets`."""
     steps: int = flag(4_000, "updates of the parameters", TRAINING, 1)
-    warmup: int = flag(500, "steps in which the learning rate rises", TRAINING, 1)
-    lr: float = flag(3.2e-3, "peak learning rate, at the end of the warm-up", TRAINING, above=0)
-    decay: str = flag("linear", "after that it falls linearly to 0, or with step^-0.5 (sqrt)",
+    warmup: int = flag(500, "steps until the peak", TRAINING, 1)
+    lr: float = flag(3.2e-3, "peak learning rate", TRAINING, above=0)
+    decay: str = flag("linear", "after that: to 0, or with step^-0.5",
                       TRAINING, choices=("linear", "sqrt"))
-    clip: float = flag(1.0, "largest norm of the gradient; 0 does not clip", TRAINING, 0)
-    max_tokens: int = flag(2048, "micro-batch: sentences x tokens of the longest", TRAINING, 1)
-    accumulate: int = flag(1, "micro-batches per update, in every process", TRAINING, 1)
+    clip: float = flag(1.0, "largest gradient norm; 0: any", TRAINING, 0)
+    max_tokens: int = flag(2048, "sentences x tokens of the longest, at most", TRAINING, 1)
+    accumulate: int = flag(1, "micro-batches per update", TRAINING, 1)
     label_smoothing: float = flag(0.1, "label smoothing epsilon", TRAINING, 0, 0.99)
     seed: int = flag(1, "seed of parameters, dropout and batches", TRAINING, 0, 2 ** 31)
 
-    eval_every: int = flag(400, "steps between validations, each with a checkpoint", SCORES, 1)
+    eval_every: int = flag(400, "steps between validations", SCORES, 1)
     save_every: int = flag(1_000, "steps between checkpoints without validation", SCORES, 1)
     log_every: int = flag(100, "steps between log lines", SCORES, 1)
-    average: int = flag(0, "test the average of the last N checkpoints; 0: the best", SCORES, 0)
+    average: int = flag(0, "average the last N checkpoints; 0: the best", SCORES, 0)
     beam: int = flag(4, "beam size of the test", SCORES, 1, 1000)
     lenpen: float = flag(0.6, "length penalty of the test", SCORES, 0, 100)
     lowercase: bool = flag(False, "BLEU without case, as Gu 2019 has for Zh-En", SCORES)
 
-    name: str = flag("", "name of the run's folder (made from the other flags)", MACHINE)
+    name: str = flag("", "the run's folder (made from the other flags)", MACHINE)
     runs: str = flag("runs", "where the runs' folders are", MACHINE, metavar="DIR")
     device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", MACHINE)
-    amp: bool = flag(False, "bfloat16 matrix products (yes on a GPU that has them)", MACHINE)
+    amp: bool = flag(False, "bfloat16 products (yes if the GPU has them)", MACHINE)
     compile: bool = flag(False, "compile the layers: faster after some minutes", MACHINE)
     workers: int = flag(0, "processes that prepare batches (2 with CUDA)", MACHINE, 0, 256)
 

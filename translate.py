@@ -16,7 +16,7 @@ from nmt.evaluate import corpus_bleu, corpus_chrf
 from nmt.files import read_lines, reported
 from nmt.flags import UserError, flag, run
 from nmt.machine import DEVICES, pick_device
-from nmt.run_folder import load_run, name_runs_beside
+from nmt.run_folder import load_checkpoint, load_run, name_runs_beside, read_config
 from nmt.search import Translation, translate_nbest
 from papers.significance import comparison_table, p_in_words, sign_test
 
@@ -91,12 +91,15 @@ def format_lines(translations: list[list[Translation]], settings: Settings) -> s
     return "".join(rows)
 
 
-def translate_terminal(translate, settings: Settings) -> None:
-    """Prints the translation of every line as it comes, until Ctrl-D or Ctrl-C. The prompts go to
-    standard error: standard output has only translations."""
+def translate_terminal(translate, settings: Settings, toy: bool) -> None:
+    """Prints the translation of every line as it comes, until Ctrl-D or Ctrl-C; toy: whether the
+    model learned from the embedded corpus. The prompts go to standard error."""
     prompting = sys.stderr.isatty()
     if prompting:
         print("One sentence per line; Ctrl-D ends.", file=sys.stderr)
+    if prompting and toy:
+        print('This model knows only the words of the embedded corpus, as in "The old woman sees '
+              'the dog."', file=sys.stderr)
     sys.stdin.reconfigure(errors="replace")              # a pasted line may not be UTF-8
     try:
         while True:
@@ -117,7 +120,9 @@ def load_translator(folder: str, settings: Settings, device):
     settings of the training. Raises UserError for a run without such a checkpoint."""
     last = Path(folder) / "last.pt"
     if settings.checkpoint == "best" and last.exists() and not last.with_name("best.pt").exists():
-        raise UserError(f"{folder}: not validated yet; translate with --checkpoint last")
+        step, steps = load_checkpoint(last)["step"], read_config(folder)["steps"]
+        raise UserError(f"{folder}: not validated yet, stopped at step {step:,} of {steps:,}; "
+                        "resume it, or translate with --checkpoint last")
     model, tokenizer, config = load_run(folder, settings.checkpoint, device)
     translate = partial(
         translate_nbest, model, tokenizer, beam=settings.beam, lenpen=settings.lenpen,
@@ -154,7 +159,8 @@ def command(settings: Settings) -> None:
     for folder in filter(None, (settings.compare, settings.run)):
         translators[folder], config = load_translator(folder, settings, device)
     if interactive:
-        translate_terminal(translators[settings.run], settings)
+        toy = config.get("data") == "toy" and not config.get("train")
+        translate_terminal(translators[settings.run], settings, toy)
         return
     lines = read_lines(settings.input)
     references = read_lines(settings.reference) if settings.reference else []

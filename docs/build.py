@@ -34,7 +34,7 @@ from docs.equations import EIGHT, ROOT, Entry, module, read
 
 DOCS = ROOT / "docs"
 LIGHT, DARK = "xcode", "github-dark"             # Pygments' colours
-PROSE = {"train_mt.py": DOCS / "train_mt.md"}    # file -> what stands beside its functions
+NOTED = (*EIGHT, "train_mt.py")                  # files with equations beside their lines
 OMITTED = {"site", "runs", "data", "__pycache__", "exercises", "mine"}
 
 
@@ -149,14 +149,9 @@ def notes(site: Site, path: Path) -> dict[int, list[str]]:
     found = {}
     for entry in read(DOCS / "equations.md"):
         for where, name in entry.code:
-            if where == file and (file in EIGHT or file in PROSE):
+            if where == file and file in NOTED:
                 note = markdown(site, entry.text, path, DOCS) + tested(site, entry, path)
                 found.setdefault(module(file).place(entry, name), []).append(note)
-    if file in PROSE:
-        for name, text in re.findall(rf"(?ms)^## `{file}: (\w+)`\n(.+?)(?=^## |\Z)",
-                                     PROSE[file].read_text("utf-8")):
-            line = module(file).start(name)
-            found.setdefault(line, []).insert(0, markdown(site, text, path, DOCS))
     return found
 
 
@@ -192,7 +187,7 @@ def code_page(site: Site, path: Path) -> str:
 def menu(site: Site, page: Path) -> str:
     """The links at the top of every page."""
     groups = ([ROOT / "README.md", ROOT / "RESULTS.md", *sorted(DOCS.glob("*.md"))],
-              [ROOT / file for file in (*EIGHT, *PROSE)])
+              [ROOT / file for file in NOTED])
     rows = []
     for group in groups:
         links = []

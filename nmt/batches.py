@@ -1,4 +1,4 @@
-"""Batches of pairs of similar lengths, and the stream of them that training goes through."""
+"""Batches of pairs of similar lengths, and the stream of batches for training."""
 import functools
 from typing import NamedTuple
 

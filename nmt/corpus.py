@@ -1,4 +1,4 @@
-"""Parallel text: corpora by name or prefix, and all that a run needs of them.
+"""Parallel text: loads corpora by name or by prefix.
 
 A corpus is a prefix plus a language: `--train DIR/train --src en --tgt de` reads DIR/train.en and
 DIR/train.de; line i of one file translates line i of the other. `--data NAME` is a known corpus.
@@ -41,8 +41,7 @@ class Corpora(NamedTuple):
 
 
 class Data(NamedTuple):
-    """What a run trains and is evaluated on."""
-    name: str                   # of --data, or the --train prefix
+    """The data of a run."""
     src: str
     tgt: str
     tokenizer: Tokenizer
@@ -61,26 +60,20 @@ class Data(NamedTuple):
 @dataclass
 class DataFlags:
     """The flags that choose the text, its vocabulary and its longest sentences."""
-    data: str = flag("toy", "a known corpus; toy is embedded, others are in DATA_DIR/NAME or "
-                     "downloaded there", "data", choices=tuple(NAMES))
-    data_dir: str = flag("data", "folder of the named corpora, and of large text encoded", "data",
-                         metavar="DATA_DIR")
-    train: str | None = flag(None, "own training text instead: PREFIX.SRC and PREFIX.TGT", "data",
-                             metavar="PREFIX")
+    data: str = flag("toy", "embedded (toy) or downloaded corpus", "data", choices=tuple(NAMES))
+    data_dir: str = flag("data", "where downloads go", "data", metavar="DIR")
+    train: str | None = flag(None, "own text: PREFIX.SRC and PREFIX.TGT", "data", metavar="PREFIX")
     valid: str | None = flag(None, "own validation text", "data", metavar="PREFIX")
-    test: tuple[str, ...] = flag((), "own test sets, named after the last part of each PREFIX",
-                                 "data", metavar="PREFIX")
+    test: tuple[str, ...] = flag((), "own test sets", "data", metavar="PREFIX")
     src: str | None = flag(None, "source language, the ending of the files", "data", metavar="SRC")
     tgt: str | None = flag(None, "target language", "data", metavar="TGT")
-    vocab_size: int | None = flag(
-        None, "size of the joint BPE vocabulary (toy 2000, multi30k 10000, wmt 32000; own text "
-        "10000, from a million lines on 32000; less for a small text)", "data", 259, 1_000_000)
-    max_length: int = flag(256, "training pairs with more tokens on a side are dropped", "data", 1,
-                           1_000_000)
+    vocab_size: int | None = flag(None, "joint BPE tokens (2000, 10000 or 32000)", "data", 259,
+                                  10 ** 6)
+    max_length: int = flag(256, "longest side of a training pair", "data", 1, 10 ** 6)
 
 
 def name_text(flags: DataFlags) -> str:
-    """The name of the text in a run's: of --data, or the folder and prefix of --train."""
+    """The text's part of a run's name: --data, or the folder and prefix of --train."""
     if not flags.train:
         return flags.data
     path = Path(flags.train).resolve()
@@ -88,7 +81,7 @@ def name_text(flags: DataFlags) -> str:
 
 
 def load_corpora(flags: DataFlags) -> Corpora:
-    """The corpora that the flags name. Raises UserError for whatever is missing or unreadable."""
+    """The corpora that the flags name. Raises UserError for missing or unreadable files."""
     if not (flags.train or flags.valid or flags.test):
         return load_known(flags)
     missing = [f"--{name}" for name in ("train", "valid", "src", "tgt") if not getattr(flags, name)]
@@ -99,7 +92,7 @@ def load_corpora(flags: DataFlags) -> Corpora:
 
 
 def load_known(flags: DataFlags) -> Corpora:
-    """The corpus of --data, in its own direction or the one that --src or --tgt asks for."""
+    """The corpus of --data, in its default direction or the one of --src and --tgt."""
     name = flags.data
     src, tgt = NAMES[name]
     if flags.src == tgt or flags.tgt == src:
@@ -140,9 +133,12 @@ def read_pairs(prefix, src: str, tgt: str) -> Pairs:
     """The pairs of PREFIX.src and PREFIX.tgt, left on disk. Raises UserError."""
     for language in (src, tgt):
         if str(prefix).endswith(f".{language}") and os.path.exists(prefix):
-            raise UserError(f"{prefix} exists: write {Path(prefix).with_suffix('')}")
+            raise UserError(f"{prefix} exists: write {Path(prefix).with_suffix('')}, without "
+                            f".{language}")
         if not os.path.exists(f"{prefix}.{language}"):
-            raise UserError(f"{prefix}.{language} does not exist; a corpus is PREFIX.LANGUAGE")
+            near = sorted(map(str, Path(prefix).parent.glob(f"{Path(prefix).name}.*")))
+            raise UserError(f"{prefix}.{language} does not exist; a corpus is PREFIX.LANGUAGE; "
+                            f"there are {', '.join(near[:9]) or 'none with this PREFIX'}")
     source = Lines(f"{prefix}.{src}")
     target = Lines(f"{prefix}.{tgt}")
     if len(source) != len(target):
@@ -152,12 +148,9 @@ def read_pairs(prefix, src: str, tgt: str) -> Pairs:
 
 
 def load_data(flags: DataFlags, tokenizer_path=None) -> Data:
-    """All that a run needs of the text that the flags name.
-
-    The tokenizer is read from tokenizer_path, or learned from the training text and written there.
-    A large training text is encoded into files below --data-dir once, and mapped from there. Raises
-    UserError for whatever is missing, unreadable or too small.
-    """
+    """Loads and encodes the text that the flags name. The tokenizer is read from
+    tokenizer_path, or learned and written there; a large training text is encoded into files below
+    --data-dir once. Raises UserError for missing, unreadable or too small files."""
     name, src, tgt, train, valid, tests = load_corpora(flags)
     hashes = {f"train.{src}": hash_text(train.source), f"train.{tgt}": hash_text(train.target)}
     if tokenizer_path and os.path.exists(tokenizer_path):
@@ -166,6 +159,10 @@ def load_data(flags: DataFlags, tokenizer_path=None) -> Data:
         usual = VOCAB_SIZES.get(name, 32_000 if len(train.source) >= LARGE else 10_000)
         tokenizer = train_tokenizer(lines_to_learn_from(train), flags.vocab_size or usual,
                                     exact=flags.vocab_size is not None)
+        held_out = {pair for pairs in (valid, *tests.values()) for pair in zip(*pairs)}
+        repeated = len(held_out.intersection(zip(*train)))
+        if repeated:
+            print(f"warning: in the training text are also {repeated:,} validation or test pairs")
         if tokenizer_path:
             Path(tokenizer_path).parent.mkdir(parents=True, exist_ok=True)
             save_tokenizer(tokenizer, tokenizer_path)
@@ -178,7 +175,7 @@ def load_data(flags: DataFlags, tokenizer_path=None) -> Data:
     if not len(encoded):
         raise UserError(f"no training pair of {name} is left: all have an empty side, or more "
                         f"tokens than --max-length {flags.max_length}")
-    return Data(name, src, tgt, tokenizer, encoded, encode_pairs(tokenizer, valid), valid, tests,
+    return Data(src, tgt, tokenizer, encoded, encode_pairs(tokenizer, valid), valid, tests,
                 hashes)
 
 

@@ -1,4 +1,4 @@
-"""Known corpora: where they come from, and how their files get into --data-dir.
+"""Known corpora: their sources, and how they are downloaded into --data-dir.
 
 An archive must have the SHA-256 of the published file. Its members are read as streams and written
 under our names, so it cannot choose a path.
@@ -82,7 +82,7 @@ def paths_of(text: Path) -> list[Path]:
 
 
 def make_text(text: Path) -> None:
-    """Writes a text, if it is missing, from its archives, meanwhile in DATA_DIR/NAME/archives."""
+    """Writes a missing text from its archives, kept in DATA_DIR/NAME/archives until then."""
     source, target = paths_of(text)
     if source.is_file() and target.is_file():
         return

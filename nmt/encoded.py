@@ -85,7 +85,7 @@ def encode_files(tokenizer, pairs, max_length: int, folder: Path) -> EncodedPair
 
 
 def make_folder(encoded: EncodedPairs, folder: Path) -> None:
-    """Writes the arrays under another name and renames: the folder is complete or not there."""
+    """Writes the arrays under another name and renames the folder: it is complete or missing."""
     unfinished = folder.with_name("unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)                    # of a program that was killed
     unfinished.mkdir()

@@ -20,11 +20,9 @@ WEIGHTS = 2 ** 27               # attention weights of a validation batch, in al
 
 @torch.no_grad()
 def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float, dict]:
-    """Cross-entropy per target token (nats), and D of every kind and layer on a corpus.
-
-    D is {component: {kind: [D of layer 1, ...]}}: of positions the literal sum of Li 2018 Eq. 2,
-    averaged over the sentences; of the other kinds the mean over all valid positions.
-    """
+    """Cross-entropy per target token (nats), and D of every kind and layer on a corpus:
+    {component: {kind: [D of layer 1, ...]}}. D of positions is the sum of Li 2018 Eq. 2, averaged
+    over the sentences; the others are means over all valid positions."""
     device = next(model.parameters()).device
     training = model.training
     model.eval()

@@ -22,9 +22,8 @@ def reported(action: str, path):
 
 
 def atomic_write(path, data) -> None:
-    """Writes a file under a temporary name, forces it to the disk and renames it: the old file or
-    the new one is there, whole, whenever the program is killed. data: bytes, str (written as UTF-8)
-    or a function that writes to the binary file it is given. Raises UserError."""
+    """Writes a file under a temporary name and renames it, so that a killed program leaves the old
+    file or the new one. data: bytes, str or a function of a binary file. Raises UserError."""
     target = Path(os.path.realpath(path))                # links are followed
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     if target.exists() and not target.is_file():         # it would replace /dev/null

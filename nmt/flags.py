@@ -1,4 +1,4 @@
-"""A dataclass as a command line: its fields are the flags, their metadata the help.
+"""Command lines from dataclasses: fields are flags, their metadata is the help.
 
 A mistake of the user's (a flag, a file, a line of text) is a `UserError`: `run` prints it as one
 line on stderr and returns 2. Anything else is a bug and keeps its traceback.
@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import textwrap
 import types
 import typing
 from dataclasses import MISSING, dataclass
@@ -18,6 +19,10 @@ from dataclasses import MISSING, dataclass
 from disagreement import KINDS
 from routing_em import DENSITIES, GRADIENTS, SCHEDULES
 from transformer import AGGREGATIONS, COUPLINGS, PARTS, SIZES, TransformerConfig
+
+# names that people try -> the flags
+ALIASES = {"--aggregation": "--agg", "--size": "--arch", "--config": "--arch",
+           "--lambda": "--reg-weight", "--where": "--agg-at"}
 
 
 class UserError(ValueError):
@@ -58,9 +63,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str):
         near = []
         if message.startswith("unrecognized arguments"):
+            names = [*self._option_string_actions, *ALIASES]
             for word in message.split():
-                name = word.partition("=")[0]
-                near += difflib.get_close_matches(name, self._option_string_actions, 1, 0.8)
+                found = difflib.get_close_matches(word.partition("=")[0], names, 1, 0.85)
+                near += [ALIASES.get(name, name) for name in found]
+        near = [name for name in near if name in self._option_string_actions]
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())}{hint} (--help lists the "
                      "arguments)\n")
@@ -83,12 +90,16 @@ def parse(kind: type, argv=None, presets=None):
 
 
 def make_parser(kind: type) -> Parser:
-    """The parser of a dataclass of `flag` fields; fields in its HIDDEN are not in --help."""
+    """The parser of a dataclass of `flag` fields; --help leaves out those in its HIDDEN."""
     module = sys.modules[kind.__module__]
+    paragraphs = [text if text.startswith("    ") else textwrap.fill(text, 78)
+                  for text in (module.__doc__ or "").split("\n\n")]
     parser = Parser(prog=os.path.basename(getattr(module, "__file__", kind.__module__)),
-                    usage="%(prog)s [flags]", description=module.__doc__, allow_abbrev=False,
+                    usage="%(prog)s [flags]   (defaults are in parentheses)",
+                    description="\n\n".join(paragraphs), allow_abbrev=False,
                     argument_default=argparse.SUPPRESS,
-                    formatter_class=argparse.RawDescriptionHelpFormatter)
+                    formatter_class=functools.partial(
+                        argparse.RawDescriptionHelpFormatter, max_help_position=33))
     hints = typing.get_type_hints(kind)
     groups = {"": parser}
     for field in dataclasses.fields(kind):
@@ -113,7 +124,7 @@ def argument_options(field, hint) -> dict:
     positional = field.metadata["positional"]
     options = dict(field.metadata["options"], help=field.metadata["help"].replace("%", "%%"))
     if type(field.default) in (int, float, str) and field.default != "":
-        options["help"] += f" (default: {field.default})"
+        options["help"] += f" ({field.default})"
     if isinstance(hint, types.UnionType):                # X | None
         hint = typing.get_args(hint)[0]
     if hint is bool:
@@ -200,39 +211,34 @@ class ModelFlags:
     heads: int = flag(4, "attention heads", MODEL, 1, 4096)
     d_ff: int = flag(256, "width of the feed-forward layers", MODEL, 1, 10 ** 6)
     dropout: float = flag(0.1, "one dropout rate", MODEL, 0, 0.99)
-    norm: str = flag("pre", "layer normalization before or after a sub-layer", MODEL,
-                     choices=("pre", "post"))
-    tie: str = flag("all", "shared embeddings; target: of target and output", MODEL,
-                    choices=("none", "target", "all"))
+    norm: str = flag("pre", "layer normalization", MODEL, choices=("pre", "post"))
+    tie: str = flag("all", "shared embeddings", MODEL, choices=("none", "target", "all"))
 
-    agg: str = flag("linear", "dynamic, em: Li's routing-by-agreement; gu-dynamic, gu-em: Gu's "
-                    "capsule layer", AGGREGATION, choices=AGGREGATIONS)
+    agg: str = flag("linear", "dynamic, em: Li's routing; gu-*: Gu's capsule layer", AGGREGATION,
+                    choices=AGGREGATIONS)
     agg_at: tuple[str, ...] | None = flag(
-        None, "enc, cross, dec with layers, as in enc:1-2 cross:6 dec:4,6 (dynamic, em: enc:1-2; "
-        "gu-*: the last of cross and dec)", AGGREGATION, metavar="PLACE")
-    capsules: int | None = flag(
-        None, "output capsules N, a divisor of the width (dynamic, em: width; gu-*: heads)",
-        AGGREGATION, 1, 65536)
+        None, "as in enc:1-2 cross dec:4,6 (dynamic, em: enc:1-2; gu-*: last of cross, dec)",
+        AGGREGATION, metavar="PLACE")
+    capsules: int | None = flag(None, "output capsules (em: width; gu-*: heads)",
+                                AGGREGATION, 1, 65536)
     iterations: int = flag(3, "iterations of every routing", AGGREGATION, 1, 100, metavar="T")
-    em_density: str = flag("product", "density of a vote: over its dimensions the product (Hinton "
-                           "2018) or the sum (Li 2019)", AGGREGATION, choices=DENSITIES)
-    em_schedule: str = flag("hinton", "lambda of EM's activations: 0.01 (1 - 0.95^(t+1)), or "
-                            "released: 1 to 3", AGGREGATION, choices=SCHEDULES)
+    em_density: str = flag("product", "over the dimensions", AGGREGATION, choices=DENSITIES)
+    em_schedule: str = flag("hinton", "lambda: near 0.001, or 1 to 3", AGGREGATION,
+                            choices=SCHEDULES)
     em_gradient: str = flag("last", "see routing_em.py", AGGREGATION, choices=GRADIENTS)
     em_activations: bool = flag(True, "activations A_n in EM routing (yes)", AGGREGATION)
-    coupling: str = flag("routed", "random: a control with the same parameters, drawn for every "
-                         "batch", AGGREGATION, choices=COUPLINGS)
+    coupling: str = flag("routed", "random: a control", AGGREGATION, choices=COUPLINGS)
 
-    reg: tuple[str, ...] = flag(
-        (), f"what the heads are rewarded to differ in: {', '.join(KINDS)}", DISAGREEMENT,
-        choices=tuple(KINDS), metavar="KIND")
+    reg: tuple[str, ...] = flag((), ", ".join(KINDS), DISAGREEMENT, choices=tuple(KINDS),
+                                metavar="KIND")
     reg_at: tuple[str, ...] | None = flag(None, "as --agg-at (everywhere)", DISAGREEMENT,
                                           metavar="PLACE")
     reg_weight: float = flag(1.0, "weight of the reward", DISAGREEMENT, 0, 1e6, metavar="LAMBDA")
 
     capsule_attention: tuple[str, ...] = flag(
         (), "enc, dec with layers, as in enc:1-3 dec", CAPSULE, metavar="PLACE", alias="--capsule")
-    capsule_parts: tuple[str, ...] = flag(PARTS, "of the encoder (both)", CAPSULE, choices=PARTS)
+    capsule_parts: tuple[str, ...] = flag(PARTS, f"{', '.join(PARTS)} (both)", CAPSULE,
+                                          choices=PARTS, metavar="PART")
 
     def model_config(self, vocab_size: int, **overrides) -> TransformerConfig:
         """The configuration of the model that the flags describe. Raises UserError."""
@@ -250,7 +256,7 @@ class ModelFlags:
 
 
 def check_used(settings) -> None:
-    """Raises UserError for an option whose mechanism is not chosen: it would be ignored."""
+    """Raises UserError for an option that would be ignored, because its mechanism is not chosen."""
     capsule = settings.capsule_attention
     unused = {}                                          # option -> what it takes
     if settings.agg == "linear":

@@ -72,7 +72,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
 
 class Objective(nn.Module):
-    """A model with its loss, for DistributedDataParallel, which follows `forward` only."""
+    """A model with its loss in `forward`, as DistributedDataParallel needs it."""
 
     def __init__(self, model: Transformer):
         super().__init__()

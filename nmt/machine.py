@@ -38,7 +38,7 @@ def pick_device(name: str) -> torch.device:
 
 
 class Machine(NamedTuple):
-    """Where this process computes: its device, and its place among the processes of the run."""
+    """The device of this process, and its rank among the processes of the run."""
     device: torch.device
     rank: int = 0
     world: int = 1
@@ -99,7 +99,7 @@ def seed_torch(*numbers: int) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Tells glibc to keep freed blocks: page faults take a sixth of the training time otherwise."""
+    """Makes glibc keep freed blocks: page faults take a sixth of the training time otherwise."""
     with contextlib.suppress(AttributeError, OSError, TypeError):    # another C library
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(-4, 0)                                   # M_MMAP_MAX
@@ -107,7 +107,7 @@ def keep_freed_memory() -> None:
 
 
 def note_signals() -> list[int]:
-    """From now on SIGINT and SIGTERM are only appended to the list that this returns."""
+    """Returns a list to which SIGINT and SIGTERM are appended from now on, instead of acting."""
     stop = []
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: stop.append(number))

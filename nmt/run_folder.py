@@ -1,8 +1,7 @@
 """Run folders: settings, metrics and checkpoints; one run at a time in a folder.
 
 A run folder holds config.json (the settings), metrics.jsonl (one JSON object per line),
-tokenizer.json, the checkpoints last.pt, best.pt and step-N.pt, and lock. A copy on another machine
-resumes and translates. Loading a file runs no code of it.
+tokenizer.json, lock, and the checkpoints last.pt, best.pt and step-N.pt. Loading runs no code.
 """
 import contextlib
 import json
@@ -77,7 +76,7 @@ def average_checkpoints(paths) -> dict:
 
 
 def read_config(folder) -> dict:
-    """The settings in config.json. Raises UserError where there are none, or another version's."""
+    """The settings in config.json. Raises UserError if it is missing or of another version."""
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise UserError(f"{folder}: is not a run folder (it has no config.json); "
@@ -92,7 +91,7 @@ def read_config(folder) -> dict:
 
 
 def name_runs_beside(folder) -> str:
-    """In words, the translation models beside a folder and in runs/, the newest first."""
+    """A phrase with the translation models beside a folder and in runs/, newest first."""
     pattern = "*/tokenizer.json"
     found = {*Path(folder).parent.glob(pattern), *Path("runs").glob(pattern)}
     newest = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
@@ -101,7 +100,7 @@ def name_runs_beside(folder) -> str:
 
 
 def read_metrics(path) -> list[dict]:
-    """The rows of a metrics.jsonl, if it exists, but for a last line that a killed run cut off."""
+    """The rows of a metrics.jsonl, if it exists, without a last line that a killed run cut off."""
     lines = Path(path).read_bytes().split(b"\n")[:-1] if Path(path).exists() else []
     return [json.loads(line) for line in lines]
 
@@ -109,7 +108,7 @@ def read_metrics(path) -> list[dict]:
 # ---- The folder
 
 class RunFolder(contextlib.AbstractContextManager):
-    """A run's folder, which this process alone writes to.
+    """A run's folder, which only this process writes to.
 
     config: the settings; those named in `free` may differ from those of the folder. Raises
     UserError where another run is at work there, or the folder is another run's or no run's.
@@ -208,7 +207,7 @@ class RunFolder(contextlib.AbstractContextManager):
     def draw_curves(self) -> None:
         """Draws loss.png: losses per target token, D where it is rewarded, validation BLEU."""
         from matplotlib.figure import Figure
-        rows = self.read_metrics()
+        rows = [row for row in self.read_metrics() if row["type"] != "test"]
         figure = Figure(figsize=(12, 3.4), layout="constrained")
         figure.suptitle(self.path.name)
         losses, scores, disagreement = figure.subplots(1, 3)
@@ -220,6 +219,9 @@ class RunFolder(contextlib.AbstractContextManager):
             axes.plot(*zip(*points), ".-", label=label)
             axes.set(xlabel="step", xlim=(0, None))
             axes.legend()
+        losses.set_ylim(bottom=0)
+        scores.set_ylim(0, 100)
+        disagreement.set_visible(any(row.get("disagreement") is not None for row in rows))
         atomic_write(self.path / "loss.png", lambda file: figure.savefig(file, format="png"))
 
 

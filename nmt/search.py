@@ -61,7 +61,6 @@ def largest(x: Tensor, k: int, group: int = 128) -> tuple[Tensor, Tensor]:
 
 def expand(logits: Tensor, log_p: Tensor, beam: int, last: Tensor):
     """One step of the search: the best continuations of the live hypotheses, and which of them end.
-
     logits [B * k, V]: of the next token; log_p [B, k]: of the live hypotheses; last [B]: True where
     a sentence is at its limit, so that every hypothesis has to end. Returns the continued ones,
     best first: log_p [B, k'], the hypothesis each stems from [B, k'] and its new token [B, k']; and
@@ -189,12 +188,9 @@ def to_line(tokens: list[int], tokenizer) -> str:
 def translate_nbest(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
                     max_tokens: int = 8192, nbest: int = 1, max_source: int = MAX_SOURCE,
                     progress: bool = False) -> list[list[Translation]]:
-    """The nbest translations of every line, best first, in the order of the lines.
-
-    A blank line has the one translation "" (score 0). A line of more than max_source tokens (best
-    the longest source in training) is translated in pieces: their n-th translations are joined with
-    spaces. max_tokens: size of a batch, beams x source tokens. Raises TypeError for a single str.
-    """
+    """The nbest translations of every line, best first. A blank line has the one translation ""
+    (score 0). A line of more than max_source tokens is translated in pieces, whose n-th
+    translations are joined with spaces. max_tokens: size of a batch, beams x source tokens."""
     if isinstance(lines, str):
         raise TypeError("lines is one str: give a list of lines, [line]")
     sources = []                                         # of all pieces of all lines

@@ -1,7 +1,7 @@
 """The parts of the documents that are made from results/*.json: tables, and the page of claims.
 
-RESULTS.md and docs/experiments.md have them between `<!-- results/NAME.json -->`, or `<!-- claims
-of results/ -->`, and `<!-- end -->`; `reproduce.py --write-results` renews them.
+The documents have them between `<!-- results/NAME.json -->`, `<!-- claims of results/ -->` or
+`<!-- verdicts of results/ -->`, and `<!-- end -->`; `reproduce.py --write-results` renews them.
 """
 import json
 import re
@@ -9,12 +9,14 @@ from pathlib import Path
 
 from nmt.files import atomic_write, reported
 from nmt.flags import UserError
-from papers import claims, render
+from nmt.run_folder import read_metrics
+from papers import claims, render, verdicts
 
 CLAIMS = "claims of results/"
-MARKED = re.compile(rf"^(<!-- ({CLAIMS}|results/[^\s/]+\.json) -->)\n.*?^(<!-- end -->)$",
-                    re.DOTALL | re.MULTILINE)
-OPENING = re.compile(r"^<!-- (?:claims of )?results/.* -->$", re.MULTILINE)
+VERDICTS = "verdicts of results/"
+MARKED = re.compile(rf"^(<!-- ({CLAIMS}|{VERDICTS}|results/[^\s/]+\.json) -->)\n.*?"
+                    r"^(<!-- end -->)$", re.DOTALL | re.MULTILINE)
+OPENING = re.compile(r"^<!-- (?:claims of |verdicts of )?results/.* -->$", re.MULTILINE)
 
 
 def read_result(path: Path) -> dict:
@@ -70,6 +72,8 @@ def renew(document: str, root: Path) -> str:
             if match[2] == CLAIMS:
                 files = sorted((root / "results").glob("*.json"))
                 text = claims.page({file.name: read_result(file) for file in files})
+            elif match[2] == VERDICTS:
+                text = verdicts.page(read_metrics(root / "results" / "planned.jsonl"))
             else:
                 text = render.to_markdown(read_result(path))
         except (AttributeError, KeyError, IndexError, TypeError) as error:

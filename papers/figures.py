@@ -1,5 +1,4 @@
-"""Figures of trained runs: heads as points, attention, routing, BLEU by length, costs of heads, and
-tables of results.
+"""Figures of trained runs: heads as points, attention, routing, BLEU by length, costs of heads.
 
 After Li 2021 Fig. 3 (`draw_heads`), Duan 2020 Fig. 5 (`draw_attention`) and Gu 2019 Fig. 3
 (`draw_lengths`); the others are not in the papers. Every function takes numbers as analyze.py has
@@ -14,7 +13,6 @@ from matplotlib.colors import PowerNorm
 
 from nmt.files import atomic_write
 from papers.ablation import costs_by_layer, runs_by_model
-from papers.significance import t_interval
 
 matplotlib.use("Agg")           # no window
 
@@ -241,33 +239,3 @@ def draw_ablation(runs: dict, path) -> None:
         axes[0][0].set_yscale("symlog", linthresh=1)     # most heads cost less than one BLEU
         axes[0][0].set_ylabel("BLEU")
         add_legend(figure, axes[0], 2)
-
-
-# ---- A table of results
-
-def draw_results(rows: dict, title: str, path) -> None:
-    """BLEU by row, its seeds as dots, mean and 95 % interval (Student's t); beside it the learning
-    curves in the same colours, means over the seeds.
-
-    rows: {label: [{"bleu", "curve": {step: BLEU on the validation set}}, ...]}, the baseline first.
-    """
-    colours = pyplot.get_cmap("tab10" if len(rows) <= 10 else "tab20")
-    with subplots(path, 1, 2, 1.6 + 0.24 * max(8, len(rows)), title) as (_, axes):
-        left, right = axes[0]
-        for i, runs in enumerate(rows.values()):
-            scores = [run["bleu"] for run in runs]
-            mean = sum(scores) / len(scores)
-            left.plot(scores, [i] * len(scores), "o", ms=4, color=colours(i), alpha=0.7)
-            left.plot(mean, i, "|", color=colours(i), ms=11, mew=2)
-            left.plot(t_interval(scores) or [mean] * 2, [i, i], color=colours(i), linewidth=1)
-            if i == 0:
-                left.axvline(mean, color="grey", linewidth=0.8, linestyle="--")
-            steps = [int(step) for step in runs[0]["curve"]]
-            values = zip(*(run["curve"].values() for run in runs))
-            means = [sum(column) / len(column) for column in values]
-            right.plot(steps[:len(means)], means, ".-", color=colours(i), linewidth=1)
-        left.set_yticks(range(len(rows)), map(plain, rows))
-        left.invert_yaxis()
-        left.set(xlabel="test BLEU", title="seeds, mean and 95 % interval (t)")
-        right.set(xlabel="step", ylabel="validation BLEU (greedy)", ylim=(0, None),
-                  title="learning curves (means, same colours)")

@@ -14,19 +14,14 @@ from tabulate import tabulate
 from disagreement import MEASURED
 from nmt.flags import UserError
 from papers.ablation import cost_table
-from papers.significance import t_interval
 from papers.tables import TABLES, Row, Table
 
 NONE = "–"
 # headings of columns that hold words
 WORDS = ("", "flags", "claim", "printed in", "their number", "run here", "ours", "verdict")
-MEASURED_COLUMNS = ("seeds", "BLEU", "lower-cased", "Δ", "p", "parameters", "tokens/s",
-                    "sentences/s")
+MEASURED_COLUMNS = ("seeds", "BLEU", "Δ", "parameters", "tokens/s", "sentences/s")
 LEGEND = ("In parentheses: differences of parameters and ratios of speed to the baseline, here and "
-          "in the paper. BLEU: mean ± standard deviation over the seeds; lower-cased: the same "
-          "translations scored without case. Δ: mean difference to the baseline of the same seed, "
-          "and its 95 % interval (paired, Student's t over the seeds); p: approximate "
-          "randomization over the test sentences, seed by seed (–: no translations to compare).")
+          "in the paper. BLEU: mean ± standard deviation over the seeds; Δ: difference of means.")
 
 
 # ---- Numbers as cells
@@ -45,23 +40,6 @@ def mean_and_deviation(values, digits: int) -> str:
     if len(values) > 1:
         text += f" ± {statistics.stdev(values):.{digits}f}"
     return text
-
-
-def mean_and_interval(differences: list[float], digits: int = 2) -> str:
-    """The mean of differences over the seeds and its 95 % interval; "" for none."""
-    if not differences:
-        return ""
-    text = f"{statistics.fmean(differences):+.{digits}f}"
-    interval = t_interval(differences)
-    if interval:
-        low, high = interval
-        text += f" [{low:+.{digits}f}, {high:+.{digits}f}]"
-    return text
-
-
-def format_p(p: float | None) -> str:
-    """A p of the test sentences, if it is known."""
-    return NONE if p is None else f"{p:.3f}"
 
 
 def printed_number(text: str | None) -> float | None:
@@ -121,12 +99,11 @@ def measured_cells(runs: list[dict], base: list[dict]) -> list[str]:
     parameters = f"{runs[0]['parameters']:,}"
     if base:
         parameters += f" ({runs[0]['parameters'] - base[0]['parameters']:+,})"
-    base_bleu = {run["seed"]: run["bleu"] for run in base}
-    paired = [run for run in runs if run["seed"] in base_bleu]
-    differences = [run["bleu"] - base_bleu[run["seed"]] for run in paired]
-    return [str(len(runs)), mean_and_deviation([run["bleu"] for run in runs], 2),
-            mean_and_deviation([run["lowercased"] for run in runs], 2),
-            mean_and_interval(differences), ", ".join(format_p(run["p"]) for run in paired),
+    gain = ""
+    if base:
+        means = [statistics.fmean(run["bleu"] for run in of_row) for of_row in (runs, base)]
+        gain = f"{means[0] - means[1]:+.2f}"
+    return [str(len(runs)), mean_and_deviation([run["bleu"] for run in runs], 2), gain,
             parameters, speed_cell(runs, base, "tokens_per_second", 0),
             speed_cell(runs, base, "sentences_per_second", 1)]
 

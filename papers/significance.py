@@ -2,9 +2,6 @@
 
 Li 2019 and Li 2021 use the bootstrap, Li 2018 and Gu 2019 the sign test.
 """
-import math
-import statistics
-
 import numpy as np
 from tabulate import tabulate
 
@@ -91,16 +88,3 @@ def comparison_table(systems: dict, references, tgt: str = "", lowercase: bool =
         rows.append([name, f"{score:.2f}", f"[{low:.2f}, {high:.2f}]", p])
     header = ["run", "BLEU", "95 % (bootstrap)", "against the baseline (randomization)"]
     return tabulate(rows, header, tablefmt="plain", disable_numparse=True)
-
-
-def t_interval(values) -> tuple[float, float] | None:
-    """The 95 % confidence interval of the mean of values (of differences between runs of the same
-    seed: the paired one), by Student's t with n - 1 degrees of freedom; None for fewer than
-    two."""
-    from scipy.special import stdtrit
-    n = len(values)
-    if n < 2:
-        return None
-    mean = statistics.fmean(values)
-    half = stdtrit(n - 1, 0.975) * statistics.stdev(values) / math.sqrt(n)
-    return float(mean - half), float(mean + half)

@@ -1,5 +1,6 @@
 """Corpora by name and by prefix, what a run gets of them, and every mistake in naming them."""
 import hashlib
+import re
 
 import numpy as np
 import pytest
@@ -87,7 +88,19 @@ def check_error(flags, *words) -> None:
 def test_error_missing_text(tmp_path):
     flags = write_own(tmp_path)
     flags.valid = "no/such"
-    check_error(flags, "no/such.en does not exist; a corpus is PREFIX.LANGUAGE")
+    check_error(flags, "no/such.en does not exist; a corpus is PREFIX.LANGUAGE", "none with")
+    flags = write_own(tmp_path)
+    flags.tgt = "fr"
+    check_error(flags, "valid.fr does not exist", "valid.de, ", "valid.en")
+
+
+def test_pairs_in_two_texts_are_counted(tmp_path, capsys):
+    flags = write_own(tmp_path)
+    load_data(flags)
+    assert "warning" not in capsys.readouterr().out
+    flags.valid = flags.train
+    load_data(flags)
+    assert re.search(r"warning: .* also \d+ validation or test pairs", capsys.readouterr().out)
 
 
 def test_error_two_test_sets_of_one_name(tmp_path):

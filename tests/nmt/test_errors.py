@@ -55,6 +55,10 @@ def place(tmp_path_factory):
 MISTAKES = [
     # flags
     (train_mt, "--aggg em", "--aggg em; did you mean --agg?"),
+    (train_mt, "--agregation em", "did you mean --agg?"),
+    (train_mt, "--lambda 2", "did you mean --reg-weight?"),
+    (train_mt, "--size base", "did you mean --arch?"),
+    (train_mt, "--lam 3", "arguments: --lam 3 (--help"),
     (train_mt, "--agg magic", "--agg: invalid choice: 'magic' (choose from 'linear', 'dynamic'"),
     (train_mt, "--reg output outptu", "--reg: invalid choice: 'outptu'"),
     (train_mt, "--dropout 1.5", "--dropout: '1.5' is not a number from 0 to 0.99"),

@@ -1,5 +1,4 @@
 """evaluate.py: validation against single sentences, Li 2018 Table 4, scores of lines."""
-import math
 from types import SimpleNamespace
 
 import by_hand
@@ -14,7 +13,7 @@ from nmt import evaluate
 from nmt.batches import batches, collate
 from nmt.corpus import Pairs
 from nmt.evaluate import corpus_bleu, corpus_chrf, score_sets, validate
-from papers.significance import bleu_interval, t_interval
+from papers.significance import bleu_interval
 from transformer import Transformer, TransformerConfig
 
 CROWDED = 45                                      # tokens of a batch: `corpus` has several
@@ -151,15 +150,6 @@ def test_bleu_and_chrf_are_sacrebleus():
     ("ja", "char"), ("ko", "char")])
 def test_the_target_language_chooses_the_tokenizer(tgt, tokenizer):
     assert f"tok:{tokenizer}|" in corpus_bleu(["猫"], ["猫"], tgt)[1]
-
-
-def test_t_interval():
-    """Against the quantile of a table: 4.3027 at two degrees of freedom, 97.5 %."""
-    low, high = t_interval([1.0, 2.0, 3.0])
-    half = 4.3027 / math.sqrt(3)  # a standard deviation of 1
-    assert (low, high) == pytest.approx((2 - half, 2 + half), abs=1e-3)
-    assert t_interval([2.0, 2.0]) == (2.0, 2.0)
-    assert t_interval([2.0]) is None and t_interval([]) is None
 
 
 def test_bleu_interval_holds_the_score():

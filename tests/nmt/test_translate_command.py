@@ -100,6 +100,7 @@ def test_lines_longer_than_any_in_training_are_translated_in_pieces(runs, model,
 def test_prompts_of_a_terminal_are_on_standard_error(
         errors, prompt, runs, model, tokenizer, monkeypatch, capfd):
     set_input(monkeypatch, b"a man\nsch\xf6n\n", Terminal)
+    change_config(runs / "NAME", data="multi30k")
     stderr = errors(io.BytesIO(), encoding="utf-8")
     monkeypatch.setattr(sys, "stderr", stderr)
     assert call("NAME --device cpu") == 0
@@ -107,6 +108,18 @@ def test_prompts_of_a_terminal_are_on_standard_error(
     assert capfd.readouterr().out.split("\n") == [*translations, ""]
     stderr.flush()
     assert stderr.buffer.getvalue().decode() == prompt
+
+
+def test_the_prompt_says_what_the_embedded_corpus_covers(runs, monkeypatch, capsys):
+    set_input(monkeypatch, b"", Terminal)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    change_config(runs / "NAME", data="toy", train=None)
+    assert call("NAME --device cpu") == 0
+    assert "only the words of the embedded corpus" in capsys.readouterr().err
+    change_config(runs / "NAME", train="DIR/train")
+    set_input(monkeypatch, b"", Terminal)
+    assert call("NAME --device cpu") == 0
+    assert "embedded corpus" not in capsys.readouterr().err
 
 
 def test_ctrl_c_at_the_prompt_ends_the_line(runs, monkeypatch, capsys):
@@ -132,11 +145,13 @@ def test_output_into_a_device(runs):
 
 def test_a_run_that_was_not_validated_yet(runs, tokenizer, capsys):
     other = small(tokenizer, seed=7)
-    torch.save({"model": other.state_dict(), "format": run_folder.FORMAT},
+    torch.save({"model": other.state_dict(), "format": run_folder.FORMAT, "step": 116},
                runs / "NAME" / "last.pt")
+    change_config(runs / "NAME", steps=2000)
     (runs / "NAME" / "best.pt").unlink()
     assert call("NAME --input in.txt") == 2
-    assert "NAME: not validated yet; translate with --checkpoint last" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "NAME: not validated yet, stopped at step 116 of 2,000; resume it" in error
     assert call("NAME --input in.txt --checkpoint last --device cpu") == 0
     lines = translate_lines(other, tokenizer, TEXT)
     assert capsys.readouterr().out.splitlines() == lines

@@ -361,9 +361,6 @@ def test_figures_are_drawn(tmp_path):
     """Of several runs, with a dollar sign, which would start a formula."""
     points = [[[0.0, 1.0], [2.0, 5.0]], [[3.0, 7.0], [4.0, 9.0]]]    # [runs][H]
     figures.draw_heads(["one", "$2"], points, [[heads] for heads in points], tmp_path / "1.png")
-    rows = {"base": [{"bleu": 20.0, "curve": {"5": 1.0}}],
-            "$": [{"bleu": 21.0, "curve": {"5": 3.0}}, {"bleu": 23.0, "curve": {"5": 4.0}}]}
-    figures.draw_results(rows, "title$", tmp_path / "4.png")
     costs = {"label": "m", "cost": {"enc": [[1.0, 2.0]], "dec": [[0.0, -1.0]]}}
     figures.draw_ablation({"one": costs, "other": costs}, tmp_path / "5.png")
     assert all(path.stat().st_size > 5_000 for path in tmp_path.iterdir())

@@ -3,7 +3,9 @@ import ast
 import contextlib
 import importlib
 import io
+import json
 import re
+import statistics
 from functools import cache
 from pathlib import Path
 
@@ -64,16 +66,11 @@ def flags(script: str) -> frozenset[str]:
     return frozenset(re.findall(r"--[a-z][a-z0-9-]*", printed.getvalue()))
 
 
-def text(document: Path) -> str:
-    """A document without the tree of the README, which has a test of its own."""
-    return re.sub(r"```text\nread: .*?```", "", document.read_text(), flags=re.DOTALL)
-
-
 def commands(document: Path) -> list[tuple[str, str]]:
     """(module, the rest of the line) of every `python SCRIPT.py ...` and `python -m MODULE ...`."""
     command = r"(?:python3?|torchrun)( [^`|]*?)(?:-m ([\w.]+)|([\w/]+)\.py)((?: [^`|]*)?)"
     found = []
-    for line in text(document).splitlines():
+    for line in document.read_text().splitlines():
         for match in re.finditer(command, re.split(r"\s#\s", line)[0]):
             before, module, script, after = match.groups()
             found.append(((module or script).replace(".", "/"), before + after.split(" && ")[0]))
@@ -84,7 +81,8 @@ def commands(document: Path) -> list[tuple[str, str]]:
 def test_names_exist(document):
     """Every file, `file: name` and `test_file::test` in code marks."""
     missing = []
-    for code in re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text(document), flags=re.S)):
+    prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    for code in re.findall(r"`([^`\n]+)`", prose):
         named = re.fullmatch(r"([\w/]+\.py)(?:::|: )([\w.]+)", code.strip())
         if named:
             if not any(named[2] in names(place) for place in places(named[1])):
@@ -102,14 +100,15 @@ def test_files_of_commands_exist(document):
         known = places(f"{module}.py") or places(f"{module}/__main__.py")
         if not known and module not in ("venv", "pytest", "zipfile"):
             missing.append(module)
-    missing += [file for file in re.findall(r"(?:pytest |\s)(tests/[\w/]+\.py)", text(document))
-                if not (ROOT / file).exists()]
+    tests = re.findall(r"(?:pytest |\s)(tests/[\w/]+\.py)", document.read_text())
+    missing += [file for file in tests if not (ROOT / file).exists()]
     assert not missing
 
 
 @every_document
 def test_imports_of_examples_exist(document):
-    imports = re.findall(r"^from (\w+(?:\.\w+)*) import ([\w, ]+)$", text(document), flags=re.M)
+    line = r"^from (\w+(?:\.\w+)*) import ([\w, ]+)$"
+    imports = re.findall(line, document.read_text(), flags=re.MULTILINE)
     for module, imported in imports:
         loaded = importlib.import_module(module)
         assert all(hasattr(loaded, name.strip()) for name in imported.split(","))
@@ -124,7 +123,7 @@ def test_flags_exist(document):
             given = set(re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", rest))
             wrong += [f"{module}.py {flag}" for flag in given - flags(module) - FOREIGN]
     known = frozenset().union(*map(flags, SCRIPTS)) | FOREIGN
-    prose = re.sub(r"<!--.*?-->", "", text(document))
+    prose = re.sub(r"<!--.*?-->", "", document.read_text())
     wrong += set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", prose)) - known
     assert not wrong
 
@@ -148,13 +147,29 @@ def test_links_resolve(document):
     assert not broken
 
 
-def test_the_tree_of_the_readme():
-    """The files to read and to run, and the folders, are in the root."""
+def test_the_files_of_the_readme():
+    """The README lists the eight files of equations and seven scripts, which are in the root."""
     readme = (ROOT / "README.md").read_text()
-    tree = re.search(r"```text\n(read: .*?)```", readme, flags=re.DOTALL)[1]
-    lines = [line for line in tree.splitlines() if line.startswith("  ")]
-    scripts = re.findall(r"\w+\.py", " ".join(re.split(r" {4,}", line)[0] for line in lines))
-    folders = re.findall(r"^(\w+)/ ", tree, flags=re.MULTILINE)
-    assert (len(scripts), len(folders)) == (15, 8)
-    assert all((ROOT / name).exists() for name in (*scripts, *folders))
-    assert len(readme.splitlines()) <= 150
+    to_read = re.search(r"```text\n(attention.*?)```", readme, flags=re.DOTALL)[1]
+    files = re.findall(r"^\w+\.py", to_read, flags=re.MULTILINE)
+    assert len(files) == 8 and all((ROOT / name).exists() for name in files)
+    assert all(f"`{name}.py`" in readme for name in SCRIPTS)
+    assert len(readme.splitlines()) <= 110 and len(readme.split()) <= 750
+
+
+def test_the_bleu_of_the_results_are_those_of_the_runs():
+    """Every row of a table in RESULTS.md, by its flags, against results/*.json."""
+    text = (ROOT / "RESULTS.md").read_text()
+    table = text.split("model | flags |")[1].split("\n\n")[0].splitlines()[2:]
+    checked = 0
+    for column, name in enumerate(("claims.multi30k-tiny-4000", "claims.toy-tiny-1800"), start=2):
+        stored = json.loads((ROOT / "results" / f"{name}.json").read_text())
+        runs = {row["flags"]: [run["bleu"] for run in row["runs"]] for row in stored["rows"]}
+        for line in table:
+            cells = [cell.strip(" `") for cell in line.split("|")]
+            if cells[column]:
+                scores = runs[cells[1]]
+                expected = f"{statistics.mean(scores):.2f}±{statistics.stdev(scores):.2f}"
+                assert cells[column] == f"{expected} ({len(scores)})"
+                checked += 1
+    assert checked == 28

@@ -1,0 +1,182 @@
+"""The verdicts on the five papers, from the planned runs in results/planned.jsonl by the rules of
+docs/plan.md: a linear model of arm and seed, Holm's adjustment, equivalence tests."""
+import math
+from typing import NamedTuple
+
+from tabulate import tabulate
+
+from papers.claims import gain
+from papers.differences import LEVEL, MARGIN, Contrast, Model, compare, fit, holm, in_figures
+from papers.planned import planned_runs
+
+MULTI30K = "multi30k"
+TOY = "toy4000"
+NAMES = {MULTI30K: "Multi30K", TOY: "the embedded corpus with 4,000 pairs"}
+LEAST_BLOCKS = {MULTI30K: 4, TOY: 20}
+CONTRASTS = {MULTI30K: (("wide-ffn", "baseline"), ("em", "baseline"), ("uniform", "baseline"),
+                        ("output", "baseline"), ("both", "baseline"), ("em", "uniform"))}
+CONTRASTS[TOY] = (*CONTRASTS[MULTI30K],
+                  *((arm, "baseline") for arm in ("gu-em", "gu-em-beta", "gu-em-full",
+                                                  "gu-dynamic", "capsule")))
+
+
+class Claim(NamedTuple):
+    """A paper's main claim: the arm that has its mechanism, and what the arm is compared with."""
+    paper: str
+    text: str
+    table: str
+    rows: tuple[str, str]               # of the published table: with and without the mechanism
+    arm: str
+    against: str
+    corpora: tuple[str, ...] = (MULTI30K, TOY)
+
+
+CLAIMS = (
+    Claim("Li 2018", "rewarding outputs for disagreeing gains", "li2018-3",
+          ("base + Disagreement", "base"), "output", "baseline"),
+    Claim("Li 2019", "EM routing of the heads gains, more than its uniform coupling", "li2019-4",
+          ("base + Effective Aggregation", "base"), "em", "uniform"),
+    Claim("Li 2021", "disagreement and EM routing together gain", "li2021-5",
+          ("base + Both", "base"), "both", "baseline"),
+    Claim("Gu 2019", "a capsule layer over the heads gains", "gu-2",
+          ("base + EM Routing", "base"), "gu-em", "baseline", (TOY,)),
+    Claim("Duan 2020", "routing the logits gains", "duan-1",
+          ("capsule-Transformer base", "base"), "capsule", "baseline", (TOY,)),
+)
+
+
+def whole_blocks(lines: list[dict], corpus: str) -> list[dict]:
+    """The runs of a corpus whose seed has all its arms."""
+    arms = {}
+    for seed, arm in planned_runs(corpus):
+        arms.setdefault(seed, set()).add(arm)
+    found = {}
+    for line in lines:
+        if line["corpus"] == corpus:
+            found.setdefault(line["seed"], {})[line["arm"]] = line
+    blocks = [runs for seed, runs in sorted(found.items()) if arms.get(seed) == runs.keys()]
+    return [run for runs in blocks for run in runs.values()]
+
+
+def verdict(contrast: Contrast, printed: float) -> str:
+    """The verdict on a mechanism whose paper printed this gain, by the rules of docs/plan.md."""
+    if contrast.adjusted < LEVEL:
+        return "gain found" if contrast.difference > 0 else "the opposite"
+    if contrast.equivalent:
+        return f"no different (within {MARGIN} BLEU)"
+    if contrast.interval[1] < printed:
+        return "a gain as printed is excluded"
+    return f"too imprecise (could detect {contrast.detectable:.1f})"
+
+
+class Corpus(NamedTuple):
+    """What a corpus says: the number of whole blocks, the model and the family of contrasts."""
+    blocks: int
+    model: Model
+    contrasts: dict[tuple[str, str], Contrast]
+
+
+def analyze(lines: list[dict]) -> dict[str, Corpus]:
+    """The corpora with two whole blocks or more; lines: of results/planned.jsonl."""
+    found = {}
+    for corpus, pairs in CONTRASTS.items():
+        runs = whole_blocks(lines, corpus)
+        blocks = len({run["seed"] for run in runs})
+        if blocks >= 2:
+            model = fit(runs)
+            family = holm([compare(model, *pair) for pair in pairs])
+            found[corpus] = Corpus(blocks, model, dict(zip(pairs, family)))
+    return found
+
+
+def printed_gain(claim: Claim) -> str:
+    """The gain in BLEU that the paper prints for En-De."""
+    column = "BLEU" if claim.table == "gu-2" else "En-De BLEU"
+    return gain(claim.table, column, *claim.rows)
+
+
+def five_lines(corpora: dict[str, Corpus]) -> list[list[str]]:
+    """A row per paper: the claim, the printed gain, ours, what could be detected, verdict, why."""
+    rows = []
+    for claim in CLAIMS:
+        printed = printed_gain(claim)
+        where = next((corpus for corpus in claim.corpora if corpus in corpora), None)
+        if where is None:
+            rows.append([claim.paper, claim.text, printed, "–", "–", "not run", "–"])
+            continue
+        found = corpora[where].contrasts
+        contrast = found[claim.arm, claim.against]
+        why = f"{claim.arm} less {claim.against} on {NAMES[where]}"
+        if claim.against != "baseline":
+            why += (f"; less the baseline {in_figures(found[claim.arm, 'baseline'])}, and the "
+                    f"control {in_figures(found[claim.against, 'baseline'])}")
+        rows.append([claim.paper, claim.text, printed, in_figures(contrast),
+                     f"{contrast.detectable:.2f}", verdict(contrast, float(printed)), why])
+    return rows
+
+
+def contrast_table(corpus: Corpus) -> str:
+    """The contrasts of a corpus as Markdown."""
+    header = ["arm", "against", "BLEU [95 %]", "could detect", "p", "p, Holm", "no different"]
+    cells = []
+    for x in corpus.contrasts.values():
+        cells.append([x.arm, x.against, in_figures(x), f"{x.detectable:.2f}", f"{x.p:.4f}",
+                      f"{x.adjusted:.4f}", "yes" if x.equivalent else "no"])
+    return tabulate(cells, header, "pipe", disable_numparse=True)
+
+
+def paragraph(name: str, corpus: Corpus) -> str:
+    """What the contrasts of a corpus rest on, and its positive control."""
+    one_head = compare(corpus.model, "one-head", "baseline")
+    loses = one_head.p < LEVEL and one_head.difference < 0
+    least = LEAST_BLOCKS[name]
+    words = [f"On {NAMES[name]}: {corpus.blocks} whole blocks of seeds"]
+    if corpus.blocks < least:
+        words[0] += f" of the {least} that the plan asks for, so the verdicts are provisional"
+    if corpus.model.levene < 0.01:
+        words.append("The arms' variances differ (Levene's test, p "
+                     f"{corpus.model.levene:.3f}): Welch's test")
+    else:
+        words.append("One residual deviation for all arms: "
+                     f"{math.sqrt(corpus.model.variance):.2f} BLEU")
+    words.append(f"The positive control, one head, differs from the baseline by "
+                 f"{in_figures(one_head)}"
+                 + ("" if loses else ": it does not lose, so this setting cannot test the papers"))
+    means = [f"{arm} {scores.mean():.2f}" for arm, scores in corpus.model.scores.items()]
+    return ". ".join(words) + ".\nMean test BLEU: " + ", ".join(means) + "."
+
+
+def page(lines: list[dict]) -> str:
+    """The table of five lines and the contrasts behind it, as Markdown."""
+    corpora = analyze(lines)
+    if not corpora:                                  # two whole blocks at least
+        return "No whole blocks of the planned runs yet: `python -m papers.planned toy4000`."
+    header = ["paper", "claim", "printed gain, En-De", "ours [95 %]", "could detect", "verdict",
+              "which difference"]
+    parts = [tabulate(five_lines(corpora), header, "pipe", disable_numparse=True)]
+    for name, corpus in corpora.items():
+        parts += [paragraph(name, corpus), contrast_table(corpus)]
+    return "\n\n".join(parts)
+
+
+def draw(lines: list[dict], path) -> None:
+    """A forest plot: the contrasts of each corpus with their intervals; diamonds are the gains that
+    the papers print for En-De."""
+    from papers import figures  # loads matplotlib
+    corpora = analyze(lines)
+    printed = {(claim.arm, claim.against): float(printed_gain(claim)) for claim in CLAIMS}
+    rows = max(len(corpus.contrasts) for corpus in corpora.values())
+    with figures.subplots(path, 1, len(corpora), 0.5 + 0.25 * rows) as (_, axes):
+        for ax, (name, corpus) in zip(axes[0], corpora.items()):
+            labels = []
+            for y, (pair, contrast) in enumerate(corpus.contrasts.items()):
+                low, high = contrast.interval
+                ax.plot([low, high], [y, y], "-", color="tab:blue")
+                ax.plot(contrast.difference, y, "o", color="tab:blue")
+                if pair in printed:
+                    ax.plot(printed[pair], y, "D", color="tab:orange", markerfacecolor="none")
+                labels.append(" - ".join(pair))
+            ax.axvline(0, color="gray", linewidth=0.8)
+            ax.set_yticks(range(len(labels)), labels)
+            ax.invert_yaxis()
+            ax.set(title=f"{NAMES[name]}, {corpus.blocks} blocks", xlabel="difference in BLEU")
