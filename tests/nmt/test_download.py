@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import threading
+import time
 import zipfile
 
 import pytest
@@ -109,15 +110,25 @@ def test_archives_put_there_by_hand(source, tmp_path):
     assert (archives / "train.de.gz").read_bytes() == b"something else"
 
 
-def test_three_programs_at_once(source, tmp_path):
+def test_three_programs_at_once(source, tmp_path, monkeypatch):
     """The others wait for the first one and find the texts."""
+    urlopen = download.urllib.request.urlopen
     results = []
+    requests = []
+
+    def slow(url, timeout):
+        requests.append(url)
+        time.sleep(0.02)
+        return urlopen(url)
+
+    monkeypatch.setattr(download.urllib.request, "urlopen", slow)
     threads = [threading.Thread(target=lambda: results.append(load(tmp_path))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert [corpora.valid for corpora in results] == [(["four"], ["vier"])] * 3
+    assert len(requests) == 8
 
 
 # ---- Members of archives

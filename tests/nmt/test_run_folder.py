@@ -55,9 +55,10 @@ def test_a_checkpoint_that_is_cut_short_is_refused(folder):
 def test_the_average_of_checkpoints(folder):
     """In float64, in the type of the weights."""
     for i in range(3):
-        folder.save(f"step-{i}.pt", model={"w": torch.tensor([1e8, i]), "half": WEIGHTS["half"]})
+        w = torch.tensor([2.0 ** -24 if i else 1.0])     # in float32 they add up to 1
+        folder.save(f"step-{i}.pt", model={"w": w, "half": WEIGHTS["half"]})
     mean = average_checkpoints(folder.numbered())
-    torch.testing.assert_close(mean["w"], torch.tensor([1e8, 1.0]), rtol=0, atol=0)
+    assert torch.equal(mean["w"], torch.tensor([(1 + 2.0 ** -23) / 3]))
     assert mean["half"].dtype == torch.bfloat16
     folder.save("step-3.pt", model={"v": torch.ones(2)})
     with refused("step-0.pt", "not of one run"):

@@ -236,6 +236,11 @@ def test_lines_longer_than_max_source_are_translated_in_pieces(model, tokenizer)
     assert [x.score for x in whole] == pytest.approx([4 * x.score for x in parts], rel=1e-5)
 
 
+def test_a_translation_is_one_line(tokenizer):
+    tokens = tokenizer.encode(" a\nb\u2028\x85c\x07 \t").ids
+    assert search.to_line(tokens, tokenizer) == "a b c"
+
+
 def test_one_str_is_no_list_of_lines(model, tokenizer):
     """It would be translated letter by letter."""
     for function in (translate_lines, translate_nbest):
