@@ -119,16 +119,15 @@ def call(error=None) -> int:
 @pytest.mark.parametrize("error, status, message", [
     (None, 0, ""),
     (KeyboardInterrupt(), 130, ""),
-    (BrokenPipeError(), 0, ""),
     (UserError("--x 3\n does\tnot fit"), 2, "--x 3 does not fit"),
     (PermissionError(13, "Permission denied", "a/b"), 2,
      "a/b: Permission denied: choose another place"),
     (MemoryError(), 2, "not enough memory: choose a smaller --arch or smaller --max-tokens"),
     (torch.OutOfMemoryError("CUDA out of memory"), 2, "not enough memory"),
 ])
-def test_run_gives_a_status_and_at_most_one_line(error, status, message, capfd):
+def test_run_gives_a_status_and_at_most_one_line(error, status, message, capsys):
     assert call(error) == status
-    line = capfd.readouterr().err
+    line = capsys.readouterr().err
     assert message in line
     assert line.count("\n") == bool(message)
 
