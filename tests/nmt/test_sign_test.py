@@ -37,7 +37,8 @@ def test_sign_test_smooths_as_the_reported_score():
 
 
 def test_sign_test_without_case_and_of_identical_translations():
-    assert sign_test(["a x c d"], ["A b c d"], ["a b c d"], lowercase=True)[:2] == (1, 0)
+    assert sign_test(["a b c x"], ["A B C D"], ["a b c d"])[:2] == (0, 1)
+    assert sign_test(["a b c x"], ["A B C D"], ["a b c d"], lowercase=True)[:2] == (1, 0)
     assert sign_test(["a b"], ["a b"], ["a c"]) == (0, 0, 1.0)
 
 

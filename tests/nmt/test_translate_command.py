@@ -9,6 +9,7 @@ from small_run import TEXT, small, write_run
 
 import translate
 from nmt import run_folder
+from nmt.flags import parse
 from nmt.search import translate_lines, translate_nbest
 
 
@@ -74,6 +75,13 @@ def test_scores_and_comparison(runs, capfd):
     assert other.startswith("OTHER  100.00") and other.endswith("baseline")
     assert name.startswith("NAME ") and "p = 0.00" in name
     assert sign == "sign test: 0 sentences better than the baseline's, 12 worse, p = 0.0005"
+
+
+def test_the_comparison_is_without_case_too(capsys):
+    settings = parse(translate.Settings, "NAME --lowercase --compare OTHER --sign-test".split())
+    systems = {"OTHER": ["a b c x"] * 9, "NAME": ["A B C D"] * 9}
+    translate.print_scores(systems, ["a b c d"] * 9, "de", settings)
+    assert "9 sentences better than the baseline's, 0 worse" in capsys.readouterr().err
 
 
 def change_config(folder, **settings):
