@@ -1,6 +1,7 @@
 """A small parallel corpus and tiny runs of train_mt.py on it; a tiny model for text with random
 weights, and its run folder as training leaves it."""
 import contextlib
+import io
 import signal
 from dataclasses import asdict
 
@@ -10,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 import train_mt
 from nmt import run_folder
+from nmt.encoded import EncodedPairs
 from transformer import Transformer, TransformerConfig
 
 TEXT = ["a man sees the dog.", "the dog sees a man.", "ein Mann sieht den Hund.",
@@ -24,6 +26,15 @@ def write_text(folder, name: str, source, target, tgt: str = "de") -> None:
     """The files of a corpus: NAME.en and NAME.TGT."""
     for language, lines in (("en", source), (tgt, target)):
         (folder / f"{name}.{language}").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+
+def random_pairs(count: int, longest: int) -> EncodedPairs:
+    """Random token ids from 3 to 29, 1 to `longest` on either side of a pair."""
+    random = np.random.default_rng(0)
+    lengths = random.integers(1, longest + 1, (2, count))
+    offsets = [np.append(0, side.cumsum()) for side in lengths]
+    ids = [random.integers(3, 30, side.sum()).astype(np.int32) for side in lengths]
+    return EncodedPairs(ids[0], offsets[0], ids[1], offsets[1])
 
 
 def name_files(folder, tgt: str = "de") -> list[str]:
@@ -60,16 +71,13 @@ class Killed(BaseException):
 def train_until(line: str, text: list[str], words: str, number: int | None = None) -> int | None:
     """A run that gets a signal as soon as it prints this line (part of one), or without a signal
     is ended there as if killed. Returns the exit status, if there is one."""
-    class Trap:
+    class Trap(io.StringIO):
         """Standard output."""
         def write(self, text: str) -> None:
             if line in text:
                 if number is None:
                     raise Killed
                 signal.raise_signal(number)
-
-        def flush(self) -> None:
-            pass
 
     with contextlib.redirect_stdout(Trap()), contextlib.suppress(Killed):
         return train(text, words)

@@ -9,6 +9,7 @@ import em_by_hand
 import pytest
 import torch
 from by_hand import joined
+from helpers import build_aggregation, close, every_aggregation, normal, randomize
 
 import capsule_aggregation
 from aggregation import LinearAggregation, RoutingAggregation, random_coupling, route_votes
@@ -18,26 +19,14 @@ from routing_dynamic import dynamic_routing
 from routing_em import em_routing
 from transformer import Transformer, TransformerConfig
 
-SIZES = [(1, 1, 1), (4, 1, 4), (4, 2, 4), (6, 3, 2), (6, 2, 1), (8, 4, 8), (6, 6, 3)]  # d, H, N
-GU_SIZES = [(1, 1, 1), (4, 2, 2), (6, 3, 2), (6, 2, 6), (8, 2, 1), (12, 2, 3), (4, 4, 4)]  # d, H, N
-
-ROUTINGS = [(*size, T) for size, T in zip(SIZES, (3, 2, 3, 1, 5, 3, 2))]
-GU_ROUTINGS = [(*size, T) for size, T in zip(GU_SIZES, (3, 1, 2, 3, 3, 2, 3))]  # and T iterations
-
-
-def close(x, y, tolerance):
-    return x.shape == y.shape and torch.allclose(x, y, rtol=tolerance, atol=tolerance)
-
-
-def randomize(module):
-    """The module in float64 with random parameters: no zero bias and no unit gain that would hide
-    an error."""
-    with torch.no_grad():
-        for parameter in module.double().parameters():
-            parameter.copy_(
-                torch.randn(parameter.shape, dtype=torch.float64) / math.sqrt(parameter.shape[-1])
-            )
-    return module
+# d, H, N, iterations
+ROUTINGS = [(1, 1, 1, 3), (4, 1, 4, 2), (4, 2, 4, 3), (6, 3, 2, 1), (6, 2, 1, 5), (8, 4, 8, 3),
+            (6, 6, 3, 2)]
+GU_ROUTINGS = [(1, 1, 1, 3), (4, 2, 2, 1), (6, 3, 2, 2), (6, 2, 6, 3), (8, 2, 1, 3), (12, 2, 3, 2),
+               (4, 4, 4, 3)]
+every_routing = pytest.mark.parametrize("agg", ["em", "dynamic", "gu-em", "gu-dynamic"])
+every_kind = pytest.mark.parametrize("kind", [RoutingAggregation, CapsuleAggregation])
+both_routings = pytest.mark.parametrize("routing", ["em", "dynamic"])
 
 
 def affine(linear, x):
@@ -47,20 +36,10 @@ def affine(linear, x):
     return [by_hand.dot(row, x) + b for row, b in zip(rows, biases)]
 
 
-def positions(outputs):
-    """(b, l, [u_1, ..., u_H]) for every position of O^h [B, H, L, d_k], the heads as lists of
-    numbers."""
-    B, _, L, _ = outputs.shape
-    return [(b, l, outputs[b, :, l].tolist()) for b in range(B) for l in range(L)]
-
-
 def literal_em(votes, beta_a, beta_mu, iterations, scale):
     """The capsules of Li 2019 Algorithm 2, lists of numbers; votes[m][n] is a list of D numbers."""
-    votes, beta_a, beta_mu = (
-        torch.tensor(x, dtype=torch.float64) for x in (votes, beta_a, beta_mu)
-    )
-    mu, A, _ = em_by_hand.em_routing(votes, beta_a, beta_mu, iterations)
-    assert mu.isfinite().all()
+    V = torch.tensor(votes, dtype=torch.float64)
+    mu, A, _ = em_by_hand.em_routing(V, beta_a, beta_mu, iterations)
     return (A.unsqueeze(-1) * mu if scale else mu).tolist()
 
 
@@ -108,24 +87,22 @@ def literal_gu_output(module, u, v):
 def compare(module, outputs, literal, tolerance=1e-9):
     """The module against literal(u) at every position."""
     with torch.no_grad():
-        got = module(outputs)
-    B, H, L, d_k = outputs.shape
-    assert got.shape == (B, L, H * d_k) and got.dtype == torch.float64
-    for b, l, u in positions(outputs):
-        want = torch.tensor(literal(u), dtype=torch.float64)
-        assert close(got[b, l], want, tolerance), (b, l)
+        found = module(outputs)
+        assert found.shape[:2] == (outputs.shape[0], outputs.shape[2])
+        for b in range(found.shape[0]):
+            for l in range(found.shape[1]):
+                want = literal(outputs[b, :, l].tolist())
+                assert close(found[b, l], torch.tensor(want, dtype=torch.float64), tolerance)
 
 
 @pytest.mark.parametrize("d,H", [(1, 1), (6, 1), (6, 2), (4, 4)])
 def test_li2019_eq3_eq4_li2021_eq3_eq4_duan_eq3_linear(d, H):
     module = randomize(LinearAggregation(d))
-    compare(
-        module, torch.randn(2, H, 3, d // H).double(), lambda u: affine(module.output, joined(u))
-    )
+    compare(module, normal(2, H, 3, d // H), lambda u: affine(module.output, joined(u)))
 
 
-@pytest.mark.parametrize("d,H,N", SIZES)
-def test_li2019_eq5_eq6_li2021_eq8_eq9_votes(d, H, N):
+@pytest.mark.parametrize("d, H, N, T", ROUTINGS)
+def test_li2019_eq5_eq6_li2021_eq8_eq9_votes(d, H, N, T):
     """With one iteration every coupling is 1/N, so that Eq. 7 is the mean of the votes: no routing
     in between."""
     module = randomize(RoutingAggregation(d, H, capsules=N, routing="dynamic", iterations=1))
@@ -135,24 +112,22 @@ def test_li2019_eq5_eq6_li2021_eq8_eq9_votes(d, H, N):
         means = torch.tensor(votes, dtype=torch.float64).mean(0).tolist()
         return joined(by_hand.squash(mean) for mean in means)
 
-    compare(module, torch.randn(2, H, 3, d // H).double(), literal)
+    compare(module, normal(2, H, 3, d // H), literal)
 
 
-@pytest.mark.parametrize("d,H,N,T", ROUTINGS)
+@pytest.mark.parametrize("d, H, N, T", ROUTINGS)
 def test_li2019_alg1_simple_routing(d, H, N, T):
     module = randomize(RoutingAggregation(d, H, capsules=N, routing="dynamic", iterations=T))
-    compare(module, 2 * torch.randn(2, H, 2, d // H).double(),
+    compare(module, 2 * normal(2, H, 2, d // H),
             lambda u: joined(by_hand.dynamic_routing(literal_li_votes(module, u, H, N), T)[0]))
 
 
-@pytest.mark.parametrize("d,H,N,T", ROUTINGS)
+@pytest.mark.parametrize("d, H, N, T", ROUTINGS)
 def test_li2019_alg2_em_routing(d, H, N, T):
     module = randomize(RoutingAggregation(d, H, capsules=N, routing="em", iterations=T))
-    assert module.beta_a.shape == module.beta_mu.shape == (N,)
-    compare(module,
-            2 * torch.randn(2, H, 2, d // H).double(),
-            lambda u: joined(literal_em(literal_li_votes(module, u, H, N), module.beta_a.tolist(),
-                                        module.beta_mu.tolist(), T, scale=True)),
+    betas = module.beta_a, module.beta_mu
+    compare(module, 2 * normal(2, H, 2, d // H),
+            lambda u: joined(literal_em(literal_li_votes(module, u, H, N), *betas, T, scale=True)),
             tolerance=1e-7)
 
 
@@ -165,87 +140,80 @@ def test_li2019_alg2_with_two_heads_keeps_the_mean_vote(N, T):
     here 1 (Li) or unused (Gu). Three heads do move."""
     for H, stays in ((2, True), (3, T == 1)):
         module = randomize(RoutingAggregation(12, H, N, "em", T))
-        outputs = torch.randn(2, H, 3, 12 // H).double()
+        outputs = normal(2, H, 3, 12 // H)
         module.beta_a.fill_(1e8)
-        assert (
-            close(module(outputs), module.cast_votes(outputs).mean(-3).flatten(-2), 1e-9) == stays
-        )
+        mean = module.cast_votes(outputs).mean(-3).flatten(-2)
+        assert close(module(outputs), mean, 1e-9) == stays
         gu = randomize(CapsuleAggregation(12, H, N, "em", T))
         v = gu.cast_votes(outputs).mean(-3).flatten(-2)
         assert close(gu(outputs), outputs.transpose(1, 2).flatten(2) + gu.ffn(v), 1e-9) == stays
 
 
-@pytest.mark.parametrize("d,H,N", GU_SIZES)
-def test_gu_eq3_eq4_votes(d, H, N):
+@pytest.mark.parametrize("d, H, N, T", GU_ROUTINGS)
+@torch.no_grad()
+def test_gu_eq3_eq4_votes(d, H, N, T):
     """One iteration: c = 1/N, s_j = Σ_i û_{j|i} / N. The FFN is made to add (v + 9) - 9, so that O
     - u is v itself."""
     module = randomize(CapsuleAggregation(d, H, capsules=N, routing="dynamic", iterations=1))
     assert module.weight.shape == (H, N, d // H, d // N)
-    with torch.no_grad():
-        for layer, sign in ((module.ffn[0], 1), (module.ffn[2], -1)):
-            layer.weight.copy_(torch.eye(d))
-            layer.bias.fill_(9.0 * sign)
+    for layer, bias in ((module.ffn[0], 9.0), (module.ffn[2], -9.0)):
+        layer.weight.copy_(torch.eye(d))
+        layer.bias.fill_(bias)
 
     def literal(u):
         votes = literal_gu_votes(module, u)
-        s = (torch.tensor(votes, dtype=torch.float64).sum(0) / N).tolist()
-        v = joined(by_hand.squash(s_j) for s_j in s)
+        s = torch.tensor(votes, dtype=torch.float64).sum(0) / N
+        v = joined(by_hand.squash(s_j) for s_j in s.tolist())
         return [a + b for a, b in zip(joined(u), v)]
 
-    compare(module, torch.randn(2, H, 2, d // H).double(), literal)
+    compare(module, normal(2, H, 2, d // H), literal)
 
 
-@pytest.mark.parametrize("d,H,N", GU_SIZES)
-def test_gu_eq5_eq6_eq7_output(d, H, N, monkeypatch):
+@pytest.mark.parametrize("routing", ["dynamic", "em"])
+@pytest.mark.parametrize("d, H, N, T", GU_ROUTINGS)
+def test_gu_eq5_eq6_eq7_output(d, H, N, T, routing, monkeypatch):
     """O = u + FFN(v) for a v that does not depend on u: a routing that gives the same capsules
-    whatever the votes are, first 0, then others."""
-    for routing in ("dynamic", "em"):
-        module = randomize(CapsuleAggregation(d, H, capsules=N, routing=routing))
-        for v in (torch.zeros(N, d // N).double(), torch.randn(N, d // N).double()):
-            def route_votes(aggregation, votes):
-                return v.expand(*votes.shape[:2], -1, -1)
-            monkeypatch.setattr(capsule_aggregation, "route_votes", route_votes)
-            compare(module, torch.randn(2, H, 2, d // H).double(),
-                    lambda u: literal_gu_output(module, u, v.tolist()))
+    whatever the votes are."""
+    module = randomize(CapsuleAggregation(d, H, capsules=N, routing=routing))
+    v = normal(N, d // N)
+
+    def route_votes(aggregation, votes):
+        return v.expand(*votes.shape[:2], -1, -1)
+
+    monkeypatch.setattr(capsule_aggregation, "route_votes", route_votes)
+    compare(module, normal(2, H, 2, d // H), lambda u: literal_gu_output(module, u, v.tolist()))
 
 
-@pytest.mark.parametrize("d,H,N,T", GU_ROUTINGS)
+@pytest.mark.parametrize("d, H, N, T", GU_ROUTINGS)
 def test_gu_eq3_to_eq11_dynamic_routing(d, H, N, T):
     module = randomize(CapsuleAggregation(d, H, capsules=N, routing="dynamic", iterations=T))
-    compare(module,
-            2 * torch.randn(2, H, 2, d // H).double(),
-            lambda u: literal_gu_output(
-                module,
-                u,
-                by_hand.dynamic_routing(literal_gu_votes(module, u), T, normalize=False)[0],
-            ))
+
+    def literal(u):
+        votes = literal_gu_votes(module, u)
+        return literal_gu_output(module, u, by_hand.dynamic_routing(votes, T, normalize=False)[0])
+
+    compare(module, 2 * normal(2, H, 2, d // H), literal)
 
 
-@pytest.mark.parametrize("d,H,N,T", GU_ROUTINGS)
+@pytest.mark.parametrize("d, H, N, T", GU_ROUTINGS)
 def test_gu_eq3_to_eq7_eq12_to_eq15_em_routing(d, H, N, T):
     module = randomize(CapsuleAggregation(d, H, capsules=N, routing="em", iterations=T))
-    assert module.beta_a.shape == module.beta_mu.shape == (N,)
-    compare(module,
-            2 * torch.randn(2, H, 2, d // H).double(),
-            lambda u: literal_gu_output(
-                module,
-                u,
-                literal_em(literal_gu_votes(module, u, poses=True), module.beta_a.tolist(),
-                           module.beta_mu.tolist(), T, scale=False),
-            ),
-            tolerance=1e-7)
+
+    def literal(u):
+        votes = literal_gu_votes(module, u, poses=True)
+        mu = literal_em(votes, module.beta_a, module.beta_mu, T, scale=False)
+        return literal_gu_output(module, u, mu)
+
+    compare(module, 2 * normal(2, H, 2, d // H), literal, tolerance=1e-7)
 
 
-@pytest.mark.parametrize(
-    "d,H,N,shape",
-    [
-        (512, 8, 8, (8, 8)),  # d_k = d/N = 64: q = 8, as in Hinton et al. 2018
-        (24, 2, 3, (2, 3)),  # 12 and 8: q of 1, 2, 4; 4 is nearest to sqrt(12)
-        (36, 1, 4, (3, 12)),  # 36 and 9: q of 1, 3, 9; 3 and 9 are as near to 6, the smaller wins
-        (2, 2, 2, (1, 1)),
-        (12, 4, 2, (6, 3)),  # 3 and 6: q of 1, 3; 1 is nearest to sqrt(3)
-    ],
-)
+@pytest.mark.parametrize("d, H, N, shape", [
+    (512, 8, 8, (8, 8)),         # d_k = d/N = 64: q = 8, as in Hinton et al. 2018
+    (24, 2, 3, (2, 3)),          # 12 and 8: q of 1, 2, 4; 4 is nearest to sqrt(12)
+    (36, 1, 4, (3, 12)),         # 36 and 9: q of 1, 3, 9; 3 and 9 are as near to 6
+    (2, 2, 2, (1, 1)),
+    (12, 4, 2, (6, 3)),          # 3 and 6: q of 1, 3; 1 is nearest to sqrt(3)
+])
 def test_gu_pose_matrices(d, H, N, shape):
     assert CapsuleAggregation(d, H, capsules=N, routing="em").weight.shape == (H, N) + shape
 
@@ -256,68 +224,56 @@ def test_default_numbers_of_capsules():
     assert CapsuleAggregation(8, 2, routing="dynamic").weight.shape == (2, 2, 4, 4)
 
 
-@pytest.mark.parametrize("routing", ["dynamic", "em"])
-@pytest.mark.parametrize("aggregation", [RoutingAggregation, CapsuleAggregation])
-def test_capsules_must_divide_the_model(aggregation, routing):
-    for capsules in (5, 16):
-        with pytest.raises(ValueError, match=str(capsules)):
-            aggregation(8, 2, capsules=capsules, routing=routing)
+@pytest.mark.parametrize("capsules", [0, 5, 16])
+@every_kind
+def test_capsules_must_divide_the_model(kind, capsules):
+    with pytest.raises(ValueError, match=str(capsules)):
+        kind(8, 2, capsules=capsules)
 
 
-def modules(d, H):
-    return {"linear": LinearAggregation(d)} | {
-        f"{kind.__name__} {routing}": kind(d, H, routing=routing)
-        for kind in (RoutingAggregation, CapsuleAggregation)
-        for routing in ("dynamic", "em")
-    }
-
-
-@pytest.mark.parametrize("name", modules(4, 2))
-def test_gradcheck_aggregation(name):
-    module = randomize(modules(4, 2)[name])
+@every_aggregation
+def test_gradcheck_aggregation(agg):
+    module = randomize(build_aggregation(agg, 4, 2))
     names, parameters = zip(*module.named_parameters())
-    outputs = torch.randn(1, 2, 2, 2).double().requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda x, *p: torch.func.functional_call(module, dict(zip(names, p)), (x,)),
-        (outputs,) + parameters,
-        atol=1e-6,
-    )
+    outputs = normal(1, 2, 2, 2).requires_grad_()
+
+    def aggregate(x, *parameters):
+        return torch.func.functional_call(module, dict(zip(names, parameters)), (x,))
+
+    assert torch.autograd.gradcheck(aggregate, (outputs, *parameters), atol=1e-6)
 
 
 @pytest.mark.parametrize("H", [1, 4])
-@pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("hard", ["identical", "zeros", "1e-4", "1e4"])
-def test_hard_inputs_stay_finite(hard, autocast, H):
-    for name, module in modules(8, H).items():
-        x = torch.randn(2, H, 3, 8 // H)
-        x = {"identical": x[:, :1].expand_as(x).clone(), "zeros": 0 * x, "1e-4": 1e-4 * x,
-             "1e4": 1e4 * x}[hard]
-        x.requires_grad_()
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            out = module(x)
-        out.float().sum().backward()
-        assert out.isfinite().all(), name
-        assert x.grad.isfinite().all(), name
-        assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters()), name
+@every_aggregation
+def test_hard_inputs_stay_finite(agg, hard, precision, H):
+    module = build_aggregation(agg, 8, H)
+    x = torch.randn(2, H, 3, 8 // H)
+    x = {"identical": x[:, :1].expand_as(x).clone(), "zeros": 0 * x, "1e-4": 1e-4 * x,
+         "1e4": 1e4 * x}[hard].requires_grad_()
+    with precision:
+        out = module(x)
+    out.float().sum().backward()
+    assert out.isfinite().all() and x.grad.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
 
 
-@pytest.mark.parametrize("name", modules(4, 2))
-def test_positions_do_not_mix(name):
-    module = randomize(modules(4, 2)[name])
-    x = torch.randn(2, 2, 3, 2).double()
-    with torch.no_grad():
-        together = module(x)
-        for b in range(2):
-            for l in range(3):
-                alone = module(x[b : b + 1, :, l : l + 1])[0, 0]
-                assert close(together[b, l], alone, 1e-12)
+@every_aggregation
+@torch.no_grad()
+def test_positions_do_not_mix(agg):
+    module = randomize(build_aggregation(agg, 4, 2))
+    x = normal(2, 2, 3, 2)
+    together = module(x)
+    for b in range(2):
+        for l in range(3):
+            assert close(together[b, l], module(x[b:b + 1, :, l:l + 1])[0, 0], 1e-12)
 
 
 @pytest.mark.parametrize("gradient, learned", [("last", False), ("full", True)])
 def test_gu_betas_learn_with_the_full_gradient_alone(gradient, learned):
     """A_n is not in Gu's result: beta acts in the E-steps, which "last" takes as constants."""
     layer = CapsuleAggregation(8, 2, routing="em", gradient=gradient).double()
-    layer(torch.randn(3, 2, 5, 4, dtype=torch.float64)).square().sum().backward()
+    layer(normal(3, 2, 5, 4)).square().sum().backward()
     for beta in (layer.beta_a, layer.beta_mu):
         assert (beta.grad is not None and bool(beta.grad.any())) == learned
 
@@ -351,8 +307,6 @@ def test_li2021_section3_3_both_together(reg_at, layers):
 
 # Controls and options
 
-ROUTED = ("em", "dynamic", "gu-em", "gu-dynamic")
-
 
 def small(**changes) -> TransformerConfig:
     """A configuration of a small model."""
@@ -364,7 +318,7 @@ def parameters(config) -> dict:
     return {name: x.shape for name, x in Transformer(config).named_parameters()}
 
 
-@pytest.mark.parametrize("agg", ROUTED)
+@every_routing
 def test_controls_have_the_parameters_of_the_routing(agg):
     routed = parameters(small(agg=agg))
     assert parameters(small(agg=agg, iterations=1)) == routed
@@ -381,8 +335,8 @@ def test_random_coupling_rows_sum_to_1_and_are_uniform_on_the_simplex():
     assert not torch.equal(C[0], C[1])
 
 
-@pytest.mark.parametrize("kind", [RoutingAggregation, CapsuleAggregation])
-@pytest.mark.parametrize("routing", ["em", "dynamic"])
+@every_kind
+@both_routings
 def test_coupling_random_is_drawn_anew_at_every_call(kind, routing):
     heads = torch.randn(2, 3, 5, 4)
     control = kind(12, 3, routing=routing, coupling="random")
@@ -396,25 +350,24 @@ def test_coupling_random_is_drawn_anew_at_every_call(kind, routing):
 
 
 def test_coupling_random_is_one_m_step_under_the_drawn_coupling():
-    """Omega_n = A_n mu_n with mu_n = sum_h C_hn V_hn / sum_h C_hn."""
+    """Omega_n = A_n mu_n with mu_n = sum_h C_hn V_hn / sum_h C_hn; A_n is 1 here."""
     aggregation = RoutingAggregation(12, 3, routing="em", coupling="random").double()
-    heads = torch.randn(2, 3, 5, 4).double()
+    torch.nn.init.constant_(aggregation.beta_a, 1e8)
+    heads = normal(2, 3, 5, 4)
     torch.manual_seed(5)
-    got = aggregation(heads)
+    found = aggregation(heads)
     torch.manual_seed(5)
-    V = aggregation.cast_votes(heads)  # [B, L, H, N, D]
+    V = aggregation.cast_votes(heads)                                        # [B, L, H, N, D]
     C = random_coupling(V).exp().unsqueeze(-1)
-    mu = (C * V).sum(-3) / C.sum(-3)
-    A = em_routing(V, torch.zeros(12), torch.zeros(12), 1, start=C.squeeze(-1).log()).activations
-    torch.testing.assert_close(got, (A.unsqueeze(-1) * mu).flatten(-2))
+    assert close(found, ((C * V).sum(-3) / C.sum(-3)).flatten(-2), 1e-6)     # C is float32
 
 
-@pytest.mark.parametrize("kind", [RoutingAggregation, CapsuleAggregation])
-@pytest.mark.parametrize("routing", ["em", "dynamic"])
+@every_kind
+@both_routings
 def test_coupling_random_is_the_drawn_one_and_not_iterated(kind, routing):
     """One iteration from the coupling that was drawn."""
     control = kind(12, 3, routing=routing, iterations=3, coupling="random").double()
-    V = torch.randn(2, 5, 3, control.capsules, 4).double()  # [B, L, H, N, D]
+    V = normal(2, 5, 3, control.capsules, 4)                                 # [B, L, H, N, D]
     torch.manual_seed(5)
     got = route_votes(control, V)
     torch.manual_seed(5)
@@ -427,47 +380,36 @@ def test_coupling_random_is_the_drawn_one_and_not_iterated(kind, routing):
     torch.testing.assert_close(got, want.capsules)
 
 
-@pytest.mark.parametrize("agg", ROUTED)
-@pytest.mark.parametrize("coupling", ["routed", "random"])
-def test_the_configured_coupling_reaches_the_aggregation(agg, coupling):
-    model = Transformer(small(agg=agg, coupling=coupling))
-    routings = [module for module in model.modules() if hasattr(module, "routing")]
-    assert routings
-    assert all(module.random == (coupling == "random") for module in routings)
-
-
-# of the routing functions themselves the tests of their files say it
-@pytest.mark.parametrize(
-    "routing", [RoutingAggregation, CapsuleAggregation, CapsuleRouting, TransformerConfig]
-)
-def test_three_iterations_are_the_default(routing):
-    """T = 3, as Gu 2019 (section 5.1) and Li 2021 (section 4.1) have it."""
-    assert inspect.signature(routing).parameters["iterations"].default == 3
+@pytest.mark.parametrize("kind", [RoutingAggregation, CapsuleAggregation, CapsuleRouting,
+                                  TransformerConfig])
+def test_three_iterations_are_the_default(kind):
+    """T = 3, as Gu 2019 (§5.1) and Li 2021 (§4.1) have it."""
+    assert inspect.signature(kind).parameters["iterations"].default == 3
 
 
 def test_one_iteration_is_uniform_coupling():
     """--iterations 1: every head counts alike, mu is the plain mean of the votes (times A)."""
     aggregation = RoutingAggregation(12, 3, routing="em", iterations=1, activations=False)
     heads = torch.randn(2, 3, 5, 4)
-    torch.testing.assert_close(
-        aggregation(heads), aggregation.cast_votes(heads).mean(-3).flatten(-2)
-    )
+    mean = aggregation.cast_votes(heads).mean(-3).flatten(-2)
+    torch.testing.assert_close(aggregation(heads), mean)
 
 
-@pytest.mark.parametrize("agg", ["em", "gu-em"])
-@pytest.mark.parametrize("options, passed",
-                         [
-                             ({}, dict(density="product", schedule="hinton", gradient="last")),
-                             (dict(em_density="sum", em_schedule="released", em_gradient="full"),
-                              dict(density="sum", schedule="released", gradient="full")),
-                         ],
-                         ids=["defaults", "others"])
-def test_em_options_reach_the_routing(agg, options, passed):
-    model = Transformer(small(agg=agg, **options))
-    routing = [module for module in model.modules() if hasattr(module, "routing")]
-    assert routing
-    for module in routing:
-        assert {name: module.settings[name] for name in passed} == passed
+@pytest.mark.parametrize("coupling", ["routed", "random"])
+@pytest.mark.parametrize("flags, passed", [
+    ({}, dict(density="product", schedule="hinton", gradient="last")),
+    (dict(em_density="sum", em_schedule="released", em_gradient="full"),
+     dict(density="sum", schedule="released", gradient="full"))])
+@every_routing
+def test_the_configuration_reaches_the_routing(agg, flags, passed, coupling):
+    model = Transformer(small(agg=agg, coupling=coupling, iterations=2, capsules=4, **flags))
+    routings = [module for module in model.modules() if hasattr(module, "routing")]
+    assert routings
+    for module in routings:
+        assert module.random == (coupling == "random")
+        assert module.capsules == 4 and module.settings["iterations"] == 2
+        if agg.endswith("em"):
+            assert passed.items() <= module.settings.items()
 
 
 @pytest.mark.parametrize("agg", ["em", "gu-em"])
@@ -476,19 +418,14 @@ def test_without_activations_there_are_no_betas(agg):
     assert [name for name in parameters(small(agg=agg)) if "beta" in name]
 
 
-@pytest.mark.parametrize("kind", [RoutingAggregation, CapsuleAggregation])
+@every_kind
 def test_the_full_gradient_keeps_no_more_for_more_iterations(kind):
     """The routing is computed again in the backward pass."""
     heads = torch.randn(2, 3, 5, 4).requires_grad_()
 
     def kept(T: int) -> int:
         tensors = []
-
-        def keep(x):
-            tensors.append(x)
-            return x
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        with torch.autograd.graph.saved_tensors_hooks(tensors.append, lambda x: x):
             kind(12, 3, routing="em", iterations=T, gradient="full")(heads)
         return len(tensors)
 

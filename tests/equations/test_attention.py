@@ -1,135 +1,131 @@
 """attention.py against Li 2019 Eq. 1-2 (= Gu 2019 Eq. 1-2) term by term, against
 torch.nn.MultiheadAttention, and against itself: the fused kernel and the explicit path, the cache
 and the full pass."""
-
-import math
-
 import by_hand
 import pytest
 import torch
+from helpers import build_aggregation, causal, close, every_aggregation, normal, randomize
 from torch import nn
 
-from aggregation import LinearAggregation, RoutingAggregation
 from attention import Cache, MultiHeadAttention
-from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import CapsuleRouting
 
 # B, d, L_q, L_k, H
 SIZES = [(1, 1, 1, 1, 1), (2, 4, 3, 6, 2), (2, 6, 4, 5, 3), (1, 8, 1, 1, 8), (3, 4, 5, 2, 1)]
-AGGREGATIONS = {"linear": lambda d, heads: LinearAggregation(d),
-                "dynamic": lambda d, heads: RoutingAggregation(d, heads, routing="dynamic"),
-                "em": lambda d, heads: RoutingAggregation(d, heads, routing="em"),
-                "gu-dynamic": lambda d, heads: CapsuleAggregation(d, heads, routing="dynamic"),
-                "gu-em": lambda d, heads: CapsuleAggregation(d, heads, routing="em")}
-
-
-def close(x, y, tolerance=1e-10):
-    return x.shape == y.shape and torch.allclose(x, y, rtol=tolerance, atol=tolerance)
+BOTH = ("vertical", "horizontal")
+both_paths = pytest.mark.parametrize("need_weights", [False, True], ids=["fused", "explicit"])
 
 
 def build(d, heads, agg="linear", parts=(), dropout=0.0):
-    """A float64 attention whose every parameter is random, so that none of them is at a value that
-    hides an error."""
+    """A float64 attention with random parameters."""
     capsule = CapsuleRouting(heads, parts=parts, iterations=3) if parts else None
-    attention = MultiHeadAttention(d, heads, dropout, AGGREGATIONS[agg](d, heads), capsule).double()
-    with torch.no_grad():
-        for parameter in attention.parameters():
-            parameter.copy_(
-                torch.randn(parameter.shape, dtype=torch.float64) / math.sqrt(parameter.shape[-1])
-            )
-    return attention
+    aggregation = build_aggregation(agg, d, heads)
+    return randomize(MultiHeadAttention(d, heads, dropout, aggregation, capsule))
 
 
-def causal(length):
-    return torch.ones(length, length, dtype=torch.bool).tril()[None, None]
+def padding(*lengths) -> torch.Tensor:
+    """[B, 1, 1, L], True at the first keys of each sentence."""
+    return (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None])[:, None, None]
 
 
-def literal_heads(attention, query, memory, heads, mask=None):
+def literal_heads(attention, query, memory, mask=None):
     """(V, A, O) of the attention's own weights, one number at a time."""
-    return by_hand.attention(
-        attention.in_proj.weight, attention.in_proj.bias, query, memory, heads, mask
-    )
+    linear = attention.in_proj
+    return by_hand.attention(linear.weight, linear.bias, query, memory, attention.heads, mask)
 
 
-@pytest.mark.parametrize("B,d,L_q,L_k,H", SIZES)
+def assert_steps(attention, x, out, steps, mask=None, **settings):
+    """Decoding x [B, L, d] in steps with a cache gives `out`; mask: [B, 1, 1, L] of keys."""
+    cache = Cache()
+    stop = 0
+    for step in steps:
+        start, stop = stop, stop + step
+        new = x[:, start:stop]
+        keys = None if mask is None else mask[..., :stop]
+        part, _ = attention(new, new, keys, cache, causal=True, **settings)
+        assert close(part, out[:, start:stop]), f"positions {start} to {stop}"
+
+
+# The equations
+
+
+@pytest.mark.parametrize("B, d, L_q, L_k, H", SIZES)
 @torch.no_grad()
 def test_li2019_eq1_eq2_li2018_background_li2021_eq1_eq2_duan_eq1_eq2_heads(B, d, L_q, L_k, H):
     attention = build(d, H)
-    query = torch.randn(B, L_q, d).double()
-    memory = torch.randn(B, L_k, d).double()
+    query = normal(B, L_q, d)
+    memory = normal(B, L_k, d)
     out, heads = attention(query, memory, need_weights=True)
-    values, weights, outputs = literal_heads(attention, query, memory, H)
-    assert close(heads.values, values, 1e-12)
-    assert close(heads.weights, weights, 1e-12)
-    assert close(heads.outputs, outputs, 1e-12)
+    for found, expected in zip(heads, literal_heads(attention, query, memory)):
+        assert close(found, expected, 1e-12)
     # Eq. 3-4: O = [O^1, ..., O^H] W^O
-    concatenated = torch.cat([outputs[:, h] for h in range(H)], dim=-1)  # [B, L_q, d]
-    linear = attention.aggregation.output
-    assert close(out, nn.functional.linear(concatenated, linear.weight, linear.bias), 1e-12)
+    concatenated = torch.cat([heads.outputs[:, h] for h in range(H)], dim=-1)    # [B, L_q, d]
+    assert close(out, attention.aggregation.output(concatenated), 1e-12)
 
 
 @torch.no_grad()
 def test_gu_eq1_eq2_masked_heads():
-    B = 2
-    d = 6
-    L_q = 3
-    L_k = 4
-    H = 3
-    attention = build(d, H)
-    query = torch.randn(B, L_q, d).double()
-    memory = torch.randn(B, L_k, d).double()
-    mask = torch.rand(B, 1, L_q, L_k) < 0.6
+    attention = build(6, 3)
+    query = normal(2, 3, 6)
+    memory = normal(2, 4, 6)
+    mask = torch.rand(2, 1, 3, 4) < 0.6
     mask[..., 0] = True
     _, heads = attention(query, memory, mask=mask, need_weights=True)
-    values, weights, outputs = literal_heads(attention, query, memory, H, mask[:, 0])
-    assert close(heads.values, values, 1e-12)
-    assert close(heads.weights, weights, 1e-12)
-    assert close(heads.outputs, outputs, 1e-12)
-    assert (heads.weights.masked_select(~mask.expand_as(heads.weights)) == 0).all()
+    for found, expected in zip(heads, literal_heads(attention, query, memory, mask[:, 0])):
+        assert close(found, expected, 1e-12)
 
 
-@pytest.mark.parametrize("need_weights", [False, True])
+@both_paths
 @pytest.mark.parametrize("padded", [False, True])
 @torch.no_grad()
 def test_causal_hides_what_comes_after(padded, need_weights):
-    """causal=True is the triangular mask, with and without a mask of keys, whole and step by step
-    with a cache."""
-    B = 2
-    d = 6
-    L = 4
-    H = 3
-    attention = build(d, H)
-    x = torch.randn(B, L, d).double()
-    keys = (
-        (torch.arange(L) < torch.tensor([L, 2])[:, None])[:, None, None] if padded else None
-    )  # [B, 1, 1, L]
-    seen = causal(L) if keys is None else causal(L) & keys
-    want = literal_heads(attention, x, x, H, seen.expand(B, 1, L, L)[:, 0])
+    """Whole, and step by step with a cache."""
+    attention = build(6, 3)
+    x = normal(2, 4, 6)
+    keys = padding(4, 2) if padded else None
+    seen = causal(4) & padding(4, 2) if padded else causal(4).expand(2, 1, 4, 4)
+    _, A, O = literal_heads(attention, x, x, seen[:, 0])
     out, heads = attention(x, x, mask=keys, need_weights=need_weights, causal=True)
-    assert close(heads.outputs, want[2], 1e-12)
-    assert not need_weights or close(heads.weights, want[1], 1e-12)
+    assert close(heads.outputs, O, 1e-12)
+    assert not need_weights or close(heads.weights, A, 1e-12)
     for steps in ((1, 1, 1, 1), (2, 2), (1, 3)):
-        cache, stop = Cache(), 0
-        for step in steps:
-            start, stop = stop, stop + step
-            new = x[:, start:stop]
-            mask = None if keys is None else keys[..., :stop]
-            part, _ = attention(new, new, mask, cache, need_weights, causal=True)
-            assert close(part, out[:, start:stop])
+        assert_steps(attention, x, out, steps, keys, need_weights=need_weights)
 
 
-@pytest.mark.parametrize("masked", ["no mask", "keys", "causal", "full"])
-def test_fused_kernel_equals_explicit_path(masked):
-    B = 3
-    d = 8
-    L = 5
-    H = 2
-    attention = build(d, H)
-    x = torch.randn(B, L, d).double()
-    keys = torch.arange(L) < torch.tensor([5, 3, 1])[:, None]
-    mask = {"no mask": None, "keys": keys[:, None, None], "causal": causal(L),
-            "full": keys[:, None, None] & causal(L)}[masked]
-    assert attention(x, x, mask=mask)[1].weights is None           # nobody asked
+def test_masked_keys_have_no_weight_whatever_the_logits():
+    x = 1e4 * normal(1, 4, 8)
+    mask = torch.tensor([True, True, False, False])[None, None, None]
+    _, heads = build(8, 2)(x, x, mask=mask, need_weights=True)
+    assert not heads.weights[..., 2:].any()
+
+
+@pytest.mark.parametrize("H", [1, 2, 8])
+@both_paths
+@torch.no_grad()
+def test_linear_equals_torch_multihead_attention(H, need_weights):
+    attention = build(8, H)
+    theirs = nn.MultiheadAttention(8, H, batch_first=True).double()
+    theirs.in_proj_weight.copy_(attention.in_proj.weight)
+    theirs.in_proj_bias.copy_(attention.in_proj.bias)
+    theirs.out_proj.load_state_dict(attention.aggregation.output.state_dict())
+    query = normal(3, 4, 8)
+    memory = normal(3, 5, 8)
+    keys = padding(5, 2, 3)
+    out, heads = attention(query, memory, mask=keys, need_weights=need_weights)
+    want, weights = theirs(query, memory, memory, key_padding_mask=~keys[:, 0, 0],
+                           average_attn_weights=False)
+    assert close(out, want)
+    assert not need_weights or close(heads.weights, weights)
+
+
+# The fused kernel and the explicit path
+
+
+@pytest.mark.parametrize("mask", [None, padding(5, 3, 1), causal(5), padding(5, 3, 1) & causal(5)],
+                         ids=["no mask", "keys", "causal", "both"])
+def test_fused_kernel_equals_explicit_path(mask):
+    attention = build(8, 2)
+    x = normal(3, 5, 8)
     gradients = []
     for need_weights in (False, True):
         inputs = x.clone().requires_grad_()
@@ -143,182 +139,6 @@ def test_fused_kernel_equals_explicit_path(masked):
         assert close(fused, explicit)
 
 
-@pytest.mark.parametrize("need_weights", [False, True])
-@pytest.mark.parametrize("agg", list(AGGREGATIONS))
-def test_outputs_are_what_the_aggregation_gets(agg, need_weights):
-    attention = build(8, 2, agg, dropout=0.4).train()
-    x = torch.randn(2, 5, 8).double()
-    out, heads = attention(x, x, need_weights=need_weights)
-    assert out.shape == (2, 5, 8) and heads.values.shape == heads.outputs.shape == (2, 2, 5, 4)
-    assert close(out, attention.aggregation(heads.outputs), 1e-12)
-
-
-@pytest.mark.parametrize("H", [1, 2, 8])
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_linear_equals_torch_multihead_attention(H, need_weights):
-    B = 3
-    d = 8
-    L_q = 4
-    L_k = 5
-    attention = build(d, H)
-    theirs = nn.MultiheadAttention(d, H, batch_first=True).double()
-    with torch.no_grad():
-        theirs.in_proj_weight.copy_(attention.in_proj.weight)
-        theirs.in_proj_bias.copy_(attention.in_proj.bias)
-        theirs.out_proj.weight.copy_(attention.aggregation.output.weight)
-        theirs.out_proj.bias.copy_(attention.aggregation.output.bias)
-    query = torch.randn(B, L_q, d).double()
-    memory = torch.randn(B, L_k, d).double()
-    keys = torch.arange(L_k) < torch.tensor([5, 2, 3])[:, None]
-    out, heads = attention(query, memory, mask=keys[:, None, None], need_weights=need_weights)
-    want, weights = theirs(
-        query, memory, memory, key_padding_mask=~keys, average_attn_weights=False
-    )
-    assert close(out, want)
-    if need_weights:
-        assert close(heads.weights, weights)
-    out, _ = attention(query, query, mask=causal(L_q), need_weights=need_weights)
-    want, _ = theirs(query, query, query, attn_mask=~causal(L_q)[0, 0])
-    assert close(out, want)
-
-
-@pytest.mark.parametrize("steps", [(1,) * 5, (2, 1, 2), (3, 2), (5,)])
-@pytest.mark.parametrize("parts", [(), ("horizontal",)])
-@pytest.mark.parametrize("agg", list(AGGREGATIONS))
-@torch.no_grad()
-def test_cache_equals_full_pass(agg, parts, steps):
-    B = 2
-    d = 8
-    L = 5
-    H = 2
-    attention = build(d, H, agg, parts).eval()
-    x = torch.randn(B, L, d).double()
-    full, _ = attention(x, x, mask=causal(L))
-    cache, start = Cache(), 0
-    for step in steps:
-        stop = start + step
-        new = x[:, start:stop]
-        out, _ = attention(new, new, mask=causal(L)[..., start:stop, :stop], cache=cache)
-        assert close(out, full[:, start:stop]), f"positions {start} to {stop}"
-        start = stop
-
-
-@torch.no_grad()
-def test_cache_of_cross_attention_keeps_the_first_memory():
-    attention = build(8, 2).eval()
-    query = torch.randn(2, 3, 8).double()
-    memory = torch.randn(2, 4, 8).double()
-    mask = (torch.arange(4) < torch.tensor([4, 2])[:, None])[:, None, None]
-    full, _ = attention(query, memory, mask=mask)
-    cache = Cache()
-    for l in range(3):
-        given = memory if l == 0 else torch.full_like(memory, 7.0)
-        out, _ = attention(query[:, l : l + 1], given, mask=mask, cache=cache)
-        assert close(out, full[:, l : l + 1])
-
-
-@pytest.mark.parametrize("index", [[1, 0], [1, 1], [0, 0, 1, 1, 1], [1]])
-@pytest.mark.parametrize("parts", [(), ("horizontal",)])
-@torch.no_grad()
-def test_cache_reorder_follows_the_beams(parts, index):
-    attention = build(8, 2, parts=parts).eval()
-    x = torch.randn(2, 3, 8).double()
-    index = torch.tensor(index)
-    cache = Cache()
-    for l in range(2):
-        new = x[:, l : l + 1]
-        attention(new, new, cache=cache)
-    cache.reorder(index)
-    newest = torch.randn(len(index), 1, 8).double()
-    out, _ = attention(newest, newest, cache=cache)
-    beams = torch.cat([x[index, :2], newest], dim=1)
-    full, _ = attention(beams, beams, mask=causal(3))
-    assert close(out, full[:, -1:])
-
-
-@torch.no_grad()
-def test_cache_reorder_follows_the_beams_in_cross_attention():
-    attention = build(8, 2).eval()
-    query = torch.randn(2, 1, 8).double()
-    memory = torch.randn(2, 4, 8).double()
-    index = torch.tensor([1, 1, 0])
-    cache = Cache()
-    attention(query, memory, cache=cache)
-    cache.reorder(index)
-    out, _ = attention(query[index], memory[index], cache=cache)
-    full, _ = attention(query[index], memory[index])
-    assert close(out, full)
-
-
-@pytest.mark.parametrize("need_weights", [False, True])
-@pytest.mark.parametrize("parts", [(), ("vertical", "horizontal")])
-@pytest.mark.parametrize("agg", list(AGGREGATIONS))
-def test_a_sentence_without_any_key_harms_nobody(agg, parts, need_weights):
-    attention = build(8, 2, agg, parts)
-    x = torch.randn(3, 4, 8).double()
-    keys = torch.arange(4) < torch.tensor([4, 0, 2])[:, None]
-    inputs = x.clone().requires_grad_()
-    out, _ = attention(inputs, inputs, mask=keys[:, None, None], need_weights=need_weights)
-    out[keys].square().sum().backward()
-    assert out[keys].isfinite().all()
-    assert inputs.grad[keys].isfinite().all()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in attention.parameters())
-    with torch.no_grad():
-        for b, length in ((0, 4), (2, 2)):
-            sentence = x[b : b + 1, :length]
-            assert close(out[b : b + 1, :length], attention(sentence, sentence)[0])
-
-
-@pytest.mark.parametrize("parts", [(), ("vertical",), ("horizontal",), ("vertical", "horizontal")])
-@pytest.mark.parametrize("agg", list(AGGREGATIONS))
-@torch.no_grad()
-def test_padding_changes_nothing(agg, parts):
-    attention = build(8, 2, agg, parts).eval()
-    x = torch.randn(3, 5, 8).double()
-    lengths = [5, 1, 3]
-    keys = torch.arange(5) < torch.tensor(lengths)[:, None]
-    padded, _ = attention(x, x, mask=keys[:, None, None])
-    for b, length in enumerate(lengths):
-        sentence = x[b : b + 1, :length]
-        alone, _ = attention(sentence, sentence)
-        assert close(padded[b : b + 1, :length], alone)
-
-
-BOTH_PARTS = ("vertical", "horizontal")
-
-
-@pytest.mark.parametrize("agg, parts, need_weights",
-                         [
-                             ("linear", (), False),
-                             ("linear", (), True),
-                             ("linear", BOTH_PARTS, True),
-                             ("em", (), False),
-                             ("gu-em", BOTH_PARTS, False),
-                         ])
-def test_gradcheck_attention(agg, parts, need_weights):
-    """The fused and the explicit path; every aggregation has a gradcheck of its own."""
-    attention = build(4, 2, agg, parts)
-    x = torch.randn(1, 3, 4).double().requires_grad_()
-    mask = torch.tensor([[True, True, False]])[:, None, None]
-    names, parameters = zip(*attention.named_parameters())
-
-    def outputs(x, *parameters):
-        out, heads = torch.func.functional_call(
-            attention,
-            dict(zip(names, parameters)),
-            (x, x),
-            {"mask": mask, "need_weights": need_weights},
-        )
-        return (out[:, :2],) + ((heads.weights[:, :, :2],) if need_weights else ())
-
-    assert torch.autograd.gradcheck(outputs, (x,) + parameters, atol=1e-6)
-
-
-def test_heads_must_divide_the_model():
-    with pytest.raises(ValueError, match="heads"):
-        MultiHeadAttention(8, 3)
-
-
 @pytest.mark.parametrize("padded", [False, True])
 def test_the_fused_kernel_gets_a_mask_or_is_causal_never_both(padded, monkeypatch):
     """CPUs take both; a GPU's kernels do not."""
@@ -330,17 +150,42 @@ def test_the_fused_kernel_gets_a_mask_or_is_causal_never_both(padded, monkeypatc
         return kernel(*args, **settings)
 
     monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", recorded)
-    x = torch.randn(2, 4, 6).double()
-    keys = torch.ones(2, 1, 1, 4, dtype=torch.bool) if padded else None
-    build(6, 3)(x, x, mask=keys, causal=True)
+    x = normal(2, 4, 6)
+    build(6, 3)(x, x, mask=padding(4, 4) if padded else None, causal=True)
     assert asked == [(padded, not padded)]
+
+
+@both_paths
+@every_aggregation
+def test_outputs_are_what_the_aggregation_gets(agg, need_weights):
+    attention = build(8, 2, agg, dropout=0.4).train()
+    x = normal(2, 5, 8)
+    out, heads = attention(x, x, need_weights=need_weights)
+    assert out.shape == (2, 5, 8) and heads.values.shape == heads.outputs.shape == (2, 2, 5, 4)
+    assert close(out, attention.aggregation(heads.outputs), 1e-12)
+
+
+# The cache
+
+
+@torch.no_grad()
+def test_cache_of_cross_attention_keeps_the_first_memory():
+    attention = build(8, 2).eval()
+    query = normal(2, 3, 8)
+    memory = normal(2, 4, 8)
+    full, _ = attention(query, memory, mask=padding(4, 2))
+    cache = Cache()
+    for l in range(3):
+        given = memory if l == 0 else torch.full_like(memory, 7.0)
+        out, _ = attention(query[:, l:l + 1], given, mask=padding(4, 2), cache=cache)
+        assert close(out, full[:, l:l + 1])
 
 
 @torch.no_grad()
 def test_capsules_step_by_step_see_no_padding_on_the_left():
     """The logits of hidden keys count as 0 in the routing, from the cache too."""
     attention = build(8, 2, parts=("horizontal",)).eval()
-    x = torch.randn(1, 4, 8).double()
+    x = normal(1, 4, 8)
     keys = torch.tensor([False, True, True, True])[None, None, None]         # [1, 1, 1, L]
     whole, _ = attention(x, x, mask=keys, causal=True)
     cache = Cache()
@@ -348,12 +193,49 @@ def test_capsules_step_by_step_see_no_padding_on_the_left():
         new = x[:, t:t + 1]
         part, _ = attention(new, new, keys[..., :t + 1], cache, causal=True)
         if t > 0:
-            torch.testing.assert_close(part, whole[:, t:t + 1])
+            assert close(part, whole[:, t:t + 1])
 
 
-def test_masked_keys_have_no_weight_whatever_the_logits():
-    attention = build(8, 2)
-    x = 1e4 * torch.randn(1, 4, 8).double()
-    mask = torch.tensor([True, True, False, False])[None, None, None]
-    _, heads = attention(x, x, mask=mask, need_weights=True)
-    assert not heads.weights[..., 2:].any()
+# Padding and gradients
+
+
+@both_paths
+@pytest.mark.parametrize("parts", [(), ("vertical",), ("horizontal",), BOTH])
+@every_aggregation
+def test_padding_changes_nothing(agg, parts, need_weights):
+    """A sentence without any key, as the second one, harms no other."""
+    attention = build(8, 2, agg, parts)
+    x = normal(4, 5, 8).requires_grad_()
+    lengths = 5, 0, 1, 3
+    keys = padding(*lengths)
+    out, _ = attention(x, x, mask=keys, need_weights=need_weights)
+    for b, length in enumerate(lengths):
+        if length > 0:
+            sentence = x[b:b + 1, :length]
+            assert close(out[b:b + 1, :length], attention(sentence, sentence)[0])
+    out[keys[:, 0, 0]].square().sum().backward()
+    assert x.grad[keys[:, 0, 0]].isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in attention.parameters())
+
+
+@pytest.mark.parametrize("agg, parts, need_weights", [
+    ("linear", (), False), ("linear", (), True), ("linear", BOTH, True), ("em", (), False),
+    ("gu-em", BOTH, False)])
+def test_gradcheck_attention(agg, parts, need_weights):
+    """The fused and the explicit path; every aggregation has a gradcheck of its own."""
+    attention = build(4, 2, agg, parts)
+    x = normal(1, 3, 4).requires_grad_()
+    names, parameters = zip(*attention.named_parameters())
+
+    def outputs(x, *parameters):
+        settings = dict(mask=padding(2, 3)[:1], need_weights=need_weights)
+        weights = dict(zip(names, parameters))
+        out, heads = torch.func.functional_call(attention, weights, (x, x), settings)
+        return (out[:, :2], heads.weights[:, :, :2]) if need_weights else out[:, :2]
+
+    assert torch.autograd.gradcheck(outputs, (x, *parameters), atol=1e-6)
+
+
+def test_heads_must_divide_the_model():
+    with pytest.raises(ValueError, match="heads"):
+        MultiHeadAttention(8, 3)

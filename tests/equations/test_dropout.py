@@ -10,9 +10,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from test_transformer import batch, build, close, sinusoids, torch_transformer
-
-from transformer import Embedding
+from helpers import close
+from test_transformer import batch, build, sinusoids, torch_transformer
 
 RATE = 0.3
 
@@ -116,15 +115,3 @@ def test_aggregations_and_capsule_attention_drop_no_more_and_no_less(agg, no_cha
         for layer in heads[component]:
             dropped = layer.weights * pattern(layer.weights)
             assert close(layer.outputs, dropped @ layer.values, 1e-12)
-
-
-@torch.no_grad()
-def test_the_rate_of_the_embedding_is_a_share_of_zeros_and_keeps_the_mean():
-    """With torch's own dropout again: 30 % of the numbers are 0, the others are divided by 0.7."""
-    table = Embedding(50, 64, RATE).train()
-    ids = torch.randint(1, 50, (20, 30))
-    dropped = table(ids)
-    exact = table.eval()(ids)
-    kept = dropped != 0
-    assert (1 - kept.float().mean()).item() == pytest.approx(RATE, abs=0.01)
-    assert close(dropped[kept], (exact / (1 - RATE))[kept], 1e-5)

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-import torch
 from torch import nn
 
 from capsule_aggregation import pose_columns
@@ -37,10 +36,7 @@ def by_name(config):
         "aggregation.ffn.2.weight": (1, xavier(D, D)),
         "ffn.0.weight": (1, xavier(D, D_FF)),
         "ffn.3.weight": (1, xavier(D_FF, D)),
-        "norm.weight": (1, ("constant", 1.0)),
-        "norm1.weight": (1, ("constant", 1.0)),
-        "norm2.weight": (1, ("constant", 1.0)),
-        "norm3.weight": (1, ("constant", 1.0)),
+        **{f"norm{i}.weight": (1, ("constant", 1.0)) for i in ("", 1, 2, 3)},
         "bias": (1, ("constant", 0.0)),
         "beta_a": (1, ("constant", 0.0)),
         "beta_mu": (1, ("constant", 0.0)),
@@ -71,9 +67,8 @@ def check(name, weight, law):
 @pytest.mark.parametrize("agg", ["linear", "dynamic", "em", "gu-dynamic", "gu-em"])
 def test_every_weight_starts_as_it_should(agg, tie):
     places = None if agg == "linear" else EVERYWHERE
-    config = TransformerConfig(
-        V, D, H, 2, D_FF, tie=tie, agg=agg, agg_at=places, capsule_attention=("enc", "dec")
-    )
+    config = TransformerConfig(V, D, H, 2, D_FF, tie=tie, agg=agg, agg_at=places,
+                               capsule_attention=("enc", "dec"))
     model = Transformer(config)
     table = by_name(config)
     if tie == "none":
@@ -97,12 +92,3 @@ def test_no_two_weights_start_alike():
         if parameter.dim() > 1:
             first += [block.flatten()[0].item() for block in parameter.chunk(blocks)]
     assert len(set(first)) == len(first)
-
-
-def test_the_same_seed_draws_the_same_model():
-    models = []
-    for seed in (5, 5, 6):
-        torch.manual_seed(seed)
-        model = Transformer(TransformerConfig(V, D, H, 1, D_FF))
-        models.append(model.encoder.layers[0].attention.in_proj.weight)
-    assert torch.equal(models[0], models[1]) and not torch.equal(models[0], models[2])

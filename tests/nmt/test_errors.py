@@ -44,6 +44,8 @@ def place(tmp_path_factory):
         damage("cut", "last.pt", Path("runs/sound/last.pt").read_bytes()[:-999])
         damage("cut-best", "best.pt", b"")
         damage("future", "config.json", b'{"format": 99}')
+        damage("scrawled", "config.json", b'{"a": 1}')
+        damage("newer", "last.pt", {"format": 99})
         damage("reshaped", "last.pt", {"model": {"w": torch.zeros(3)}})
         damage("garbled", "tokenizer.json", b"{}")
         with FileLock("runs/busy/lock"):
@@ -60,7 +62,6 @@ MISTAKES = [
     (train_mt, "--agg magic", "--agg: invalid choice: 'magic' (choose from 'linear', 'dynamic'"),
     (train_mt, "--reg output outptu", "--reg: invalid choice: 'outptu'"),
     (train_mt, "--dropout 1.5", "--dropout: '1.5' is not a number from 0 to 0.99"),
-    (train_mt, "--steps many", "--steps: 'many' is not a whole number from 1"),
     (train_mt, NEW + "--lr 0.4", "--lr 0.4", "the peak learning rate", "7.0e-4 for base"),
     (train_mt, "--device moon", "--device moon: choose auto, cpu, cuda"),
     (train_mt, "--device cuda:77", "--device cuda:77", "choose cpu or auto"),
@@ -78,10 +79,14 @@ MISTAKES = [
     (train_mt, NEW + "--train latin", "latin.en, line 2: not UTF-8", "iconv"),
     (train_mt, NEW + "--vocab-size 9999", "--vocab-size 9999: the largest"),
     (train_mt, NEW + "--max-length 1", "no training pair", "--max-length 1"),
+    (train_mt, NEW + "--train unequal", "unequal.en has 2 lines and unequal.de has 1"),
+    (train_mt, NEW + "--test unequal", "unequal.en has 2 lines and unequal.de has 1"),
     (train_mt, "--train text --name new", "own text needs --valid, --src, --tgt"),
+    (train_mt, "--test text --name new", "own text needs --train, --valid, --src, --tgt"),
     (train_mt, "--data toy --src fr --name new", "--data toy is between en and de"),
     # the run's folder
-    (train_mt, TRAIN + "sound --agg em", "agg was 'linear', is now 'em'", "--name"),
+    # (before it reads the text)
+    (train_mt, TRAIN + "sound --train gone --agg em", "agg was 'linear', is now 'em'", "--name"),
     (train_mt, TRAIN + "sound --src de --tgt en", "runs/sound", "choose another --name"),
     (train_mt, TRAIN + "busy", "runs/busy: another run is at work", "--name"),
     (train_mt, TRAIN + "thesis --runs .", "thesis: holds files", "choose another --name"),
@@ -89,6 +94,8 @@ MISTAKES = [
     (train_mt, TRAIN + "cut --steps 1", "cut/last.pt: is cut short", "--name"),
     (train_mt, TRAIN + "reshaped", "reshaped/last.pt: is not a checkpoint of this model"),
     (train_mt, TRAIN + "future", "future/config.json: has format 99", "--name"),
+    (train_mt, TRAIN + "scrawled", "scrawled/config.json: is damaged", "--name"),
+    (train_mt, TRAIN + "newer", "newer/last.pt: has format", "--name"),
     (train_mt, TRAIN + "garbled", "garbled/tokenizer.json is not a tokenizer"),
     # translation
     (translate, "", "which RUN?", "runs/sound"),

@@ -1,6 +1,4 @@
 """evaluate.py: validation against single sentences, Li 2018 Table 4, scores of lines."""
-import copy
-import math
 from types import SimpleNamespace
 
 import by_hand
@@ -8,35 +6,23 @@ import numpy as np
 import pytest
 import sacrebleu
 import torch
+from small_run import random_pairs
+from torch.nn.functional import cross_entropy
 
 from nmt import evaluate
-from nmt.batches import batches
+from nmt.batches import batches, collate
 from nmt.corpus import Pairs
-from nmt.encoded import EncodedPairs
-from nmt.evaluate import (
-    corpus_bleu,
-    corpus_chrf,
-    disagreement_scores,
-    score_sets,
-    score_table,
-    validate,
-    validation_batches,
-)
-from nmt.search import translate_lines
-from nmt.tokenizer import BOS, EOS
+from nmt.evaluate import corpus_bleu, corpus_chrf, score_sets, validate
 from papers.significance import bleu_interval
 from transformer import Transformer, TransformerConfig
 
-CROWDED = 60                                      # tokens of a batch: `corpus` has several
+CROWDED = 45                                      # tokens of a batch: `corpus` has several
 
 
-def corpus(n=17, seed=5):
+@pytest.fixture
+def corpus():
     """Pairs whose sides differ in length from each other and from pair to pair."""
-    random = np.random.default_rng(seed)
-    lengths = random.integers(1, 12, (2, n))
-    offsets = [np.concatenate(([0], side.cumsum())) for side in lengths]
-    ids = [random.integers(3, 30, side.sum()).astype(np.int32) for side in lengths]
-    return EncodedPairs(ids[0], offsets[0], ids[1], offsets[1])
+    return random_pairs(17, longest=11)
 
 
 def model_with_dropout():
@@ -45,147 +31,103 @@ def model_with_dropout():
     return Transformer(TransformerConfig(30, 8, 2, 2, 16, dropout=0.3)).double().train()
 
 
-def sentence(encoded, i):
-    """Pair i as (source [1, L_s] with EOS, target [1, L_t] with BOS and EOS)."""
-    source = encoded.source_ids[encoded.source_offsets[i]:encoded.source_offsets[i + 1]].tolist()
-    target = encoded.target_ids[encoded.target_offsets[i]:encoded.target_offsets[i + 1]].tolist()
-    return torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *target, EOS]])
-
-
-def found_alone(model, source, target):
-    """(-log P of every target token, {component: Heads of every layer}) of one sentence."""
-    logits, heads = model(source, target[:, :-1], need_weights=True)
-    log_p = logits[0].log_softmax(-1)
-    return [-log_p[i, token].item() for i, token in enumerate(target[0, 1:])], heads
-
-
-def cosine_sum(vectors):
-    """(Σ_l -1/H² Σ_i Σ_j cos, number of l) of one sentence's [1, H, L, d_k]."""
-    return by_hand.cosine_double_sum(vectors) * vectors.shape[2], vectors.shape[2]
-
-
 @torch.no_grad()
-def test_li2018_section5_5_validation_is_that_of_single_sentences():
-    """The loss per target token, whatever the batches hold, and D of every layer.
-
-    Positions by the literal sum of Eq. 2, averaged over the sentences, the cosines over all
-    valid positions.
-    """
+def test_li2018_section5_5_validation_is_that_of_single_sentences(corpus):
+    """The loss per target token, whatever the batches hold, and D of every layer: positions by the
+    literal sum of Eq. 2, averaged over the sentences, the cosines over all valid positions."""
     model = model_with_dropout()
-    encoded = corpus()
-    groups = batches(encoded.source_lengths, encoded.target_lengths, CROWDED, shuffle=False)
+    groups = batches(corpus.source_lengths, corpus.target_lengths, CROWDED, shuffle=False)
     assert len({len(group) for group in groups}) > 2
-    nll, D = validate(model, encoded, CROWDED)
-    assert model.training                         # as it came
+    nll, D = validate(model, corpus, CROWDED)
 
-    still = copy.deepcopy(model).eval()
-    tokens = []
-    position = {}
-    cosines = {}
-    for i in range(len(encoded)):
-        losses, heads = found_alone(still, *sentence(encoded, i))
-        tokens += losses
-        for component, layers in heads.items():
-            for n, layer in enumerate(layers):
-                total = by_hand.position_double_sum(layer.weights, reduce="sum")
-                position[component, n] = position.get((component, n), 0) + total
-                for kind, vectors in (("subspace", layer.values), ("output", layer.outputs)):
-                    total, count = cosine_sum(vectors)
-                    before = cosines.get((component, kind, n), (0, 0))
-                    cosines[component, kind, n] = before[0] + total, before[1] + count
-
-    assert len(tokens) == encoded.target_lengths.sum() + len(encoded)        # EOS counts
-    assert nll == pytest.approx(sum(tokens) / len(tokens), rel=1e-6)             # float32 there
+    model.eval()
+    losses = []
+    sentences = []                                       # {component: Heads of every layer} of each
+    for i in range(len(corpus)):
+        source, target = collate(corpus, [i])
+        logits, heads = model(source, target[:, :-1], need_weights=True)
+        losses.append(cross_entropy(logits[0], target[0, 1:], reduction="none"))
+        sentences.append(heads)
+    assert nll == pytest.approx(torch.cat(losses).mean().item(), rel=1e-6)       # float32 there
     assert set(D) == {"enc", "cross", "dec"}
-    for component, kinds in D.items():
-        assert set(kinds) == {"subspace", "position", "output"}
+    for component, scores in D.items():
         for n in range(2):
-            want = position[component, n] / len(encoded)
-            assert kinds["position"][n] == pytest.approx(want, abs=1e-10)
-            for kind in ("subspace", "output"):
-                total, count = cosines[component, kind, n]
-                assert kinds[kind][n] == pytest.approx(total / count, abs=1e-10), (component, kind)
+            layers = [heads[component][n] for heads in sentences]
+            position = [by_hand.position_double_sum(x.weights, reduce="sum") for x in layers]
+            expected = {
+                "subspace": by_hand.cosine_double_sum(torch.cat([x.values for x in layers], 2)),
+                "position": sum(position) / len(position),
+                "output": by_hand.cosine_double_sum(torch.cat([x.outputs for x in layers], 2))}
+            found = {kind: layers[n] for kind, layers in scores.items()}
+            assert found == pytest.approx(expected, abs=1e-10)
 
 
-def test_validation_leaves_no_trace():
+def test_validation_leaves_no_trace(corpus):
     model = model_with_dropout()
-    before = copy.deepcopy(model.state_dict())
     state = torch.get_rng_state()
-    first = validate(model, corpus(), CROWDED)
+    first = validate(model, corpus, CROWDED)
     assert model.training
     assert torch.equal(torch.get_rng_state(), state)             # no dropout was drawn
-    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-    assert validate(model.eval(), corpus(), CROWDED) == first
+    assert validate(model.eval(), corpus, CROWDED) == first
 
 
-def test_validation_under_bfloat16_is_about_the_same():
+def test_validation_under_bfloat16_is_about_the_same(corpus):
     model = model_with_dropout().float()
-    exact, _ = validate(model, corpus(), CROWDED)
-    nll, _ = validate(model, corpus(), CROWDED, amp=True)
+    exact, _ = validate(model, corpus, CROWDED)
+    nll, _ = validate(model, corpus, CROWDED, amp=True)
     assert nll == pytest.approx(exact, abs=0.02)
+    assert nll != exact
 
 
-def test_validation_batches_have_bounded_attention_weights(monkeypatch):
-    encoded = corpus()
+def test_validation_batches_have_bounded_attention_weights(corpus, monkeypatch):
     monkeypatch.setattr(evaluate, "WEIGHTS", 1000)
-    groups = list(validation_batches(encoded, CROWDED, heads=2))
-    assert sorted(np.concatenate(groups)) == list(range(len(encoded)))
+    groups = list(evaluate.validation_batches(corpus, CROWDED, heads=2))
+    assert sorted(np.concatenate(groups)) == list(range(len(corpus)))
     for group in groups:
-        m = encoded.source_lengths[group].max() + 1
-        n = encoded.target_lengths[group].max() + 1
+        m = corpus.source_lengths[group].max() + 1
+        n = corpus.target_lengths[group].max() + 1
         assert len(group) == 1 or len(group) * 2 * (m * m + m * n + n * n) <= 1000
-    whole = validate(model_with_dropout(), encoded, CROWDED)
+    whole = validate(model_with_dropout(), corpus, CROWDED)
     monkeypatch.undo()
-    assert len(list(validation_batches(encoded, CROWDED, heads=2))) < len(groups)
-    assert validate(model_with_dropout(), encoded, CROWDED)[0] == pytest.approx(whole[0])
+    assert len(list(evaluate.validation_batches(corpus, CROWDED, heads=2))) < len(groups)
+    assert validate(model_with_dropout(), corpus, CROWDED)[0] == pytest.approx(whole[0])
 
 
 def test_li2018_table4_scores():
     """exp of the mean of D over the layers, not the mean of exp(D)."""
     D = {"enc": {"subspace": [-0.1, -0.5], "position": [-6.0, -4.0], "output": [0.0, -0.2]},
          "dec": {"subspace": [-1.0, -1.0], "position": [-2.0, -2.0], "output": [-0.25, -0.75]}}
-    want = {"enc": {"subspace": math.exp(-0.3), "position": math.exp(-5), "output": math.exp(-0.1)},
-            "dec": {"subspace": math.exp(-1), "position": math.exp(-2), "output": math.exp(-0.5)}}
-    found = disagreement_scores(D)
-    assert {c: pytest.approx(kinds) for c, kinds in want.items()} == found
-    assert [line.split() for line in score_table(found).splitlines()] == [
+    table = evaluate.score_table(evaluate.disagreement_scores(D))
+    assert [line.split() for line in table.splitlines()] == [
         ["subspace", "position", "output"],
-        ["enc", "0.741", "0.007", "0.905"],
+        ["enc", "0.741", "0.007", "0.905"],              # exp(-0.3), exp(-5), exp(-0.1)
         ["dec", "0.368", "0.135", "0.607"]]
 
 
-def test_the_scores_of_test_sets_and_of_all_as_one(model, tokenizer):
-    """A model's own translations score 100, also without case."""
-    source = ["a man sees the dog. " * 2, "the dog sees a man."]
-    own = translate_lines(model, tokenizer, source, beam=2, lenpen=1.25, max_source=20)
-    shouted = Pairs(source, [line.upper() for line in own])
-    other = Pairs(source[1:], ["something else entirely here"])
-    data = SimpleNamespace(tokenizer=tokenizer, tgt="de", longest_source=20)
-    settings = SimpleNamespace(lenpen=1.25, lowercase=True, compile=False)
-    found = score_sets(model, data, {"a": shouted, "b": other}, settings, beam=2)
-    assert found.translations == {"a": own, "b": own[1:]}
-    assert found.sets["a"]["bleu"] == pytest.approx(100) == found.sets["a"]["chrf"]
-    together = [*own, own[1]], [*shouted.target, *other.target]
-    assert found.bleu == corpus_bleu(*together, "de", lowercase=True)[0] < 100
-    assert found.chrf == corpus_chrf(*together, lowercase=True)[0]
-    assert "case:lc" in found.signature and "tok:13a" in found.signature
-    assert found.sentences_per_second > 0
-    settings.lowercase = False
-    assert score_sets(model, data, {"a": shouted}, settings, beam=2).bleu < 50
-
-
-def test_the_search_gets_the_settings(monkeypatch):
+def test_the_scores_of_test_sets_and_of_all_as_one(monkeypatch):
+    """Of what the search finds with these settings."""
     searches = []
+    translations = {"a": "ein Hund sieht den Mann", "b": "Der Mann sieht ein Haus"}
 
     def translate(model, tokenizer, lines, **options):
         searches.append(options)
-        return lines
+        return [translations[line] for line in lines]
 
     monkeypatch.setattr(evaluate, "translate_lines", translate)
     data = SimpleNamespace(tokenizer=None, tgt="de", longest_source=20)
-    settings = SimpleNamespace(lenpen=1.25, lowercase=False, compile=False)
-    score_sets(None, data, {"a": Pairs(["x"], ["x"])}, settings, beam=3)
-    assert searches == [dict(beam=3, lenpen=1.25, max_source=20, progress=True)]
+    settings = SimpleNamespace(lenpen=1.25, lowercase=True, compile=False)
+    sets = {"one": Pairs(["a"], ["EIN Hund sieht den Mann"]),
+            "two": Pairs(["b", "a"], ["der Mann sieht ein Haus", "ein Hund sieht das kleine Haus"])}
+    found = score_sets(None, data, sets, settings, beam=3)
+    assert searches == [dict(beam=3, lenpen=1.25, max_source=20, progress=True)] * 2
+    assert found.translations == {"one": [translations["a"]], "two": [*map(translations.get, "ba")]}
+    assert found.sets["one"]["bleu"] == pytest.approx(100) == found.sets["one"]["chrf"]
+    lines = [translations[line] for line in "aba"]
+    references = sets["one"].target + sets["two"].target
+    assert found.bleu == corpus_bleu(lines, references, "de", lowercase=True)[0] < 100
+    assert found.chrf == corpus_chrf(lines, references, lowercase=True)[0]
+    assert "case:lc" in found.signature and "tok:13a" in found.signature
+    assert found.sentences_per_second > 0
 
 
 REFERENCES = [f"the {i} house stands near a large tree in the old town" for i in range(40)]

@@ -59,23 +59,4 @@ def test_line_ends_and_byte_order_marks(tmp_path, monkeypatch):
 @pytest.mark.parametrize("text, count", [(b"\n", 1), (b"a", 1), (b"a\n", 1), (b"a\n\nb", 3)])
 def test_line_count(tmp_path, text, count):
     (tmp_path / "text").write_bytes(text)
-    lines = Lines(tmp_path / "text")
-    assert len(lines) == count == len(list(lines))
-
-
-@pytest.mark.parametrize("content, words", [
-    (b"good\nb\xffd\n", "line 2: not UTF-8 .byte 2 of the line"),
-    ("a\n".encode("utf-16"), "line 1: not UTF-8"),
-    (b"", "is empty; it should hold one sentence per line"),
-])
-def test_a_file_that_is_not_text_is_named(tmp_path, content, words):
-    path = tmp_path / "text"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=f"^{path}.*{words}"):
-        read_lines(path)
-
-
-@pytest.mark.parametrize("name", [".", "missing"])
-def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
-    with pytest.raises(UserError, match=f"^{tmp_path / name}: cannot read .*: check the path"):
-        read_lines(tmp_path / name)
+    assert len(Lines(tmp_path / "text")) == count == len(list(Lines(tmp_path / "text")))

@@ -1,9 +1,5 @@
 """flags.py: a dataclass is the flags; mistakes are one line and exit code 2, bugs have
 tracebacks."""
-import contextlib
-import os
-import signal
-import sys
 from dataclasses import asdict, dataclass
 
 import pytest
@@ -40,14 +36,20 @@ DEFAULTS = dict(count=3, rate=None, tables=(), kind="a", kinds=(), sizes=None, l
 @pytest.mark.parametrize("words, changes", [
     ("", {}),
     ("x y --kinds b a", dict(tables=("x", "y"), kinds=("b", "a"))),
-    ("--count 7 --rate .5 --sizes 1 9", dict(count=7, rate=0.5, sizes=(1, 9))),
-    ("--no-long-name --kind b", dict(long_name=False, kind="b")),
-    ("--no-long-name --short", dict(long_name=True)),
+    ("--count 7 --rate 0.5 --sizes 1 9", dict(count=7, rate=0.5, sizes=(1, 9))),
+    ("--kind b --no-long-name", dict(kind="b", long_name=False)),
+    ("--long-name", dict(long_name=True)),
 ])
-def test_the_annotation_decides_how_a_flag_is_read(words, changes):
+def test_flags_are_read_and_written(words, changes):
+    """The annotation decides how a flag is read."""
     settings = parse(Example, words.split())
     assert asdict(settings) == {**DEFAULTS, **changes}
     assert settings.given == changes.keys()
+    assert command_line(Example, changes) == words.replace("x y", "tables x y").split()
+
+
+def test_an_alias_is_the_flag():
+    assert parse(Example, "--no-long-name --short".split()).long_name
 
 
 def test_presets_do_not_override_what_is_given():
@@ -55,24 +57,14 @@ def test_presets_do_not_override_what_is_given():
     assert (settings.count, settings.kind) == (3, 3)
 
 
-def test_a_command_line_is_read_back():
-    values = dict(count=7, rate=0.5, kinds=("b", "a"), long_name=False)
-    words = command_line(Example, values)
-    assert words == "--count 7 --rate 0.5 --kinds b a --no-long-name".split()
-    assert asdict(parse(Example, words)) == {**DEFAULTS, **values}
-
-
 @pytest.mark.parametrize("words, message", [
     ("--coun 3", "--coun; did you mean --count?"),               # no abbreviations
     ("--unlike-any", "--unlike-any (--help"),
     ("--count 0", "--count: '0' is not a whole number from 1 to"),
-    ("--count 1.5", "--count: '1.5' is not a whole number"),
     pytest.param("--count 1" + "0" * 5000, "--count", id="a long number"),
     ("--rate 0", "--rate: '0' is not a number above 0 to 2"),
     ("--rate nan", "--rate: 'nan' is not a number"),
-    ("--rate 2.1", "--rate"),
     ("--count", "--count: expected one argument"),
-    ("--kind c", "--kind: invalid choice: 'c' (choose from 'a', 'b')"),
     ("--kinds a c", "--kinds: invalid choice: 'c'"),
     ("--sizes 1 10", "--sizes: '10' is not a whole number from 1 to 9"),
 ])
@@ -81,10 +73,8 @@ def test_the_parser_errs_in_one_line(words, message, capsys):
         parse(Example, words.split())
     error = capsys.readouterr().err
     assert exit.value.code == 2
-    assert error.startswith("test_flags.py: error: ")
-    assert error.count("\n") == 1
-    assert message in error
-    assert len(error) < 200
+    assert message in error and error.startswith("test_flags.py: error: ")
+    assert error.count("\n") == 1 and len(error) < 200
 
 
 @pytest.mark.parametrize("script", [train_mt, translate])
@@ -117,6 +107,15 @@ class Nothing:
     """A command without flags."""
 
 
+def call(error=None) -> int:
+    """The exit status of a command that raises this."""
+    def command(settings):
+        if error:
+            raise error
+
+    return flags.run(command, Nothing, [])
+
+
 @pytest.mark.parametrize("error, status, message", [
     (None, 0, ""),
     (KeyboardInterrupt(), 130, ""),
@@ -127,11 +126,7 @@ class Nothing:
     (torch.OutOfMemoryError("CUDA out of memory"), 2, "not enough memory"),
 ])
 def test_run_gives_a_status_and_at_most_one_line(error, status, message, capsys):
-    def command(settings):
-        if error:
-            raise error
-
-    assert flags.run(command, Nothing, []) == status
+    assert call(error) == status
     line = capsys.readouterr().err
     assert message in line
     assert line.count("\n") == bool(message)
@@ -141,36 +136,6 @@ def test_torch_has_no_memory_in_the_words_that_run_looks_for(capsys):
     assert flags.run(lambda settings: torch.empty(2 ** 60), Nothing, []) == 2
 
 
-@pytest.mark.parametrize("error", [RuntimeError("a bug"), KeyError("a"), ValueError("b")])
-def test_bugs_keep_their_traceback(error):
-    def command(settings):
-        raise error
-
-    with pytest.raises(type(error)):
-        flags.run(command, Nothing, [])
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
-def test_standard_output_on_a_full_disk(monkeypatch, capsys):
-    with contextlib.suppress(OSError), open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        assert flags.run(lambda settings: print("a line"), Nothing, []) == 2
-    assert "output: No space left on device" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(os.name != "posix", reason="elsewhere a signal ends the tests themselves")
-def test_sigterm_leaves_through_every_finally():
-    before = signal.getsignal(signal.SIGTERM)
-    left = []
-
-    def command(settings):
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        finally:
-            left.append(True)
-
-    with pytest.raises(SystemExit) as exit:
-        flags.run(command, Nothing, [])
-    assert exit.value.code == 143
-    assert left == [True]
-    assert signal.getsignal(signal.SIGTERM) is before
+def test_bugs_keep_their_traceback():
+    with pytest.raises(RuntimeError):
+        call(RuntimeError("a bug"))

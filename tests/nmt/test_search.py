@@ -2,48 +2,29 @@
 import itertools
 import random
 
-import numpy as np
 import pytest
 import torch
 from small_run import TEXT, small
 
 from nmt import search
-from nmt.batches import collate
-from nmt.corpus import Pairs
-from nmt.encoded import encode_pairs
 from nmt.search import beam_search, translate_lines, translate_nbest
 from nmt.tokenizer import BOS, EOS
 from transformer import PAD, Transformer, TransformerConfig
 
 
 class Planned(Transformer):
-    """A model whose translations end where the plan says, whatever its weights: plan(words so far
-    [L], words of the source [B, 1]) -> whether the next token is EOS [B, L]."""
+    """A model whose translations end where the plan says, whatever its weights: after
+    plan(words of the source [B, 1]) words; never at -1."""
     plan = None
 
     def decode(self, target, memory, cache=None):
         words = torch.arange(target.shape[1]) + (0 if cache is None else cache.length)
         logits = super().decode(target, memory, cache)
         if self.plan:
-            ends = self.plan(words, memory.mask.sum(1, keepdim=True) - 1)
+            ends = words == self.plan(memory.mask.sum(1, keepdim=True) - 1)  # [B, L]
             ends = ends.repeat_interleave(len(target) // len(ends), dim=0)   # of every hypothesis
             logits[..., EOS] += torch.where(ends, 50.0, -50.0)
         return logits
-
-
-def like_the_source(words, source_words):
-    """A plan: as many words as the source has."""
-    return words >= source_words
-
-
-def never(words, source_words):
-    """A plan: no end but the limit."""
-    return torch.zeros(len(source_words), len(words), dtype=torch.bool)
-
-
-def at_once_or_never(words, source_words):
-    """A plan: EOS first of all, or not at all."""
-    return (words == 0).expand(len(source_words), -1)
 
 
 def tiny(vocab_size=7, seed=0, plan=None, **flags):
@@ -79,8 +60,7 @@ def lp(length, lenpen):
 
 
 def slow_beam_search(model, sentence, beam, lenpen, limit, nbest):
-    """(results, steps) of the same search for one sentence: plain lists, full passes, no cache, no
-    early stop."""
+    """The same search for one sentence: plain lists, full passes, no cache, no early stop."""
     memory = model.encode(sentence[sentence != PAD].unsqueeze(0))
     live = [(0.0, [])]
     ended = []
@@ -92,45 +72,36 @@ def slow_beam_search(model, sentence, beam, lenpen, limit, nbest):
                 if token not in (PAD, BOS) and (token == EOS or t < limit):
                     candidates.append((total + p, [*words, token]))
         candidates.sort(reverse=True)
-        ended += [
-            (p / lp(t, lenpen), words[:-1]) for p, words in candidates[:beam] if words[-1] == EOS
-        ]
+        ended += [(p / lp(t, lenpen), words[:-1])
+                  for p, words in candidates[:beam] if words[-1] == EOS]
         live = [x for x in candidates if x[1][-1] != EOS][:beam]
         if len(ended) >= beam:
             break
-    return sorted(ended, reverse=True)[:nbest], t
+    return sorted(ended, reverse=True)[:nbest]
 
 
 # Beam search
 
-@pytest.fixture(scope="module")
-def enumerated():
-    """A model, sentences, and of each all translations of at most three words: (log P, words)."""
+@torch.no_grad()
+def test_beam_search_against_exhaustive_enumeration():
+    """Of all translations of at most three words."""
     model = tiny(6)
     source = sentences(words=(3, 4, 5), count=4)
     every = [list(words) for n in range(4) for words in itertools.product((3, 4, 5), repeat=n)]
-    with torch.no_grad():
-        found = []
-        for sentence in source:
-            found.append([(log_p(model, sentence, words), words) for words in every])
-    return model, source, found
-
-
-@pytest.mark.parametrize("lenpen", [0.0, 0.6, 2.0])
-def test_beam_search_against_exhaustive_enumeration(enumerated, lenpen):
-    model, source, translations = enumerated
-    results = beam_search(model, source, beam=64, lenpen=lenpen, max_length=4, nbest=40)
-    for every, found in zip(translations, results):
-        best = sorted([(p / lp(len(words) + 1, lenpen), words) for p, words in every], reverse=True)
-        assert [h.tokens for h in found] == [words for _, words in best]
-        assert [h.score for h in found] == pytest.approx([score for score, _ in best], abs=1e-9)
+    probabilities = [[log_p(model, sentence, words) for words in every] for sentence in source]
+    for lenpen in (0.0, 0.6, 2.0):
+        results = beam_search(model, source, beam=64, lenpen=lenpen, max_length=4, nbest=40)
+        for log_ps, found in zip(probabilities, results):
+            scores = [p / lp(len(words) + 1, lenpen) for p, words in zip(log_ps, every)]
+            best = sorted(zip(scores, every), reverse=True)
+            assert [h.tokens for h in found] == [words for _, words in best]
+            assert [h.score for h in found] == pytest.approx([p for p, _ in best], abs=1e-9)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("agg", ["linear", "em"])
-@pytest.mark.parametrize(
-    "beam, nbest, lenpen", [(1, 1, 0.6), (2, 1, 0.6), (3, 3, 0.0), (4, 2, 3.0), (6, 1, 4.0)]
-)
+@pytest.mark.parametrize("beam, nbest, lenpen", [(1, 1, 0.6), (2, 1, 0.6), (3, 3, 0.0),
+                                                 (4, 2, 3.0), (4, 1, 8.0)])
 def test_beam_search_against_its_slow_twin(agg, beam, nbest, lenpen):
     """With EM routing everywhere and capsule attention two sentences must do: its passes are
     slow."""
@@ -139,7 +110,7 @@ def test_beam_search_against_its_slow_twin(agg, beam, nbest, lenpen):
     source = sentences(count=2 if agg == "em" else 5)
     results = beam_search(model, source, beam, lenpen, max_length=8, nbest=nbest)
     for sentence, found in zip(source, results):
-        expected, _ = slow_beam_search(model, sentence, beam, lenpen, 8, nbest)
+        expected = slow_beam_search(model, sentence, beam, lenpen, 8, nbest)
         assert [h.tokens for h in found] == [words for _, words in expected]
         assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-9)
 
@@ -147,7 +118,7 @@ def test_beam_search_against_its_slow_twin(agg, beam, nbest, lenpen):
 def test_the_search_stops_as_soon_as_nothing_better_can_come(monkeypatch):
     """The empty translation has almost all of P, and no other one ever ends: one step settles
     it."""
-    model = tiny(plan=at_once_or_never)
+    model = tiny(plan=lambda n: 0 * n)
     steps = []
     decode = model.decode
     monkeypatch.setattr(model, "decode", lambda *args: steps.append(1) or decode(*args))
@@ -156,7 +127,7 @@ def test_the_search_stops_as_soon_as_nothing_better_can_come(monkeypatch):
     assert all(best.tokens == [] for best, in found)
 
 
-@pytest.mark.parametrize("plan", [None, like_the_source])
+@pytest.mark.parametrize("plan", [None, lambda n: n])
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_translation_does_not_depend_on_its_batch_and_dropping_changes_nothing(beam, plan):
     """With the plan, sentences of 1 to 9 words leave the batch when they are done."""
@@ -166,22 +137,20 @@ def test_a_translation_does_not_depend_on_its_batch_and_dropping_changes_nothing
     together = beam_search(model, source, beam, nbest=beam)
     assert plan is None or [len(found[0].tokens) + 1 for found in together] == lengths
     for i, length in enumerate(lengths):
-        (alone,) = beam_search(model, source[i:i + 1, :length], beam, nbest=beam)
+        alone, = beam_search(model, source[i:i + 1, :length], beam, nbest=beam)
         assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
         assert [h.score for h in alone] == pytest.approx([h.score for h in together[i]], abs=1e-9)
-    backwards = beam_search(model, source.flip(0), beam, nbest=beam)[::-1]
-    for found, same in zip(backwards, together, strict=True):
-        assert [h.tokens for h in found] == [h.tokens for h in same]
 
 
 def test_length_limits():
     """1.5 times the source's tokens, EOS among them, plus 20, or max_length; the translation's EOS
     counts."""
-    source = torch.tensor(
-        [[EOS] + [PAD] * 9, [3, EOS] + [PAD] * 8, [3, 4, EOS] + [PAD] * 7, [3] * 9 + [EOS]]
-    )
+    source = torch.zeros(4, 10, dtype=torch.long)
+    for row, length in zip(source, (0, 1, 2, 9)):
+        row[:length] = 3
+        row[length] = EOS
     assert search.length_limit(source).tolist() == [21, 23, 24, 35]
-    model = tiny(plan=never)
+    model = tiny(plan=lambda n: 0 * n - 1)
     for beam in (1, 2):
         for limit, want in ((None, [20, 22, 23, 34]), (5, [4] * 4), (1, [0] * 4)):
             results = beam_search(model, source, beam, max_length=limit)
@@ -194,10 +163,8 @@ def test_length_limits():
 def test_the_largest_of_many_are_those_of_topk(width):
     """Also where fewer are there than asked for, and where some fill no group."""
     x = torch.randn(2, 3, width)
-    values, index = search.largest(x, 4)
-    want = x.topk(min(4, width))
-    assert torch.equal(values, want.values)
-    assert torch.equal(index, want.indices)
+    for found, expected in zip(search.largest(x, 4), x.topk(min(4, width))):
+        assert torch.equal(found, expected)
 
 
 def test_the_search_has_the_precision_of_the_weights_under_autocast_too():
@@ -214,7 +181,7 @@ def by_slow_search(model, tokenizer, line, beam, nbest=1, lenpen=0.6):
     """[(text, score), ...] of a line by the slow twin, its source as in training: the tokens, then
     EOS."""
     source = torch.tensor([*tokenizer.encode(line).ids, EOS])
-    found, _ = slow_beam_search(model, source, beam, lenpen, len(source) * 3 // 2 + 20, nbest)
+    found = slow_beam_search(model, source, beam, lenpen, len(source) * 3 // 2 + 20, nbest)
     return [(search.to_line(words, tokenizer), score) for score, words in found]
 
 
@@ -226,14 +193,9 @@ def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizer):
         want = by_slow_search(model, tokenizer, line, 2, 2, 1.5) if line.strip() else [("", 0.0)]
         assert [x.text for x in found] == [text for text, _ in want]
         assert [x.score for x in found] == pytest.approx([score for _, score in want], rel=1e-4)
-    assert translate_lines(model, tokenizer, lines, beam=2, lenpen=1.5) == [
-        found[0].text for found in together
-    ]
+    best = translate_lines(model, tokenizer, lines, beam=2, lenpen=1.5)
+    assert best == [found[0].text for found in together]
     assert translate_lines(model, tokenizer, []) == []
-    (plain,), (long,) = (
-        translate_nbest(model, tokenizer, lines[:1], beam=2, lenpen=x)[0] for x in (0, 5)
-    )
-    assert plain.score < long.score < 0           # the penalty divides
 
 
 def test_translating_leaves_the_training_mode(model, tokenizer):
@@ -243,12 +205,6 @@ def test_translating_leaves_the_training_mode(model, tokenizer):
     # no dropout was at work
     assert first == translate_lines(model.eval(), tokenizer, TEXT[:2], beam=1)
     assert not model.training
-
-
-def test_a_line_is_searched_as_it_was_trained_on(model, tokenizer):
-    line = " a man  sees"
-    (encoded,) = collate(encode_pairs(tokenizer, Pairs([line], [line])), np.array([0])).source
-    assert [*search.pieces(line, tokenizer, 99)[0], EOS] == encoded.tolist()
 
 
 def cut(line, tokenizer, limit=20):
@@ -280,29 +236,16 @@ def test_lines_longer_than_max_source_are_translated_in_pieces(model, tokenizer)
     assert [x.score for x in whole] == pytest.approx([4 * x.score for x in parts], rel=1e-5)
 
 
+def test_a_translation_is_one_line(tokenizer):
+    tokens = tokenizer.encode(" a\nb\u2028\x85c\x07 \t").ids
+    assert search.to_line(tokens, tokenizer) == "a b c"
+
+
 def test_one_str_is_no_list_of_lines(model, tokenizer):
     """It would be translated letter by letter."""
     for function in (translate_lines, translate_nbest):
         with pytest.raises(TypeError, match="lines"):
             function(model, tokenizer, "Hello there.")
-
-
-ODD = "\0\x07\x1b\x85\u2028\u2029\u200f\u202e\ufeff\ud800\udfff\U0010ffff\u0301\t\x0b\x0c\x1c"
-SCRIPTS = [(0, 0x7F), (0x590, 0x6FF), (0x4E00, 0x9FFF), (0xD000, 0xFFFF), (0x1F300, 0x1F6FF)]
-
-
-def test_any_unicode_gives_one_line_each(model, tokenizer):
-    pick = random.Random(5)
-    lines = []
-    for _ in range(200):
-        low, high = pick.choice(SCRIPTS)
-        letters = [chr(pick.randint(low, high)) for _ in range(pick.randint(0, 10))]
-        letters += pick.choices(ODD, k=pick.randint(0, 2))
-        lines.append("".join(letters))
-    found = translate_lines(model, tokenizer, lines, beam=1)
-    assert len(found) == 200
-    assert all(len(text.splitlines()) <= 1 and text.encode() is not None for text in found)
-    assert sum(map(bool, found)) > 150
 
 
 def test_a_model_whose_scores_are_not_numbers_gives_empty_lines(tokenizer):

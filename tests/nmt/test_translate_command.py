@@ -6,11 +6,11 @@ import sys
 import pytest
 import torch
 from small_run import TEXT, small, write_run
-from test_search import by_slow_search
 
 import translate
 from nmt import run_folder
-from nmt.search import translate_lines
+from nmt.flags import parse
+from nmt.search import translate_lines, translate_nbest
 
 
 @pytest.fixture
@@ -38,13 +38,12 @@ def set_input(monkeypatch, content: bytes, kind=io.TextIOWrapper):
     monkeypatch.setattr(sys, "stdin", kind(io.BytesIO(content), encoding="utf-8"))
 
 
-@torch.no_grad()
 def test_as_a_filter(runs, model, tokenizer, monkeypatch, capfd):
     set_input(monkeypatch, b"\xef\xbb\xbfa man\r\n\n" + "the dög\u2028sees".encode())
     assert call("NAME --device cpu --beam 2 --lenpen 1.5") == 0
-    lines = "a man", "the dög\u2028sees"
-    first, last = (by_slow_search(model, tokenizer, line, 2, lenpen=1.5)[0][0] for line in lines)
-    assert capfd.readouterr().out == f"{first}\n\n{last}\n"
+    lines = "a man", "", "the dög\u2028sees"
+    expected = translate_lines(model, tokenizer, lines, beam=2, lenpen=1.5)
+    assert capfd.readouterr().out == "".join(f"{line}\n" for line in expected)
     set_input(monkeypatch, b"")
     assert call("NAME") == 0
     assert capfd.readouterr().out == ""
@@ -54,22 +53,21 @@ def test_with_files_nbest_and_scores(runs, model, tokenizer, capfd):
     (runs / "in.txt").write_text("a man\n\nthe dog\n")
     assert call("NAME --input in.txt --output out.txt --nbest 2 --scores --beam 3") == 0
     assert capfd.readouterr().out == ""
-    rows = [row.split("\t") for row in (runs / "out.txt").read_text().splitlines()]
-    expected = [("2", "", 0.0)]
-    for number, line in (("1", "a man"), ("3", "the dog")):
-        expected += [(number, *found) for found in by_slow_search(model, tokenizer, line, 3, 2)]
-    expected.sort(key=lambda row: row[0])
-    assert [(number, text) for number, _, text in rows] == [row[:2] for row in expected]
-    scores = [score for *_, score in expected]
-    assert [float(score) for _, score, _ in rows] == pytest.approx(scores, abs=2e-4)
+    expected = []
+    for number, line in enumerate(("a man", "", "the dog"), start=1):
+        for found in translate_nbest(model, tokenizer, [line], beam=3, nbest=2)[0]:
+            expected.append(f"{number}\t{found.score:.4f}\t{found.text}")
+    assert (runs / "out.txt").read_text().splitlines() == expected
 
 
 def test_scores_and_comparison(runs, capfd):
     assert call("OTHER --input in.txt --output reference.txt --beam 1") == 0
+    translations = (runs / "reference.txt").read_text()
+    (runs / "reference.txt").write_text(translations.upper())
     flags = "--input in.txt --reference reference.txt --beam 1 --lowercase"
     assert call(f"OTHER {flags}") == 0
     captured = capfd.readouterr()
-    assert captured.out == (runs / "reference.txt").read_text()
+    assert captured.out == translations
     bleu, chrf = captured.err.splitlines()
     assert bleu.startswith("BLEU 100.00  nrefs:1|case:lc|") and chrf.startswith("chrF 100.00  ")
     assert call(f"NAME {flags} --compare OTHER --sign-test") == 0
@@ -77,6 +75,13 @@ def test_scores_and_comparison(runs, capfd):
     assert other.startswith("OTHER  100.00") and other.endswith("baseline")
     assert name.startswith("NAME ") and "p = 0.00" in name
     assert sign == "sign test: 0 sentences better than the baseline's, 12 worse, p = 0.0005"
+
+
+def test_the_comparison_is_without_case_too(capsys):
+    settings = parse(translate.Settings, "NAME --lowercase --compare OTHER --sign-test".split())
+    systems = {"OTHER": ["a b c x"] * 9, "NAME": ["A B C D"] * 9}
+    translate.print_scores(systems, ["a b c d"] * 9, "de", settings)
+    assert "9 sentences better than the baseline's, 0 worse" in capsys.readouterr().err
 
 
 def change_config(folder, **settings):
@@ -160,12 +165,3 @@ def test_a_run_that_was_not_validated_yet(runs, tokenizer, capsys):
     assert call("NAME --input in.txt --checkpoint last --device cpu") == 0
     lines = translate_lines(other, tokenizer, TEXT)
     assert capsys.readouterr().out.splitlines() == lines
-
-
-def test_input_that_is_not_utf8_ends_the_command(runs, monkeypatch, capfd):
-    """Read from a pipe; files: test_errors.py."""
-    set_input(monkeypatch, b"a\nsch\xf6n\n")
-    assert call("NAME --device cpu") == 2
-    printed = capfd.readouterr()
-    assert printed.out == ""
-    assert "standard input, line 2: not UTF-8" in printed.err
