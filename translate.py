@@ -156,8 +156,13 @@ def command(settings: Settings) -> None:
     check_flags(settings, interactive)
     device = pick_device(settings.device)
     translators = {}
+    languages = []
     for folder in filter(None, (settings.compare, settings.run)):
         translators[folder], config = load_translator(folder, settings, device)
+        languages.append(config.get("languages"))
+    if languages[0] != languages[-1]:
+        raise UserError(f"--compare {settings.compare}: translates between other languages than "
+                        f"{settings.run}")
     if interactive:
         toy = config.get("data") == "toy" and not config.get("train")
         translate_terminal(translators[settings.run], settings, toy)

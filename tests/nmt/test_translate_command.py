@@ -165,3 +165,11 @@ def test_a_run_that_was_not_validated_yet(runs, tokenizer, capsys):
     assert call("NAME --input in.txt --checkpoint last --device cpu") == 0
     lines = translate_lines(other, tokenizer, TEXT)
     assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_runs_of_other_languages_are_not_compared(runs, capsys):
+    config = json.loads((runs / "OTHER" / "config.json").read_text())
+    config["languages"] = ["en", "fr"]
+    (runs / "OTHER" / "config.json").write_text(json.dumps(config))
+    assert call("NAME --input in.txt --reference in.txt --compare OTHER") == 2
+    assert "other languages" in capsys.readouterr().err

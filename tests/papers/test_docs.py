@@ -18,7 +18,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "exercises" / "READ
 SCRIPTS = ("train_mt", "translate", "probe", "logic", "analyze", "reproduce", "bench")
 # flags of torchrun, of pytest (exercises/grade.py) and of jupytext
 FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--mine",
-           "--report", "--to"}
+           "--report", "--to", "--session"}
 # files that commands make or get
 MADE = {"config.json", "tokenizer.json", "metrics.jsonl", "analysis.json", "results.json",
         "last.pt", "best.pt", "test.hyp", "in.txt", "out.txt", "NAME.pt"}
