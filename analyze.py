@@ -185,7 +185,8 @@ def analyze_disagreement(runs, max_tokens: int):
             layers.append([f"{name} {component}", *pad(x["position"], depth)])
     for key, rows in (("li2018-4", kinds), ("li2018-5", layers)):
         for row in TABLES[key].rows:
-            rows.append([f"published: {row.label} (enc)", *pad(row.published, len(rows[0]) - 1)])
+            label = row.label.replace("n/a", "baseline")
+            rows.append([f"published: {label} (enc)", *pad(row.published, len(rows[0]) - 1)])
     text = ("exp(D) on the validation set, D averaged over the layers (Li 2018 Table 4).\n"
             "Subspace and output: 0.368 where the heads are alike, exp(-1/H) where they are\n"
             "orthogonal (4 heads: 0.779, 8: 0.882), 1 where they cancel. Published: base, WMT17\n"
