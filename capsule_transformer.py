@@ -40,7 +40,7 @@ def vertical_routing(logits: Tensor, weight: Tensor, bias: Tensor, iterations: i
     `Lambda = W [sum_l B_{h->l}]_h + b`, `Omega_h = softmax(Lambda)_h [Omega_1 .. Omega_L]`.
 
     logits: E [..., H, L_q, L_k]; weight: W [H, H]; bias: b [H]; mask: broadcastable to the logits,
-    True where a cell counts. A query without any True is no output capsule. Returns Omega
+    True where a cell counts. A query without any True is not an output capsule. Returns Omega
     [..., H, L_q, L_k]. Raises ValueError unless iterations >= 1.
     """
     V, rows = _masked(logits, mask)                                      # V_{h->l} = e_{l,h}, Eq. 8
