@@ -4,17 +4,16 @@
     python bench.py --arch base --vocab-size 32000 --max-tokens 32768        # a GPU
 
 The rows take turns, with a new model in every turn. The table has medians over the turns; "ratio"
-is the speed relative to `linear` in the same turn, "paper" the published ratio. The text is random
-(papers/synthetic.py). Training is the step of train_mt.py; decoding is its beam search with beam 4,
-in which no hypothesis ends before its limit. torch.nn.Transformer keeps no keys and values, so it
-decodes the whole prefix at every step. "of chip" is the share of the chip's bfloat16 rate.
+is the speed relative to `linear` in the same turn, "paper" the published ratio. The text is random:
+sentences of 24 tokens. Training is the step of train_mt.py; decoding is its beam search with beam
+4, in which no hypothesis ends early. "of chip" is the share of the chip's bfloat16 rate.
 """
 import gc
-import json
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass
+import warnings
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -23,18 +22,17 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from disagreement import MEASURED
-from nmt.files import atomic_write, reported
+from nmt.batches import Batch, Step
 from nmt.flags import flag, run
 from nmt.loss import Objective
 from nmt.machine import DEVICES, Machine, pick_device, setup_machine
 from nmt.search import beam_search
-from nmt.tokenizer import EOS
-from papers import synthetic
+from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS
 from papers.jobs import processor
-from papers.torch_transformer import TorchTransformer
 from train_mt import train_step
-from transformer import SIZES, Layer, Transformer, TransformerConfig
+from transformer import PAD, SIZES, Embedding, Layer, Transformer, TransformerConfig
 
+LENGTH = 24                             # tokens of a sentence, without BOS and EOS
 BEAM = 4
 # TFLOP/s of dense bfloat16 matrix products, from NVIDIA's data sheets; the first name that is part
 # of the processor's counts
@@ -77,13 +75,12 @@ class Settings:
                                  f"{', '.join(ROWS)}", choices=tuple(ROWS), metavar="ROW")
     max_tokens: int = flag(4096, "size of a training batch", low=16, high=10 ** 8)
     batches: int = flag(2, "training batches per turn", low=1, high=1000)
-    sentences: int = flag(32, "sentences to decode per turn (512 with CUDA)", low=1, high=10 ** 6)
+    sentences: int = flag(32, "sentences to decode at once (512 with CUDA)", low=1, high=10 ** 6)
     repeats: int = flag(3, "turns of every row", low=1, high=1000)
     minutes: float = flag(8.0, "start no turn after this time", above=0, high=10 ** 5)
     device: str = flag("auto", DEVICES)
     amp: bool = flag(False, "bfloat16 matrix products (yes on a GPU that has them)")
     compile: bool = flag(False, "compile the layers for training: some minutes more per turn")
-    json: str = flag("", "also write the figures of all turns to this file", metavar="FILE")
 
     label_smoothing = 0.1
     clip = 0.0
@@ -99,6 +96,36 @@ def presets(s: Settings) -> dict:
 
 # ---- One turn of one row
 
+class TorchTransformer(nn.Module):
+    """`torch.nn.Transformer` (pre-norm) with what it lacks for translation: embeddings, positions,
+    masks and a tied output matrix. Only for training: it keeps no keys and values."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.embedding = Embedding(config.vocab_size, config.d_model, config.dropout)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "enable_nested_tensor")        # not with pre-norm
+            self.body = nn.Transformer(
+                config.d_model, config.heads, config.layers, config.layers, config.d_ff,
+                config.dropout, batch_first=True, norm_first=True)
+        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def hidden(self, source, target_in):
+        """source [B, L_s], target_in [B, L_t] -> vectors [B, L_t, d] before the output matrix, and
+        no heads."""
+        padding = source == PAD                                              # [B, L_s]
+        ahead = nn.Transformer.generate_square_subsequent_mask(target_in.shape[1], source.device)
+        states = self.body(
+            self.embedding(source), self.embedding(target_in), tgt_mask=ahead, tgt_is_causal=True,
+            src_key_padding_mask=padding, memory_key_padding_mask=padding)
+        return states, {}
+
+    def disagreement(self, heads: dict, source_mask, target_mask):
+        """Always 0."""
+        return torch.zeros((), device=source_mask.device)
+
+
 def build(name: str, s: Settings, device) -> nn.Module:
     """The model of a row with random parameters."""
     torch.manual_seed(1)
@@ -112,9 +139,28 @@ def build(name: str, s: Settings, device) -> nn.Module:
     return model
 
 
+def random_ids(vocab_size: int, sentences: int) -> torch.Tensor:
+    """Sentences [B, LENGTH] of random tokens, none of them special."""
+    return torch.randint(len(SPECIAL_TOKENS), vocab_size, (sentences, LENGTH))
+
+
+def random_step(s: Settings) -> Step:
+    """An update of one full batch."""
+    sentences = max(1, s.max_tokens // (LENGTH + 1))     # targets are followed by EOS
+    ids = random_ids(s.vocab_size, sentences)
+    target = nn.functional.pad(ids, (1, 1), value=EOS)                       # [B, LENGTH + 2]
+    target[:, 0] = BOS
+    batch = Batch(ids, target)
+    if torch.cuda.is_available():                        # as the DataLoader of training does
+        batch = Batch(*(x.pin_memory() for x in batch))
+    return Step([batch], sentences * (LENGTH + 1), (0, 0))
+
+
 def measure_seconds(f, device: torch.device) -> float:
-    """Seconds that f takes; on a CPU with one thread its CPU time, which other programs disturb
-    least."""
+    """Seconds that f takes, after two calls that are not counted: Adam allocates its averages in
+    the first. On a CPU with one thread its CPU time, which other programs disturb least."""
+    f()
+    f()
     one_thread = device.type == "cpu" and torch.get_num_threads() == 1
     clock = time.process_time if one_thread else time.perf_counter
     torch.get_device_module(device).synchronize()
@@ -124,38 +170,36 @@ def measure_seconds(f, device: torch.device) -> float:
     return clock() - started
 
 
-def training_speed(model, steps, s: Settings, machine: Machine) -> float:
+def training_speed(model, s: Settings, machine: Machine) -> float:
     """Target tokens per second in training."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-6, betas=(0.9, 0.98), eps=1e-9,
                                  fused=True)
     objective = Objective(model).train()
+    steps = [random_step(s) for _ in range(s.batches)]
 
     def train() -> None:
         for step in steps:
             train_step(objective, optimizer, step, s, machine)
 
-    train()
-    train()             # memory is complete after this: Adam allocates its averages in the first
     return sum(step.tokens for step in steps) / measure_seconds(train, machine.device)
 
 
 @torch.no_grad()
-def decoding_speed(model, work, device: torch.device) -> float:
-    """Sentences per second in beam search, each batch [B, L_s] with its number of tokens."""
+def decoding_speed(model, s: Settings, device: torch.device) -> float:
+    """Sentences per second in beam search."""
+    source = random_ids(s.vocab_size, s.sentences).to(device)
     model.eval().output.weight[EOS] = 0     # its logit, 0, is never among the best of a vocabulary
 
     def decode() -> None:
-        for source, length in work:
-            beam_search(model, source.to(device), BEAM, max_length=length)
+        beam_search(model, source, BEAM, max_length=LENGTH + 1)
 
     with torch.compiler.set_stance("force_eager"):       # shapes differ at every step
-        decode()
-        seconds = measure_seconds(decode, device)
-    return sum(len(source) for source, _ in work) / seconds
+        return s.sentences / measure_seconds(decode, device)
 
 
-def measure_turn(name: str, s: Settings, machine: Machine, training, decoding) -> dict:
-    """One turn of a row: parameters, speeds, and with CUDA the peak memory of training in bytes."""
+def measure_turn(name: str, s: Settings, machine: Machine) -> dict:
+    """One turn of a row: parameters, speeds (None: not measured), and with CUDA the peak memory of
+    training in bytes."""
     torch.compiler.reset()      # the compiler gives up where many models share their code
     gc.collect()                # the modules of the model before refer to each other
     gpu = machine.device.type == "cuda"
@@ -163,20 +207,17 @@ def measure_turn(name: str, s: Settings, machine: Machine, training, decoding) -
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     model = build(name, s, machine.device)
-    tokens_per_second = training_speed(model, training, s, machine)
+    training = training_speed(model, s, machine)
     return {"parameters": sum(p.numel() for p in model.parameters()),
             "memory": torch.cuda.max_memory_allocated() if gpu else None,
-            "training": tokens_per_second,
-            "decoding": decoding_speed(model, decoding, machine.device)}
+            "training": training,
+            "decoding": None if name == "torch" else decoding_speed(model, s, machine.device)}
 
 
 # ---- All turns
 
 def measure(s: Settings, machine: Machine) -> dict[str, list[dict]]:
     """The turns of every row; a row without a turn is left out."""
-    corpus = synthetic.make_pairs(s.vocab_size, s.max_tokens, s.sentences)
-    training = synthetic.training_work(corpus, s.max_tokens, s.batches)
-    decoding = synthetic.decoding_work(corpus, s.sentences, BEAM)
     names = [name for name in ROWS if name in s.rows or name == "linear"]
     rows = {name: [] for name in names}
     end = time.monotonic() + 60 * s.minutes
@@ -187,7 +228,7 @@ def measure(s: Settings, machine: Machine) -> dict[str, list[dict]]:
         if name not in rows:
             continue
         try:
-            rows[name].append(measure_turn(name, s, machine, training, decoding))
+            rows[name].append(measure_turn(name, s, machine))
         except torch.OutOfMemoryError:
             if name == "linear":
                 raise
@@ -198,9 +239,12 @@ def measure(s: Settings, machine: Machine) -> dict[str, list[dict]]:
 
 # ---- The table
 
-def take_medians(rows: dict, name: str, what: str) -> tuple[float, float]:
-    """The speed of a row, and its ratio to `linear` in the same turn: medians over the turns."""
+def take_medians(rows: dict, name: str, what: str) -> tuple:
+    """The speed of a row, and its ratio to `linear` in the same turn: medians over the turns, or
+    None."""
     speeds = [turn[what] for turn in rows[name]]
+    if None in speeds:
+        return None, None
     ratios = [speed / turn[what] for speed, turn in zip(speeds, rows["linear"])]
     return statistics.median(speeds), statistics.median(ratios)
 
@@ -229,25 +273,17 @@ def chip_rate(name: str) -> float | None:
     return known[0] if known else None
 
 
-# ---- The command
-
 def bench(s: Settings) -> None:
-    """Measures, prints the table, writes the figures."""
-    if s.json:
-        with reported("write", f"--json {s.json}"):      # before minutes of measuring
-            open(s.json, "ab").close()
+    """Measures and prints the table."""
     machine = setup_machine(s.device)
     name = processor(machine.device)
     if machine.device.type == "cpu":
         name += f", threads: {torch.get_num_threads()}"
-    heading = (f"{name}; PyTorch {torch.__version__}; size {s.arch}, vocabulary {s.vocab_size:,}, "
-               f"batches of {s.max_tokens:,} tokens; {'bfloat16' if s.amp else 'float32'}"
-               + ", layers compiled" * s.compile)
     rows = measure(s, machine)
-    print(f"{heading}\n\n{speed_table(rows, chip_rate(name) if s.amp else None)}")
-    if s.json:
-        figures = {"machine": heading, "settings": asdict(s), "rows": rows}
-        atomic_write(s.json, json.dumps(figures, indent=1) + "\n")
+    print(f"{name}; PyTorch {torch.__version__}; size {s.arch}, vocabulary {s.vocab_size:,}, "
+          f"batches of {s.max_tokens:,} tokens; {'bfloat16' if s.amp else 'float32'}"
+          + ", layers compiled" * s.compile
+          + f"\n\n{speed_table(rows, chip_rate(name) if s.amp else None)}")
 
 
 def main(argv=None) -> int:

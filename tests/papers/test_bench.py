@@ -1,15 +1,11 @@
 """Tests of bench.py on tiny models: the rows, the work, the table; never a time."""
-import json
-
 import pytest
 import torch
 
 import bench
-from attention import Cache
 from nmt.flags import parse
 from nmt.machine import Machine
 from nmt.search import beam_search
-from papers import synthetic
 from transformer import PAD, SIZES
 
 CPU = Machine(torch.device("cpu"))
@@ -30,26 +26,13 @@ def settings():
     return parse(bench.Settings, SMALL.split(), bench.presets)
 
 
-def test_training_batches_are_full_and_go_from_short_to_long_sentences():
-    corpus = synthetic.make_pairs(V, 1024, at_least=5)
-    steps = synthetic.training_work(corpus, 1024, 3)
-    widths = []
-    for step in steps:
-        (batch,) = step.batches
-        B = len(batch.source)
-        widths.append(batch.target.shape[1])
-        assert 512 < B * max(batch.source.shape[1], batch.target.shape[1]) <= 1024
-        assert step.tokens == (batch.target[:, 1:] != PAD).sum()
-        assert batch.source.max() < V
-    assert widths[0] < widths[1] < widths[2]
-
-
-def test_decoding_batches_hold_every_sentence_and_their_mean_length():
-    corpus = synthetic.make_pairs(V, 1024, at_least=5)
-    work = synthetic.decoding_work(corpus, 50, beam=4)
-    assert sum(len(source) for source, _ in work) == 50
-    decoded = sum(len(source) * length for source, length in work) / 50
-    assert decoded == pytest.approx(1 + corpus.target_lengths.mean(), rel=0.1)
+def test_a_training_batch_is_full(settings):
+    step = bench.random_step(settings)
+    source, target = step.batches[0]
+    assert target.numel() <= 128 + len(target) and step.tokens == 5 * 25
+    assert (target[:, 1:] != PAD).sum() == step.tokens
+    assert source.min() > 2 and source.max() < V
+    assert torch.equal(target[:, 1:-1], source)
 
 
 def test_parameters_of_the_rows(settings):
@@ -64,54 +47,42 @@ def test_parameters_of_the_rows(settings):
     assert extra == {"torch": 0, "reg-enc": 0, "em-enc": em, "em-all": 3 * em, "capsule": capsule}
 
 
-def test_torch_decodes_step_by_step_what_it_decodes_at_once(settings):
+def test_torch_sees_neither_padding_nor_later_words(settings):
     model = bench.build("torch", settings, "cpu").eval()
-    source = torch.randint(3, V, (3, 6))
-    target = torch.randint(3, V, (3, 5))
+    source = torch.randint(3, V, (2, 6))
+    target = torch.randint(3, V, (2, 5))
     source[1, 4:] = PAD
     with torch.no_grad():
-        expected = model.output(model.hidden(source, target)[0])  # [B, L_t, V]
-        memory = model.encode(source)
-        cache = Cache()
-        for t in range(5):
-            logits = model.decode(target[:, t : t + 1], memory, cache)[:, 0]
-            torch.testing.assert_close(logits, expected[:, t])
-        alone = model.output(model.hidden(source[1:2, :4], target[1:2])[0])
-        torch.testing.assert_close(alone[0], expected[1])
+        states, _ = model.hidden(source, target)                             # [B, L_t, d]
+        alone, _ = model.hidden(source[1:, :4], target[1:, :3])
+    torch.testing.assert_close(alone[0], states[1, :3])
 
 
-@pytest.mark.parametrize("name", ["torch", "linear"])
-def test_no_hypothesis_ends_before_its_limit(name, settings):
-    model = bench.build(name, settings, "cpu")
+def test_no_hypothesis_ends_before_its_limit(settings):
+    model = bench.build("linear", settings, "cpu")
+    bench.decoding_speed(model, settings, CPU.device)
     source = torch.randint(3, V, (3, 6))
-    bench.decoding_speed(model, [(source, 7)], CPU.device)
     for hypotheses in beam_search(model, source, bench.BEAM, max_length=7):
         assert len(hypotheses[0].tokens) == 6  # and EOS
 
 
-def test_the_command_prints_every_row_and_writes_every_turn(tmp_path, capsys):
-    path = tmp_path / "figures.json"
-    argv = f"--rows torch em-all {SMALL} --json {path}".split()
-    assert bench.main(argv) == 0
-    rows = json.loads(path.read_text())["rows"]
-    assert list(rows) == ["linear", "torch", "em-all"]
-    out = capsys.readouterr().out
-    for name, turns in rows.items():
-        assert bench.ROWS[name].label in out
-        assert len(turns) == 2
-        assert all(turn["training"] > 0 and turn["decoding"] > 0 for turn in turns)
+def test_the_command_prints_every_row(capsys):
+    assert bench.main(f"--rows torch em-all {SMALL}".split()) == 0
+    *_, linear, torchs, em = capsys.readouterr().out.splitlines()
+    assert linear.split()[0] == "linear" and len(linear.split()) == 8
+    assert len(torchs.split()) == 4  # no decoding
+    assert em.startswith("--agg em at enc cross dec")
 
 
 def test_ratios_are_medians_within_a_turn():
     """The median of the ratios, 5/10, 16/20 and 24/40, is not the ratio of the medians."""
-    gigabyte = 2**30
     rows = {}
     for name, training, decoding in (
         ("linear", (10.0, 20.0, 40.0), (1.0, 4.0, 3.0)),
         ("em-enc", (5.0, 16.0, 24.0), (0.9, 1.0, 2.7)),
     ):
         turns = [{"training": x, "decoding": y} for x, y in zip(training, decoding)]
-        rows[name] = [{"parameters": 7000, "memory": gigabyte, **turn} for turn in turns]
+        rows[name] = [{"parameters": 7000, "memory": 2**30, **turn} for turn in turns]
     _, linear, em = bench.speed_table(rows, rate=8.4e6).splitlines()
     assert linear.split() == "linear 7,000 20 1.00 1.00 3.00 1.00 1.00 1,024 10.0%".split()
     assert em.split() == "--agg em at enc 7,000 16 0.60 0.63 1.00 0.90 0.99 1,024 8.0%".split()
