@@ -10,27 +10,26 @@ is a run of train_mt.py, in the folder that train_mt.py gives it: tables share r
 command resumes. Checkpoint averaging is off without --average, as in Li 2021 (the others do not
 say).
 """
-import datetime
 import json
-import math
+import re
 import shlex
+import statistics
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 import train_mt
-from nmt.corpus import load_corpora, name_text
+from nmt.corpus import load_corpora
+from nmt.files import atomic_write
 from nmt.flags import UserError, command_line, flag
 from nmt.flags import run as run_command
 from nmt.machine import pick_device
-from nmt.run_folder import read_config, read_metrics
-from papers import documents, plan, render, verdicts
-from papers.jobs import Job, processor, run_jobs
+from papers import claims, plan, render, results, verdicts
+from papers.jobs import ROOT, Job, run_jobs
 from papers.tables import TABLES
 
-ROOT = Path(__file__).resolve().parent
 GROUP = "tables"
 SCRIPTS = ("logic", "probe")            # kinds of tables that other scripts measure
 
@@ -41,186 +40,101 @@ class Settings(train_mt.Settings):
     tables: tuple[str, ...] = flag((), "which tables, see --list", GROUP, metavar="TABLE",
                                    positional=True)
     list: bool = flag(False, "list the tables and stop", GROUP)
-    dry_run: bool = flag(False, "list the runs and their commands and stop", GROUP)
+    dry_run: bool = flag(False, "train nothing: list the runs and their commands, and show the "
+                         "finished ones", GROUP)
     seeds: tuple[int, ...] = flag((1,), "train every row once per seed (1)", GROUP, 0, 2 ** 31,
                                   metavar="SEED")
-    rows: tuple[str, ...] = flag((), "train only the rows with these labels", GROUP, metavar="ROW")
     jobs: int = flag(0, "runs at once (one per GPU, else 1)", GROUP, 0, 1024)
-    finished: bool = flag(False, "train nothing: show, and --store, finished runs", GROUP)
-    store: bool = flag(False, "write the table to results/TABLE.DATA-SIZE-STEPS.json; other seeds "
-                       "and rows that are there stay", GROUP)
-    write_results: bool = flag(False, "renew the tables of RESULTS.md and docs/ from results/ and "
-                               "stop", GROUP)
+    store: bool = flag(False, "add the runs to results/runs.jsonl, and train none that is there",
+                       GROUP)
+    write_results: bool = flag(False, "renew docs/claims.md from results/ and stop", GROUP)
 
     HIDDEN = (*plan.MECHANISMS, "seed", "name")          # not in --help: the rows set them
 
 
-def given_for_all(settings: Settings) -> dict:
-    """{field: value} of the settings of train_mt.py that are given for all rows."""
-    own = Settings.__annotations__.keys() | {"runs", "device"}
-    return {name: getattr(settings, name) for name in settings.given - own}
-
-
 def check_tables(settings: Settings) -> None:
-    """Raises UserError for a table or a row that does not exist."""
+    """Raises UserError for a table that does not exist."""
     if not settings.tables:
         raise UserError("which table? Name one or several; --list lists them")
-    labels = []
     for name in settings.tables:
         if name not in TABLES:
             raise UserError(f"no table {name}: choose from {', '.join(TABLES)}")
-        if TABLES[name].kind not in SCRIPTS:
-            rows = [row for row in TABLES[name].rows if row.flags is not None]
-            labels += [normalize_label(row.label) for row in rows]
-    for label in settings.rows:
-        if normalize_label(label) not in labels:
-            raise UserError(f"--rows: no row {label!r} to train, only: {'; '.join(labels)}")
-
-
-def normalize_label(label: str) -> str:
-    """A row's label with one space between its words, as people type it."""
-    return " ".join(label.split())
 
 
 # ---- Runs
 
-def plan_jobs(settings: Settings, plans: dict) -> list[Job]:
-    """The jobs of the tables, each once; plans: {table: its rows with their runs}."""
+def plan_jobs(settings: Settings, plans: dict) -> dict[Job, plan.Run | None]:
+    """The jobs of the tables, each once, seed by seed, with the runs of train_mt.py that they are;
+    plans: {table: its rows with their runs}."""
     folder = Path(settings.runs)
-    chosen = [normalize_label(label) for label in settings.rows]
     jobs = {}
     for name in settings.tables:
         table = TABLES[name]
         if table.kind in SCRIPTS:
-            flags = ["--models", *(row.flags for row in table.rows),
+            words = ["--models", *(row.flags for row in table.rows),
                      "--seeds", *map(str, settings.seeds)]
-            jobs[name] = Job(f"{table.kind}.py", flags, folder / name)
+            jobs[Job(f"{table.kind}.py", tuple(words), folder / name)] = None
             continue
-        for row, runs in plans[name]:
-            if not chosen or normalize_label(row.label) in chosen:
-                for run in runs:
-                    jobs[run.name] = Job("train_mt.py", run.words, folder / run.name)
-    return list(jobs.values())
+        runs = [run for _, of_row in plans[name] for run in of_row]
+        for run in sorted(runs, key=lambda run: settings.seeds.index(run.settings.seed)):
+            jobs[Job("train_mt.py", tuple(run.words), folder / run.name)] = run
+    return jobs
 
 
-def read_test(path: Path) -> dict | None:
-    """The test row of a run's metrics; None where the run is not finished."""
-    rows = [row for row in read_metrics(path / "metrics.jsonl") if row["type"] == "test"]
-    return rows[-1] if rows else None
+def line_of(run: plan.Run, settings: Settings, stored: dict) -> dict | None:
+    """The line of a run, from results/runs.jsonl or its folder; None if it is not finished."""
+    path = Path(settings.runs) / run.name
+    if run.key in stored:
+        return stored[run.key]
+    return results.read_run(path, run) if results.read_test(path) else None
 
 
-def check_run(path: Path, settings: train_mt.Settings) -> None:
-    """Raises UserError if a finished run has other settings than these: the defaults have changed,
-    or it was trained under this name by hand."""
-    config = read_config(path)
-    for name, value in json.loads(json.dumps(asdict(settings))).items():
-        if name not in train_mt.FREE and config.get(name) != value:
-            raise UserError(f"{path}: holds another run ({name} is {config.get(name)!r} there and "
-                            f"{value!r} here): choose other --runs")
-
-
-def list_jobs(jobs: list[Job], runs: str) -> None:
+def list_jobs(jobs: dict, finished: list[dict], waiting: list[Job], runs: str) -> None:
     """Prints the state and the command of every job."""
-    missing = 0
     for job in jobs:
-        state = f"step {job.step:,}"
-        if job.script == "train_mt.py" and read_test(job.path):
-            state = "finished"
-        else:
-            missing += 1
+        state = f"step {job.step:,}" if job in waiting else "finished"
         name = [] if job.script == "train_mt.py" else ["--name", job.path.name]
         command = shlex.join(["python", job.script, *job.words, *name, "--runs", runs])
         print(f"{state:>12}  {job.path.name}\n{'':>12}  {command}")
-    print(f"{missing} of {len(jobs)} runs are missing")
-
-
-# ---- Measuring
-
-def read_run(path: Path, run: plan.Run) -> dict:
-    """The numbers of a finished run. Raises UserError for another run under its name."""
-    check_run(path, run.settings)
-    test = read_test(path)
-    valid = [row for row in read_metrics(path / "metrics.jsonl") if row["type"] == "valid"]
-    best = max(valid, key=lambda row: row["valid_bleu"])
-    position = best["valid_disagreement"]["enc"]["position"]
-    return {"seed": run.settings.seed, "bleu": test["test_bleu"],
-            "parameters": test["parameters"], "tokens_per_second": test["tokens_per_second"],
-            "sentences_per_second": test["sentences_per_second"],
-            "scores": test["disagreement"]["enc"], "layers": [math.exp(D) for D in position]}
-
-
-def measure(name: str, rows, settings: Settings) -> dict | None:
-    """The contents of a file of results/, see papers/render.py; None where nothing is finished."""
-    folder = Path(settings.runs)
-    finished = []
-    for _, runs in rows:
-        finished.append({run.settings.seed: run for run in runs if read_test(folder / run.name)})
-    if not any(finished):
-        return None
-    measured = []
-    for (row, runs), of_row in zip(rows, finished):
-        results = [read_run(folder / run.name, run) for run in of_row.values()]
-        measured.append({"label": row.label, "size": row.size,
-                         "flags": runs[0].flags if runs else None, "runs": results})
-    run = next(run for of_row in finished for run in of_row.values())
-    test = read_test(folder / run.name)
-    s = run.settings
-    sets = " + ".join(test["sets"])
-    return {"kind": "table", "table": name, "command": command_text(name, settings),
-            "seeds": list(settings.seeds), "data": name_text(s), "arch": s.arch, "steps": s.steps,
-            "batch": s.max_tokens * s.accumulate, "average": test["average"],
-            "signature": test["signature"], "set": f"{sets} set{'s' * ('+' in sets)}",
-            "date": datetime.date.fromtimestamp(test["time"]).isoformat(),
-            "machine": processor(pick_device(settings.device)), "torch": torch.__version__,
-            "rows": measured}
-
-
-def command_text(name: str, settings: Settings) -> str:
-    """The command that measures only this table, with DIR in place of folders."""
-    given = given_for_all(settings)
-    for key in ("train", "valid"):
-        if key in given:
-            given[key] = f"DIR/{Path(given[key]).name}"
-    if "test" in given:
-        given["test"] = [f"DIR/{Path(prefix).name}" for prefix in given["test"]]
-    given.pop("data_dir", None)
-    flags = command_line(Settings, {**given, "seeds": settings.seeds})
-    return shlex.join(["python", "reproduce.py", name, *flags])
+    seconds = [line["tokens"] / line["tokens_per_second"] for line in finished if "tokens" in line]
+    hours = ""
+    if seconds:
+        hours = f", about {len(waiting) * statistics.fmean(seconds) / 3600:.1f} hours of training"
+    print(f"{len(waiting)} of {len(jobs)} runs are missing{hours}")
 
 
 # ---- Output
 
-def show(name: str, rows, settings: Settings) -> None:
-    """Prints a table or draws a figure; stores it with --store."""
+def show(name: str, rows, settings: Settings, stored: dict) -> None:
+    """Prints a table or draws a figure."""
     table = TABLES[name]
     folder = Path(settings.runs)
     print()
     if table.kind == "figure":
         draw(name, rows, settings)
         return
-    path = ROOT / "results" / f"{name}.json"
     if table.kind in SCRIPTS:
-        stored = None
-        if (folder / name / "results.json").exists():
-            stored = {**documents.read_result(folder / name / "results.json"), "published": name}
-    else:
-        stored = measure(name, rows, settings)
-        if stored:
-            label = f"{name}.{stored['data']}-{stored['arch']}-{stored['steps']}"
-            path = path.with_name(f"{label}.json")
-    if stored is None:
+        path = folder / name / "results.json"
+        if not path.exists():
+            print(f"{name}: nothing is finished")
+        elif table.kind == "logic":
+            import logic
+            print(logic.table(json.loads(path.read_text("utf-8"))))
+        else:
+            cells = render.probing_cells(name, json.loads(path.read_text("utf-8")))
+            print(render.table_text(name, cells))
+        return
+    lines = []
+    for _, runs in rows:
+        found = [line_of(run, settings, stored) for run in runs]
+        lines.append([line for line in found if line])
+    if not any(lines):
         print(f"{name}: nothing is finished")
         return
-    if settings.store and table.kind not in SCRIPTS and path.exists():
-        stored = documents.join_results(stored, documents.read_result(path))
-    if table.kind == "logic":
-        import logic
-        print(logic.table(stored))
-    else:
-        print(render.to_screen(stored))
-    if settings.store:
-        documents.write_result(path, stored)
-        print(f"\nstored: {path.relative_to(ROOT)}")
+    print(render.table_text(name, render.table_cells(table, lines)))
+    first = next(line for of_row in lines for line in of_row)
+    print(f"\n{first['scale'] or 'embedded corpus, size tiny'}; {first['processor']}; torch "
+          f"{first['torch']}")
 
 
 def draw(name: str, rows, settings: Settings) -> None:
@@ -229,11 +143,12 @@ def draw(name: str, rows, settings: Settings) -> None:
     table = TABLES[name]
     print(f"{table.source} ({name}): {table.title}; published on {table.data}", *table.notes,
           sep="\n", flush=True)
-    folder = Path(settings.runs)
-    finished = [folder / runs[0].name for _, runs in rows if read_test(folder / runs[0].name)]
+    folders = [Path(settings.runs) / runs[0].name for _, runs in rows]
+    finished = [str(folder) for folder in folders if results.read_test(folder)]
     if finished:
-        analyze.analyze(analyze.Settings(tuple(map(str, finished)), only=(table.part,),
-                                         out=str(folder / name), device=settings.device))
+        analyze.analyze(analyze.Settings(
+            tuple(finished), only=(table.part,), out=str(Path(settings.runs) / name),
+            device=settings.device))
 
 
 def list_tables() -> None:
@@ -241,18 +156,26 @@ def list_tables() -> None:
     for name, table in TABLES.items():
         rows = sum(row.flags is not None for row in table.rows)
         data = f"; {table.data}" if table.data else ""
-        print(f"{name:<11}  {table.source:<16}  {rows:2} rows  {table.title}{data}")
+        print(f"{name:<13}  {table.source:<16}  {rows:2} rows  {table.title}{data}")
 
 
 def write_results() -> None:
-    """Renews the tables of the documents from results/, and the forest plot."""
-    lines = read_metrics(ROOT / "results" / "planned.jsonl")
-    if verdicts.analyze(lines):
-        verdicts.draw(lines, ROOT / "docs" / "verdicts.png")
-    for path in (ROOT / "RESULTS.md", *sorted((ROOT / "docs").glob("*.md"))):
-        count = documents.renew_file(path, ROOT)
-        if count:
-            print(f"{path.relative_to(ROOT)}: {count} tables renewed")
+    """Renews the parts of docs/claims.md that are made from results/, and the forest plot."""
+    lines = results.stored_lines()
+    measurements = {}
+    for path in sorted((ROOT / "results").glob("*.json")):
+        measurements[path.stem] = json.loads(path.read_text("utf-8"))
+    page = ROOT / "docs" / "claims.md"
+    parts = {"verdicts": verdicts.page(lines), "claims": claims.page(lines, measurements)}
+
+    def replace(marked) -> str:
+        return f"<!-- {marked[1]} -->\n{parts[marked[1]]}\n<!-- end -->"
+
+    text = page.read_text("utf-8")
+    atomic_write(page, re.sub(r"<!-- (verdicts|claims) -->\n.*?<!-- end -->", replace, text,
+                              flags=re.DOTALL))
+    verdicts.draw(lines, ROOT / "docs" / "verdicts.png")
+    print(f"renewed: {page.relative_to(ROOT)}")
 
 
 # ---- The command
@@ -267,29 +190,44 @@ def reproduce(settings: Settings) -> None:
         return
     check_tables(settings)
     settings.seeds = tuple(dict.fromkeys(settings.seeds))
-    given = given_for_all(settings)
+    # the settings of train_mt.py that are given for all rows
+    own = Settings.__annotations__.keys() | {"runs", "device"}
+    given = {name: getattr(settings, name) for name in settings.given - own}
     plans = {}
     for name in settings.tables:
         if TABLES[name].kind not in SCRIPTS:
-            plans[name] = plan.plan(TABLES[name], given, settings.seeds)
+            plans[name] = plan.plan(TABLES[name], given, settings.seeds, settings.runs)
     jobs = plan_jobs(settings, plans)
-    if settings.dry_run:
-        list_jobs(jobs, settings.runs)
-        return
+    lines = results.stored_lines() if settings.store else []
+    stored = {results.key_of(line): line for line in lines}
+    finished = {}
+    for job, run in jobs.items():
+        line = run and line_of(run, settings, stored)
+        if line:
+            finished[job] = line
+    waiting = [job for job in jobs if job not in finished]
 
-    # train
-    missing = [job for job in jobs if job.script != "train_mt.py" or not read_test(job.path)]
+    def keep(job: Job) -> None:
+        run = jobs[job]
+        if settings.store and run and run.key not in stored:
+            stored[run.key] = results.read_run(job.path, run)
+            results.store(stored[run.key])
+
     failed = []
-    if missing and not settings.finished:
+    if settings.dry_run:
+        list_jobs(jobs, list(finished.values()), waiting, settings.runs)
+    else:
+        if any("{toy4000}" in TABLES[name].scale for name in settings.tables):
+            plan.write_small_text(Path(settings.runs) / "toy4000")
         if plans:                        # reports a mistake in the text, and downloads, once
             load_corpora(plan.settings_of(command_line(train_mt.Settings, given)))
         device = pick_device(settings.device)
         gpus = torch.cuda.device_count() if device == torch.device("cuda") else 1
-        failed = run_jobs(missing, Path(settings.runs), settings.jobs or gpus, device)
-
-    # show
+        for job in finished:
+            keep(job)
+        failed = run_jobs(waiting, Path(settings.runs), settings.jobs or gpus, device, keep)
     for name in dict.fromkeys(settings.tables):
-        show(name, plans.get(name), settings)
+        show(name, plans.get(name), settings, stored)
     if failed:
         raise UserError(f"{len(failed)} of {len(jobs)} runs failed ({', '.join(failed)}): see "
                         "their logs; the same command trains them again")

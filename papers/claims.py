@@ -1,11 +1,12 @@
-"""The claims of the five papers beside the exploratory measurements in results/*.json. A claim
+"""The claims of the five papers beside the exploratory measurements in results/. A claim
 compares two models by one number per run."""
-import re
 import statistics
 from typing import NamedTuple
 
+from tabulate import tabulate
+
 from papers.differences import Contrast, compare, fit, in_figures
-from papers.render import NONE, format_table, printed_number
+from papers.render import NONE, printed_number
 from papers.tables import TABLES
 
 BASE = ""
@@ -131,33 +132,23 @@ class Pool(NamedTuple):
         self.values.setdefault((metric, model), {})[seed] = value
 
 
-def recipe_of(stored: dict) -> str:
-    """The recipe of a table: the flags of its command but for the seeds."""
-    recipe = stored["command"].partition("reproduce.py ")[2].partition(" ")[2]
-    return re.sub(r"--seeds( \d+)+", "", recipe).strip()
-
-
-def pools_from_tables(results: dict) -> list[Pool]:
-    """The runs of reproduce.py's tables, those of one text, size and recipe together; most steps
-    first."""
+def pools_from_lines(lines: list[dict]) -> list[Pool]:
+    """The runs of train_mt.py, those of one scale together, without the planned ones."""
+    planned = [TABLES["plan-toy"].scale, TABLES["plan-multi30k"].scale]
     pools = {}
-    for stored in results.values():
-        if stored["kind"] != "table":
-            continue
-        key = stored["steps"], stored["data"], stored["arch"], recipe_of(stored)
-        where = f"{stored['data']}, {stored['arch']}, {stored['steps']:,} steps"
-        pool = pools.setdefault(key, Pool(where, {}))
-        for row in stored["rows"]:
-            for run in row["runs"] if row["size"] == "base" else ():
-                pool.add(BLEU, row["flags"], run["seed"], run["bleu"])
-                pool.add(SCORE, row["flags"], run["seed"], run["scores"]["output"])
-    return [pools[key] for key in sorted(pools, reverse=True)]
+    for line in lines:
+        scale = line["scale"]
+        if scale not in planned and line["size"] == "base":
+            pool = pools.setdefault(scale, Pool(scale or "embedded corpus", {}))
+            pool.add(BLEU, line["flags"], line["seed"], line["bleu"])
+            pool.add(SCORE, line["flags"], line["seed"], line["scores"]["output"])
+    return list(pools.values())
 
 
 def pool_from_file(name: str, stored: dict) -> Pool:
     """The runs of analyze.py, logic.py or probe.py. In a file of probe.py an encoder of a run
     NAME-seed1 is the model NAME with that seed."""
-    pool = Pool(name.removesuffix(".json"), {})
+    pool = Pool(name, {})
     if stored["kind"] == "analysis":
         for run_name, run in stored["runs"].items():
             if run_name in stored.get("ablation", {}):
@@ -192,15 +183,15 @@ def comparisons(claim: Claim, pool: Pool) -> list[Contrast | None]:
     trained = {run["arm"] for run in runs}
     found = []
     for pair in claim.compared:
-        found.append(compare(fit(runs, "score"), *pair) if {*pair} <= trained else None)
+        found.append(compare(fit(runs), *pair) if {*pair} <= trained else None)
     return found
 
 
-def page(results: dict) -> str:
-    """The table of claims as Markdown; results: {file name: contents} of results/."""
-    pools = pools_from_tables(results)
-    for kind in ("analysis", "logic", "probing"):
-        pools += [pool_from_file(name, x) for name, x in results.items() if x["kind"] == kind]
+def page(lines: list[dict], measurements: dict) -> str:
+    """The table of claims as Markdown; lines: of results/runs.jsonl; measurements: {name: contents}
+    of the JSON files in results/."""
+    pools = pools_from_lines(lines)
+    pools += [pool_from_file(name, stored) for name, stored in measurements.items()]
     cells = [["claim", "printed in", "their number", "run here", "ours"]]
     for claim in CLAIMS:
         what = "" if claim.metric == BLEU else f"{claim.metric}: "
@@ -215,4 +206,5 @@ def page(results: dict) -> str:
         for row in rows or [[NONE, "not run"]]:
             cells.append([*first, *row])
             first = ["", "", ""]
-    return f"{ABOUT}\n\n{format_table(cells, 'pipe')}"
+    table = tabulate(cells[1:], cells[0], "pipe", disable_numparse=True)
+    return f"{ABOUT}\n\n{table}"

@@ -53,13 +53,13 @@ class Model(NamedTuple):
     levene: float                       # p of equal variances in the arms
 
 
-def fit(runs: list[dict], key: str = "test_bleu") -> Model:
-    """The model of a corpus's runs."""
+def fit(runs: list[dict]) -> Model:
+    """The model of runs {"arm", "seed", "score"}."""
     from scipy.stats import levene
     arms = sorted({run["arm"] for run in runs})
     seeds = sorted({run["seed"] for run in runs})
     design = np.zeros((len(runs), len(arms) + len(seeds)))
-    y = np.array([run[key] for run in runs])
+    y = np.array([run["score"] for run in runs])
     for i, run in enumerate(runs):
         design[i, arms.index(run["arm"])] = 1
         design[i, len(arms) + seeds.index(run["seed"])] = 1

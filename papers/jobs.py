@@ -31,7 +31,7 @@ def processor(device: torch.device) -> str:
 class Job(NamedTuple):
     """A script to run, and the folder that it writes to."""
     script: str
-    words: list[str]            # its command line, without --runs, --name and --device
+    words: tuple[str, ...]      # its command line, without --runs, --name and --device
     path: Path
 
     @property
@@ -72,9 +72,9 @@ def start(job: Job, slot: int, at_once: int, device: torch.device) -> subprocess
                                 env=environment(slot, at_once, device))
 
 
-def run_jobs(jobs: list[Job], runs: Path, at_once: int, device: torch.device) -> list[str]:
-    """Runs the jobs, `at_once` at a time; a job that fails does not stop the others. Returns the
-    names of those that failed.
+def run_jobs(jobs: list[Job], runs: Path, at_once: int, device: torch.device, end) -> list[str]:
+    """Runs the jobs, `at_once` at a time, and calls end(job) after each that succeeded; a job that
+    fails does not stop the others. Returns the names of those that failed.
 
     A signal is passed on to the jobs, which save; SystemExit follows.
     """
@@ -105,6 +105,8 @@ def run_jobs(jobs: list[Job], runs: Path, at_once: int, device: torch.device) ->
                     bar.update()
                     if process.returncode and not stop:
                         failed.append(job.path.name)
+                    if not process.returncode:
+                        end(job)
                     say(end_in_words(job, process.returncode))
             bar.set_postfix_str(", ".join(f"{job.path.name} step {job.step:,}"
                                           for job, _ in working.values()))

@@ -1,14 +1,15 @@
 """From the rows of a table (papers/tables.py) to runs of train_mt.py.
 
-The scale is the flags of train_mt.py that all rows have in common. A run is identified by its flags
-and its seed: its folder has the name that train_mt.py gives it.
+The scale is the flags of train_mt.py that all rows have in common. A run is identified by its
+scale, its row's flags and its seed; its folder has the name that train_mt.py gives it.
 """
 import shlex
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import NamedTuple
 
 import train_mt
-from nmt.corpus import NAMES
+from nmt.corpus import NAMES, DataFlags, load_corpora
 from nmt.flags import OPTIONS, ModelFlags, UserError, command_line, parse
 from papers.tables import Row, Table
 
@@ -20,12 +21,19 @@ class Run(NamedTuple):
     """A run of train_mt.py: a row of a table with a seed."""
     words: list[str]            # the command line
     settings: train_mt.Settings
+    scale: str                  # the flags of all rows, with DIR in place of folders
+    size: str                   # that of its row
     flags: str                  # those of its row
 
     @property
     def name(self) -> str:
         """The name of its folder."""
         return self.settings.name
+
+    @property
+    def key(self) -> tuple:
+        """What identifies it, as `results.key_of` its line."""
+        return self.scale, self.size, self.flags, self.settings.seed
 
 
 def settings_of(words: list[str]) -> train_mt.Settings:
@@ -102,14 +110,27 @@ def check_given(given: dict) -> None:
                             "leave it out")
 
 
-def plan(table: Table, given: dict, seeds) -> list[tuple[Row, list[Run]]]:
+def name_scale(table: Table, given: dict) -> str:
+    """The flags of all rows as text, with DIR in place of folders."""
+    named = {name: value for name, value in given.items() if name != "data_dir"}
+    for key in ("train", "valid"):
+        if key in named:
+            named[key] = f"DIR/{Path(named[key]).name}"
+    if "test" in named:
+        named["test"] = [f"DIR/{Path(prefix).name}" for prefix in named["test"]]
+    return " ".join([*table.scale.split(), *command_line(train_mt.Settings, named)])
+
+
+def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[Row, list[Run]]]:
     """The rows of a table with their runs, one per seed; none for a row that is only quoted.
 
-    given: {field: value} of train_mt.py's settings for all rows. Raises UserError for a setting
-    that the rows set, and where a row is not a valid model at this scale.
+    given: {field: value} of train_mt.py's settings for all rows; folder: of the runs. Raises
+    UserError for a setting that the rows set, and where a row is not a valid model at this scale.
     """
     check_given(given)
-    scale = command_line(train_mt.Settings, given)
+    small_text = str(Path(folder).resolve() / "toy4000")
+    scale = table.scale.format(toy4000=small_text).split()
+    scale += command_line(train_mt.Settings, given)
     s = settings_of(scale)
     if (s.src or NAMES[s.data][0]) == "zh":
         scale = table.chinese.split() + scale            # a given flag comes later, and counts
@@ -118,20 +139,32 @@ def plan(table: Table, given: dict, seeds) -> list[tuple[Row, list[Run]]]:
         runs = []
         if row.flags is not None:
             words = scale + size_flags(table, row.size, scale)
-            runs = [plan_run(row, words, seed) for seed in seeds]
+            runs = [plan_run(row, words, seed, name_scale(table, given)) for seed in seeds]
         rows.append((row, runs))
     return rows
 
 
-def plan_run(row: Row, scale: list[str], seed: int) -> Run:
-    """The run of a row with a seed; scale: the flags of its size."""
-    base = settings_of(scale)
-    s = settings_of([*scale, *fit_flags(row.flags, base)])
+def plan_run(row: Row, words: list[str], seed: int, scale: str) -> Run:
+    """The run of a row with a seed; words: the flags of its size."""
+    base = settings_of(words)
+    flags = fit_flags(row.flags, base)
+    s = settings_of([*words, *flags])
     s.model_config(vocab_size=1)
     changed = {}                        # a fitted flag may have the default: --reg-weight 1.0
     for name, value in asdict(s).items():
         if name != "name" and value != getattr(base, name):
             changed[name] = value
-    own = command_line(train_mt.Settings, changed)
-    words = [*scale, *own, "--seed", str(seed)]
-    return Run(words, settings_of(words), " ".join(own))
+    words = [*words, *command_line(train_mt.Settings, changed), "--seed", str(seed)]
+    return Run(words, settings_of(words), scale, row.size, " ".join(flags))
+
+
+def write_small_text(folder: Path, pairs: int = 4_000) -> None:
+    """Writes the first training pairs of the embedded corpus, and its validation and test pairs, as
+    files into a folder."""
+    corpora = load_corpora(DataFlags())
+    folder.mkdir(parents=True, exist_ok=True)
+    sets = {"train": corpora.train, "valid": corpora.valid, "test": corpora.tests["test"]}
+    for name, text in sets.items():
+        for language, lines in ((corpora.src, text.source), (corpora.tgt, text.target)):
+            lines = "".join(f"{line}\n" for line in lines[:pairs])
+            (folder / f"{name}.{language}").write_text(lines, "utf-8")

@@ -35,6 +35,7 @@ class Table(NamedTuple):
     rows: tuple
     notes: tuple = ()
     kind: str = "mt"
+    scale: str = ""             # flags of train_mt.py for all rows; others may be given
     chinese: str = ""           # the paper's flags for Chinese source text alone
     big: str = "--arch big"     # what "big" is where the scale is exactly --arch base
     part: str = ""              # of a figure: what analyze.py draws
@@ -261,7 +262,6 @@ GU_CAPSULES = (
 # ---- This project: every mechanism under one recipe, with controls that no paper prints
 
 OWN = "this project"
-TRIED = "(Li 2019 §5.2.1 tried them and prints none)"
 
 # The most important first: an interrupted table has the first of them with all their seeds.
 CLAIMS = (
@@ -286,24 +286,6 @@ CLAIMS = (
     Row("subspace disagreement in the encoder", "--reg subspace --reg-at enc"),
     Row("position disagreement in the encoder", "--reg position --reg-at enc"))
 
-ALL = (
-    *CLAIMS,
-    Row("subspace disagreement", "--reg subspace"),
-    Row("position disagreement", "--reg position"),
-    Row("EM + capsule attention", "--agg em --capsule-attention enc dec"),
-    Row("output disagreement + capsule attention", "--reg output --capsule-attention enc dec"),
-    Row("Gu's EM + output disagreement", "--agg gu-em --reg output"),
-    Row("EM + output disagreement + capsule attention",
-        "--agg em --reg output --capsule-attention enc dec"),
-    Row("EM + output disagreement, λ = H/8", "--agg em --reg output --reg-weight {H_8th}"),
-    Row("squared output disagreement", "--reg squared-output"),
-    Row("control: simple routing, uniform coupling", "--agg dynamic --iterations 1"),
-    Row("control: simple routing, random coupling", "--agg dynamic --coupling random"),
-    Row("control: Gu's EM, uniform coupling", "--agg gu-em --iterations 1"),
-    Row("control: Gu's EM, random coupling", "--agg gu-em --coupling random"),
-    Row("control: Gu's dynamic, uniform coupling", "--agg gu-dynamic --iterations 1"),
-    Row("control: Gu's dynamic, random coupling", "--agg gu-dynamic --coupling random"))
-
 EM_OPTIONS = (
     Row("baseline", ""),
     Row("EM", "--agg em"),
@@ -316,26 +298,24 @@ EM_OPTIONS = (
     Row("Gu's EM, no activations", "--agg gu-em --no-em-activations"),
     Row("Gu's EM, sum of the densities", "--agg gu-em --em-density sum"))
 
-CAPSULES = (
+# docs/plan.md: the runs that decide. {toy4000} is a folder with the first 4,000 training pairs of
+# the embedded corpus.
+PLAN = (
     BASELINE,
-    Row("N = d/64", "--agg em --capsules {d_64}"),
-    Row("N = d/16", "--agg em --capsules {d_16}"),
-    Row("N = d/4", "--agg em --capsules {d_4}"),
-    Row("N = d/2", "--agg em --capsules {d_2}"),
-    Row("N = d", "--agg em"))
+    Row("wide-ffn", "--d-ff 385"),
+    Row("em", "--agg em"),
+    Row("uniform", "--agg em --iterations 1"),
+    Row("output", "--reg output"),
+    Row("both", "--agg em --reg output"),
+    Row("one-head", "--heads 1"))
 
-ITERATIONS = (
-    BASELINE,
-    Row("T = 1", "--agg em --iterations 1"),
-    Row("T = 2", "--agg em --iterations 2"),
-    Row("T = 3", "--agg em"),
-    Row("T = 4", "--agg em --iterations 4"),
-    Row("T = 5", "--agg em --iterations 5"))
-
-SQUARED = (
-    BASELINE,
-    Row("product", "--reg position --reg-at enc"),
-    Row("squared difference", "--reg squared-position --reg-at enc"))
+PLAN_TOY = (
+    *PLAN,
+    Row("gu-em", "--agg gu-em --em-gradient last"),
+    Row("gu-em-full", "--agg gu-em --em-gradient full"),
+    Row("gu-em-beta", "--agg gu-em --em-gradient beta"),
+    Row("gu-dynamic", "--agg gu-dynamic"),
+    Row("capsule", "--capsule-attention enc dec"))
 
 TABLES = {
     "li2018-1": Table(
@@ -458,14 +438,12 @@ TABLES = {
         CLAIMS),
     "em-options": Table(
         OWN, "EM routing: density, schedule of λ, gradient, activations", "", (), EM_OPTIONS),
-    "all": Table(
-        OWN, "every mechanism of the five papers, and the best ones combined, under one recipe", "",
-        (), ALL),
-    "iterations": Table(OWN, f"routing iterations T, EM routing {TRIED}", "", (), ITERATIONS),
-    "capsules": Table(OWN, f"output capsules N, EM routing {TRIED}", "", (), CAPSULES),
-    "squared": Table(
-        OWN, "attended positions: product (Li 2018 Eq. 2) or squared difference (footnote 2), "
-        "encoder", "", (), SQUARED,
-        notes=("Li 2018 footnote 2: the squared difference underperforms the product, in "
-               "preliminary experiments",)),
+    "plan-multi30k": Table(
+        OWN, "the runs of docs/plan.md on Multi30K", "", (), PLAN,
+        scale="--arch tiny --heads 8 --data multi30k --vocab-size 6000 --steps 8000"),
+    "plan-toy": Table(
+        OWN, "the runs of docs/plan.md on 4,000 pairs of the embedded corpus", "", (), PLAN_TOY,
+        scale="--arch tiny --heads 8 --train {toy4000}/train --valid {toy4000}/valid "
+              "--test {toy4000}/test --src en --tgt de --vocab-size 2000 --steps 1400 --lr 2.9e-3 "
+              "--warmup 150 --max-tokens 512 --eval-every 1400"),
 }

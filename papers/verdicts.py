@@ -1,4 +1,4 @@
-"""The verdicts on the five papers, from the planned runs in results/planned.jsonl by the rules of
+"""The verdicts on the five papers, from the planned runs in results/runs.jsonl by the rules of
 docs/plan.md: a linear model of arm and seed, Holm's adjustment, equivalence tests."""
 import math
 from typing import NamedTuple
@@ -7,10 +7,11 @@ from tabulate import tabulate
 
 from papers.claims import gain
 from papers.differences import LEVEL, MARGIN, Contrast, Model, compare, fit, holm, in_figures
-from papers.planned import planned_runs
+from papers.tables import TABLES
 
-MULTI30K = "multi30k"
-TOY = "toy4000"
+MULTI30K = "plan-multi30k"      # tables of papers/tables.py
+TOY = "plan-toy"
+SEEDS = {MULTI30K: range(1, 7), TOY: range(1, 21)}
 NAMES = {MULTI30K: "Multi30K", TOY: "the embedded corpus with 4,000 pairs"}
 LEAST_BLOCKS = {MULTI30K: 4, TOY: 20}
 CONTRASTS = {MULTI30K: (("wide-ffn", "baseline"), ("em", "baseline"), ("uniform", "baseline"),
@@ -46,16 +47,16 @@ CLAIMS = (
 
 
 def whole_blocks(lines: list[dict], corpus: str) -> list[dict]:
-    """The runs of a corpus whose seed has all its arms."""
-    arms = {}
-    for seed, arm in planned_runs(corpus):
-        arms.setdefault(seed, set()).add(arm)
-    found = {}
+    """The runs of a corpus as {"arm", "seed", "score"}, of the seeds that have all arms."""
+    table = TABLES[corpus]
+    arms = {row.flags: row.label for row in table.rows}
+    blocks = {seed: {} for seed in SEEDS[corpus]}
     for line in lines:
-        if line["corpus"] == corpus:
-            found.setdefault(line["seed"], {})[line["arm"]] = line
-    blocks = [runs for seed, runs in sorted(found.items()) if arms.get(seed) == runs.keys()]
-    return [run for runs in blocks for run in runs.values()]
+        if line["scale"] == table.scale and line["seed"] in blocks and line["flags"] in arms:
+            run = {"arm": arms[line["flags"]], "seed": line["seed"], "score": line["bleu"]}
+            blocks[line["seed"]][run["arm"]] = run
+    whole = [runs for runs in blocks.values() if len(runs) == len(arms)]
+    return [run for runs in whole for run in runs.values()]
 
 
 def verdict(contrast: Contrast, printed: float) -> str:
@@ -77,7 +78,7 @@ class Corpus(NamedTuple):
 
 
 def analyze(lines: list[dict]) -> dict[str, Corpus]:
-    """The corpora with two whole blocks or more; lines: of results/planned.jsonl."""
+    """The corpora with two whole blocks or more; lines: of results/runs.jsonl."""
     found = {}
     for corpus, pairs in CONTRASTS.items():
         runs = whole_blocks(lines, corpus)
@@ -150,7 +151,7 @@ def page(lines: list[dict]) -> str:
     """The table of five lines and the contrasts behind it, as Markdown."""
     corpora = analyze(lines)
     if not corpora:                                  # two whole blocks at least
-        return "No whole blocks of the planned runs yet: `python -m papers.planned toy4000`."
+        return "No whole blocks of the planned runs yet."
     header = ["paper", "claim", "printed gain, En-De", "ours [95 %]", "could detect", "verdict",
               "which difference"]
     parts = [tabulate(five_lines(corpora), header, "pipe", disable_numparse=True)]

@@ -32,15 +32,14 @@ def test_published_gains_are_read_off_the_tables():
 
 # ---- Where the numbers come from
 
-def table(rows: dict, recipe: str = "") -> dict:
-    """A file of reproduce.py: {flags: [(seed, BLEU, exp(D)), ...]}."""
-    stored = []
+def lines_of(rows: dict, scale: str = "") -> list[dict]:
+    """Lines of results/runs.jsonl: {flags: [(seed, BLEU), ...]}."""
+    lines = []
     for flags, runs in rows.items():
-        runs = [{"seed": seed, "bleu": bleu, "scores": {"output": score}}
-                for seed, bleu, score in runs]
-        stored.append({"label": flags, "size": "base", "flags": flags, "runs": runs})
-    return {"kind": "table", "data": "text", "arch": "tiny", "steps": 100, "rows": stored,
-            "command": f"python reproduce.py claims --seeds 1 2 3{recipe}"}
+        for seed, bleu in runs:
+            lines.append({"scale": scale, "size": "base", "flags": flags, "seed": seed,
+                          "bleu": bleu, "scores": {"output": 0.5}})
+    return lines
 
 
 def rows_of(page: str) -> dict[str, list[list[str]]]:
@@ -55,15 +54,14 @@ def rows_of(page: str) -> dict[str, list[list[str]]]:
     return found
 
 
-def test_tables_of_one_recipe_are_compared_with_each_other():
-    found = rows_of(claims.page({
-        "one.json": table({BASE: [(1, 20.0, 0.5), (2, 21.0, 0.5), (3, 22.0, 0.5)]}),
-        "two.json": table({EM: [(3, 24.1, 0.5), (1, 22.0, 0.5), (2, 22.9, 0.5)],
-                           "--agg dynamic": [(1, 19.0, 0.6)]}),
-        "recipe.json": table({"--agg gu-em": [(1, 9.0, 0.5)]}, " --dropout 0.3")}))
+def test_runs_of_one_scale_are_compared_with_each_other():
+    lines = lines_of({BASE: [(1, 20.0), (2, 21.0), (3, 22.0)], "--agg dynamic": [(1, 19.0)],
+                      EM: [(3, 24.1), (1, 22.0), (2, 22.9)]})
+    lines += lines_of({"--agg gu-em": [(1, 9.0), (2, 9.0)]}, "--dropout 0.3")
+    found = rows_of(claims.page(lines, {}))
     # +2, +1.9, +2.1: standard error 0.1 / sqrt(3), t of two degrees 4.303
     (em,) = [rows for name, rows in found.items() if "uniform coupling" in name]
-    assert em == [["Li 2019 Table 4", "+0.95 En-De, +0.55 Zh-En", "text, tiny, 100 steps",
+    assert em == [["Li 2019 Table 4", "+0.95 En-De, +0.55 Zh-En", "embedded corpus",
                    "+2.00 [+1.75, +2.25]; –"]]
     assert found["Simple routing beats the baseline"][0][-1] == "not run"    # one seed
     assert found["Gu's capsules with EM routing beat the baseline"][0][-1] == "not run"

@@ -3,7 +3,6 @@ import ast
 import contextlib
 import importlib
 import io
-import json
 import re
 import statistics
 import tomllib
@@ -11,6 +10,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from nmt.run_folder import read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "exercises" / "README.md",
@@ -159,13 +160,17 @@ def test_the_files_of_the_readme():
 
 
 def test_the_bleu_of_the_results_are_those_of_the_runs():
-    """Every row of a table in RESULTS.md, by its flags, against results/*.json."""
+    """Every row of a table in RESULTS.md, by its flags, against results/runs.jsonl."""
     text = (ROOT / "RESULTS.md").read_text()
     table = text.split("model | flags |")[1].split("\n\n")[0].splitlines()[2:]
     checked = 0
-    for column, name in enumerate(("claims.multi30k-tiny-4000", "claims.toy-tiny-1800"), start=2):
-        stored = json.loads((ROOT / "results" / f"{name}.json").read_text())
-        runs = {row["flags"]: [run["bleu"] for run in row["runs"]] for row in stored["rows"]}
+    stored = read_metrics(ROOT / "results" / "runs.jsonl")
+    scales = ("--data multi30k --vocab-size 6000 (test_2016_flickr)", "")
+    for column, scale in enumerate(scales, start=2):
+        runs = {}
+        for run in stored:
+            if run["scale"] == scale:
+                runs.setdefault(run["flags"], []).append(run["bleu"])
         for line in table:
             cells = [cell.strip(" `") for cell in line.split("|")]
             if cells[column]:

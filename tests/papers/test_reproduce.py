@@ -3,6 +3,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import threading
 import time
@@ -17,7 +18,7 @@ from outside import SHARED
 import reproduce
 from nmt.flags import UserError
 from nmt.run_folder import FORMAT
-from papers import documents, jobs, plan, render
+from papers import jobs, plan, render, results
 from papers.tables import TABLES
 from transformer import Transformer
 
@@ -122,13 +123,13 @@ def test_every_row_is_a_model_with_one_name_in_all_tables():
     """At size base, where no two layer ranges of a table coincide."""
     names = {}                          # model -> its runs
     for table in TRAINED:
-        for run in plan_runs(table, arch="base").values():
+        for run in plan_runs(table, arch="base").values() if not TABLES[table].scale else ():
             names.setdefault(repr(run.settings.model_config(100)), set()).add(run.name)
     assert max(map(len, names.values())) == 1
     assert len(names) == len(set.union(*names.values()))
 
 
-@pytest.mark.parametrize("name", ["all", "gu-fig2", "duan-4"])
+@pytest.mark.parametrize("name", ["claims", "gu-fig2", "duan-4"])
 def test_rows_fit_a_tiny_model(name):
     for run in plan_runs(name, layers=1, d_model=16, d_ff=16).values():
         count_parameters(run, 100)
@@ -211,7 +212,7 @@ def test_paper_settings_for_chinese():
 
 
 def test_flags_of_a_run_folder_are_those_of_its_row():
-    for run in plan_runs("all").values():
+    for run in plan_runs("claims").values():
         config = json.loads(json.dumps(asdict(run.settings)))
         if not run.flags.startswith(("--heads", "--d-ff")):          # sizes are not mechanisms
             assert plan.mechanism_flags(config) == run.flags
@@ -219,7 +220,7 @@ def test_flags_of_a_run_folder_are_those_of_its_row():
 
 @pytest.mark.parametrize("words, message", [
     ("duan-9", "no table duan-9"), ("", "which table"), ("duan-3 --reg output", "--reg"),
-    ("duan-3 --seed 2", "--seeds"), ("duan-3 --rows none", "no row 'none'")])
+    ("duan-3 --seed 2", "--seeds")])
 def test_mistakes_are_one_line(words, message, capsys):
     assert reproduce.main([*words.split(), "--dry-run"]) == 2
     error = capsys.readouterr().err
@@ -232,7 +233,8 @@ def test_dry_run_lists_runs_and_their_commands(tmp_path, capsys):
     (tmp_path / name / "metrics.jsonl").write_text('{"type": "train", "step": 7}\n{"type": "tr')
     assert reproduce.main(["duan-4", "--dry-run", "--runs", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "4 of 4 runs are missing"
+    assert lines[8] == "4 of 4 runs are missing"
+    assert lines[-1] == "duan-4: nothing is finished"
     assert lines[6].split() == ["step", "7", name]
     assert lines[7].strip() == ("python train_mt.py --capsule-attention enc --seed 1 --runs "
                                 f"{tmp_path}")
@@ -266,15 +268,17 @@ def run_scripts(tmp_path, monkeypatch):
     def run(*words):
         found = []
         for i, word in enumerate(words):
-            found.append(jobs.Job("script.py", [word], tmp_path / f"run{i}"))
-        return jobs.run_jobs(found, tmp_path, 2, torch.device("cpu"))
+            found.append(jobs.Job("script.py", (word,), tmp_path / f"run{i}"))
+        failed = jobs.run_jobs(found, tmp_path, 2, torch.device("cpu"), ended.append)
+        return failed, [job.path.name for job in ended]
+    ended = []
     yield run
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
 def test_a_job_that_fails_does_not_stop_the_others(run_scripts, tmp_path, capsys):
-    assert run_scripts("--fail", "--go", "--go") == ["run0"]
+    assert run_scripts("--fail", "--go", "--go") == (["run0"], ["run1", "run2"])
     out = capsys.readouterr().out
     assert f"run0: exit status 1: {max(1, os.cpu_count() // 2)} the last line" in out
     assert str(tmp_path / "run0.log") in out and "run2: finished" in out
@@ -303,68 +307,59 @@ def test_every_job_has_a_gpu(monkeypatch):
 
 # ---- Tables, with a training that takes no time
 
-SETS = {"first": 2, "second": 1}        # test sets and their sentences
 SCORES = {"subspace": 0.9, "position": 0.1, "output": 0.8}
 
 
 def write_run(path: Path, settings) -> None:
-    """The folder of a finished run, with a BLEU of 20 + seed + the number of its heads; without
-    capsule attention the last translation differs from the reference."""
+    """The folder of a finished run, with a BLEU of 20 + seed + the number of its heads."""
     path.mkdir(parents=True)
     config = {"format": FORMAT, **asdict(settings), "languages": ["en", "de"]}
     (path / "config.json").write_text(json.dumps(config))
-    rows = [{"type": "valid", "step": step, "valid_bleu": bleu,
+    rows = [{"type": "valid", "step": step, "valid_bleu": bleu, "valid_loss": 1.0,
              "valid_disagreement": {"enc": {"position": [D, 2 * D]}}}
             for step, bleu, D in ((1, 5.0, -9.0), (2, 8.0, -1.0), (3, 6.0, -9.0))]
     bleu = 20.0 + settings.seed + settings.heads
-    rows.append({"type": "test", "time": 0, "step": 3, "test_bleu": bleu, "signature": "nrefs:1",
-                 "sets": dict.fromkeys(SETS), "average": 2, "disagreement": {"enc": SCORES},
-                 "parameters": 1000 + settings.heads, "tokens_per_second": 500.0,
-                 "sentences_per_second": 50.0})
+    rows.append({"type": "test", "step": 3, "test_bleu": bleu, "test_chrf": 50.0, "sets": {},
+                 "signature": "nrefs:1", "disagreement": {"enc": SCORES},
+                 "parameters": 1000 + settings.heads, "tokens": 3_600_000,
+                 "tokens_per_second": 500.0, "sentences_per_second": 50.0})
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for name, count in SETS.items():
-        (path / f"{name}.hyp").write_text("a b c d e f\n" * count)
-    if not settings.capsule_attention:
-        (path / "second.hyp").write_text("a b c d X\n")
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A function: reproduce.main in a project of its own. `trained` lists the runs so far."""
-    for name, count in {"train": 9, "valid": 2, **SETS}.items():
+    for name, count in {"train": 9, "valid": 2, "test": 2}.items():
         for language in ("en", "de"):
             (tmp_path / f"{name}.{language}").write_text("a b c d e f\n" * count)
 
-    def train(found, runs, at_once, device):
+    def train(found, runs, at_once, device, end):
         for job in found:
             write_run(job.path, plan.settings_of(job.words))
             command.trained.append(job.path.name)
+            end(job)
         return []
 
     def command(words: str) -> int:
-        text = f"--train {tmp_path}/train --valid {tmp_path}/valid --src en --tgt de --test "
-        text += " ".join(f"{tmp_path}/{name}" for name in SETS)
-        return reproduce.main([*words.split(), *text.split(), "--runs", str(tmp_path / "runs")])
+        text = (f"--train {tmp_path}/train --valid {tmp_path}/valid --test {tmp_path}/test "
+                f"--src en --tgt de --runs {tmp_path}/runs")
+        return reproduce.main([*words.split(), *text.split()])
 
     monkeypatch.setattr(reproduce, "run_jobs", train)
-    monkeypatch.setattr(reproduce, "ROOT", tmp_path)
+    monkeypatch.setattr(results, "ROOT", tmp_path)
     command.trained = []
     command.root = tmp_path
     return command
 
 
 def test_every_run_is_trained_once_and_shared(project, capsys):
-    assert project("duan-3 duan-4 --seeds 1 2") == 0
+    assert project("duan-3 duan-4 --seeds 2 1") == 0
     assert len(project.trained) == len(set(project.trained)) == 12      # two baselines, two `enc`
+    assert all(name.endswith("seed2") for name in project.trained[:4])  # seed by seed
     assert project("duan-3 --seeds 1 2") == 0
     assert len(project.trained) == 12
     out = capsys.readouterr().out
     assert "Duan 2020 Table 3" in out and "24.76 (+0.48)" in out and "25.50 ± 0.71" in out
-
-
-def test_finished_shows_without_training(project, capsys):
-    assert project("duan-3 --finished") == 0
-    assert "duan-3: nothing is finished" in capsys.readouterr().out and not project.trained
 
 
 def test_a_finished_run_with_other_settings_is_not_taken(project, capsys):
@@ -375,45 +370,33 @@ def test_a_finished_run_with_other_settings_is_not_taken(project, capsys):
     assert "holds another run (lr is 0.1 there" in capsys.readouterr().err
 
 
-def test_numbers_of_a_run_are_stored_in_their_places(project):
-    """Layers of the best step; all test sets as one."""
+def test_a_stored_run_is_a_line_and_is_not_trained_again(project, capsys):
+    """Also one that was trained before; of another scale it is trained. Numbers are those of the
+    best step."""
+    assert project("duan-2") == 0
     assert project("duan-3 --store") == 0
-    (path,) = (project.root / "results").glob("duan-3.*-tiny-4000.json")
-    assert str(project.root) not in path.read_text()
-    stored = documents.read_result(path)
-    assert (stored["set"], stored["average"]) == ("first + second sets", 2)
-    base, _, _, _ = [row["runs"][0] for row in stored["rows"]]
-    assert base["bleu"] == 25.0
-    assert base["layers"] == pytest.approx([math.exp(-1), math.exp(-2)])
-    assert stored["rows"][1]["flags"] == "--capsule-attention enc --capsule-parts vertical"
-
-
-def test_a_stored_table_keeps_runs_that_are_not_here(project):
-    """Of other seeds; but of another recipe nothing."""
-    assert project("duan-3 --seeds 1 --store") == 0
-    (path,) = (project.root / "results").glob("*.json")
-    assert project("duan-3 --seeds 2 --store") == 0
-    stored = documents.read_result(path)
-    assert [run["seed"] for run in stored["rows"][0]["runs"]] == [1, 2]
-    assert stored["seeds"] == [1, 2] and stored["command"].endswith("--seeds 1 2")
-    assert project("duan-3 --lr 0.05 --seeds 3 --store") == 0
-    assert documents.read_result(path)["seeds"] == [3]
-
-
-def test_documents_are_renewed_between_their_markers(project, capsys):
+    (project.root / "runs").rename(project.root / "elsewhere")
     assert project("duan-3 --store") == 0
-    (path,) = (project.root / "results").glob("*.json")
-    document = project.root / "RESULTS.md"
-    document.write_text(f"before\n<!-- results/{path.name} -->\nold\n<!-- end -->\nafter\n")
-    assert reproduce.main(["--write-results"]) == 0
-    once = document.read_text()
-    assert "Duan 2020 Table 3" in once and "\nold\n" not in once
-    assert once.startswith("before\n<!--") and once.endswith("<!-- end -->\nafter\n")
-    path.write_text('{"kind": "table", "table": "duan-9", "rows": [{}]}')
-    assert reproduce.main(["--write-results"]) == 2
-    document.write_text(once.replace("<!-- end -->", ""))
-    assert reproduce.main(["--write-results"]) == 2
-    assert "has no <!-- end -->" in capsys.readouterr().err
+    assert len(project.trained) == 6
+    text = (project.root / "results" / "runs.jsonl").read_text()
+    assert str(project.root) not in text
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["flags"] for line in lines] == [
+        "", "--capsule-attention enc", "--capsule-attention enc --capsule-parts vertical",
+        "--capsule-attention enc --capsule-parts horizontal"]
+    assert (lines[0]["bleu"], lines[0]["seed"], lines[0]["best_step"]) == (25.0, 1, 2)
+    assert lines[0]["layers"] == pytest.approx([math.exp(-1), math.exp(-2)])
+    assert project("duan-3 --lr 0.05 --store") == 0
+    assert len(project.trained) == 10
+    assert capsys.readouterr().out.count("24.76 (+0.48)") == 3
+
+
+def test_a_dry_run_estimates_the_hours(project, capsys):
+    assert project("duan-3") == 0
+    assert project("duan-3 --seeds 1 2 --dry-run") == 0
+    out = capsys.readouterr().out
+    assert "4 of 8 runs are missing, about 8.0 hours of training" in out     # 2 hours each
+    assert len(project.trained) == 4
 
 
 def test_scores_and_layers(project, capsys):
@@ -423,49 +406,52 @@ def test_scores_and_layers(project, capsys):
     assert re.search(r"n/a +0.368 +0.135", out)
 
 
-def test_probing_beside_the_published_numbers(project, capsys):
+def test_probing_beside_the_published_numbers(capsys):
     models = ("baseline", "simple", "em", "majority")
     cells = {name: {"mean": 0.5, "spread": None} for name in models}
     cells["simple"]["spread"] = 0.01
-    lines = [{"group": "surface", "task": "WC", "cells": cells}]
-    stored = {"kind": "probing", "table": lines, "runs": [], "settings": {"data": "toy"}}
-    (project.root / "runs" / "li2019-1").mkdir(parents=True)
-    (project.root / "runs" / "li2019-1" / "results.json").write_text(json.dumps(stored))
-    assert project("li2019-1 --finished") == 0
-    out = capsys.readouterr().out
-    assert re.search(r"WC +50.00 +97.92 +50.00 ± 1.00 +98.85 +50.00 +98.75 +50.00\n", out)
+    stored = {"table": [{"group": "surface", "task": "WC", "cells": cells}]}
+    text = render.table_text("li2019-1", render.probing_cells("li2019-1", stored))
+    assert re.search(r"WC +50.00 +97.92 +50.00 ± 1.00 +98.85 +50.00 +98.75 +50.00\n", text)
 
 
-def test_results_of_this_project_are_what_the_stored_json_gives():
-    document = (ROOT / "docs" / "claims.md").read_text()
-    assert documents.renew(document, ROOT) == document
+def test_the_page_of_claims_is_what_the_stored_runs_give(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "claims.md").read_text()
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "claims.md").write_text(re.sub(r"\d", "7", page))
+    for module in (reproduce, results):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    assert reproduce.main(["--write-results"]) == 0
+    parts = re.compile(r"<!-- (?:verdicts|claims) -->.*?<!-- end -->", re.DOTALL)
+    renewed = (tmp_path / "docs" / "claims.md").read_text()
+    assert parts.findall(renewed) == parts.findall(page)
+    assert len(parts.findall(page)) == 2
 
 
 # ---- Cells
 
-def run_of(seed: int, bleu: float, parameters: int, tokens: float) -> dict:
-    return {"seed": seed, "bleu": bleu, "parameters": parameters,
-            "tokens_per_second": tokens, "sentences_per_second": tokens / 10}
+def run_of(bleu: float, parameters: int, tokens: float) -> dict:
+    return {"bleu": bleu, "parameters": parameters, "tokens_per_second": tokens,
+            "sentences_per_second": tokens / 10}
 
 
 def test_a_table_has_every_number_in_its_column():
     """Differences and ratios are to the baseline of the row's size."""
-    runs = {"base": [run_of(1, 20.0, 1000, 500.0), run_of(2, 30.0, 1000, 600.0)],
-            "base + Disagreement": [run_of(2, 32.0, 1250, 300.0),
-                                    run_of(9, 90.0, 1250, 500.0), run_of(1, 21.0, 1250, 400.0)],
-            "big": [run_of(1, 40.0, 9000, 50.0)]}
-    stored = {"table": "li2018-3", "rows": []}
-    for row in TABLES["li2018-3"].rows:
-        stored["rows"].append({"label": row.label, "size": row.size, "flags": row.flags,
-                               "runs": runs.get(row.label, [])})
-    header, quoted, *_, base, both, big, _ = render.table_cells(stored)
-    assert header[2:8] == [*render.MEASURED_COLUMNS]
-    assert quoted == ["Wu et al. 2016, GNMT", "quoted", *[""] * 6, "–", "–", "–", "26.30"]
-    assert base[2:8] == ["2", "25.00 ± 7.07", "", "1,000", "550", "55.0"]
-    assert both == ["base + Disagreement", "`--reg output`", "3", "47.67 ± 37.07", "+22.67",
-                    "1,250 (+250)", "400 (0.73)", "40.0 (0.73)", "1.06 (0.88)", "24.85↑ (+0.72)",
-                    "1.10 (0.86)", "28.51↑ (+0.87)"]
-    assert big[2:] == ["1", "40.00", "", "9,000", "50", "5.0", "0.58", "24.56", "0.61", "28.58"]
+    runs = {"base": [run_of(20.0, 1000, 500.0), run_of(30.0, 1000, 600.0)],
+            "base + Disagreement": [run_of(32.0, 1250, 300.0), run_of(90.0, 1250, 500.0),
+                                    run_of(21.0, 1250, 400.0)],
+            "big": [run_of(40.0, 9000, 50.0)]}
+    table = TABLES["li2018-3"]
+    header, quoted, *_, base, both, big, _ = render.table_cells(
+        table, [runs.get(row.label, []) for row in table.rows])
+    assert header[1:7] == [*render.MEASURED_COLUMNS]
+    assert quoted == ["Wu et al. 2016, GNMT", "quoted", *[""] * 5, "–", "–", "–", "26.30"]
+    assert base[1:7] == ["2", "25.00 ± 7.07", "", "1,000", "550", "55.0"]
+    assert both == ["base + Disagreement", "3", "47.67 ± 37.07", "+22.67", "1,250 (+250)",
+                    "400 (0.73)", "40.0 (0.73)", "1.06 (0.88)", "24.85↑ (+0.72)", "1.10 (0.86)",
+                    "28.51↑ (+0.87)"]
+    assert big[1:] == ["1", "40.00", "", "9,000", "50", "5.0", "0.58", "24.56", "0.61", "28.58"]
 
 
 @pytest.mark.parametrize("text, value", [
@@ -473,9 +459,3 @@ def test_a_table_has_every_number_in_its_column():
     ("-", None), (None, None), ("45.70 (+0.75) [2]", None), ("27.98 [1]", 27.98)])
 def test_number_of_a_published_cell(text, value):
     assert render.printed_number(text) == value
-
-
-def test_markdown_escapes_and_leaves_out_empty_columns():
-    cells = [["", "flags", "BLEU", "p"], ["a|b", "`x`", "1.00", "–"], ["c", "", "10.00", ""]]
-    header, rule, first, _ = render.format_table(cells, "pipe").splitlines()
-    assert "a\\|b" in first and " p " not in header and rule.endswith("-:|")

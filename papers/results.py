@@ -1,0 +1,70 @@
+"""Finished runs of train_mt.py as lines: in results/runs.jsonl, or read from their folders."""
+import json
+import math
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+import train_mt
+from nmt.flags import UserError
+from nmt.machine import pick_device
+from nmt.run_folder import read_config, read_metrics
+from papers.jobs import ROOT, processor
+from papers.plan import Run
+
+
+def stored_lines() -> list[dict]:
+    """The lines of results/runs.jsonl."""
+    return read_metrics(ROOT / "results" / "runs.jsonl")
+
+
+def key_of(line: dict) -> tuple:
+    """What identifies a run."""
+    return line["scale"], line["size"], line["flags"], line["seed"]
+
+
+def read_test(path: Path) -> dict | None:
+    """The test row of a run's metrics; None where the run is not finished."""
+    rows = [row for row in read_metrics(path / "metrics.jsonl") if row["type"] == "test"]
+    return rows[-1] if rows else None
+
+
+def check_run(path: Path, settings: train_mt.Settings) -> None:
+    """Raises UserError if a finished run has other settings than these: the defaults have changed,
+    or it was trained under this name by hand."""
+    config = read_config(path)
+    for name, value in json.loads(json.dumps(asdict(settings))).items():
+        if name not in train_mt.FREE and config.get(name) != value:
+            raise UserError(f"{path}: holds another run ({name} is {config.get(name)!r} there and "
+                            f"{value!r} here): choose other --runs")
+
+
+def read_run(path: Path, run: Run) -> dict:
+    """The line of a finished run. Raises UserError for another run under its name."""
+    s = run.settings
+    check_run(path, s)
+    test = read_test(path)
+    valid = [row for row in read_metrics(path / "metrics.jsonl") if row["type"] == "valid"]
+    best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
+    position = best["valid_disagreement"]["enc"]["position"]
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True,
+                            capture_output=True).stdout.strip()
+    return {"scale": run.scale, "size": run.size, "flags": run.flags, "seed": s.seed,
+            "bleu": test["test_bleu"], "chrf": test["test_chrf"], "sets": test["sets"],
+            "signature": test["signature"], "scores": test["disagreement"]["enc"],
+            "layers": [math.exp(D) for D in position], "parameters": test["parameters"],
+            "tokens": test["tokens"], "tokens_per_second": test["tokens_per_second"],
+            "sentences_per_second": test["sentences_per_second"], "best_step": best["step"],
+            "valid_bleu": best["valid_bleu"], "valid_loss": best["valid_loss"],
+            "commit": commit, "torch": torch.__version__,
+            "processor": processor(pick_device(s.device))}
+
+
+def store(line: dict) -> None:
+    """Adds a line to results/runs.jsonl."""
+    path = ROOT / "results" / "runs.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
