@@ -5,21 +5,21 @@
     python analyze.py runs/NAME --only attention --component cross --sentence "A man walks a dog ."
 
 disagreement: exp(D), Li 2018 Tables 4-5. heads: t-SNE of the head representations, Li 2021 Fig. 3.
-attention: heat maps, Duan 2020 Fig. 5. routing: entropy, agreement and couplings. length: BLEU by
-source length, Gu 2019 Fig. 3. ablation: the BLEU that each head is worth, Michel et al. 2019; it
-translates once per head, and runs only on request. The measurements are in papers/measure.py, the
-figures in papers/figures.py.
+attention: heat maps, Duan 2020 Fig. 5. routing: entropy and agreement of the couplings. length:
+BLEU by source length, Gu 2019 Fig. 3. ablation: the BLEU that each head is worth, Michel et al.
+2019; it translates once per head, and runs only on request. The measurements are in
+papers/measure.py, the figures in papers/figures.py.
 """
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
 from tabulate import tabulate
 
 from disagreement import MEASURED
-from nmt.corpus import DataFlags, Pairs, load_corpora, read_pairs
+from nmt.corpus import DataFlags, Pairs, load_corpora
 from nmt.encoded import encode_pairs
 from nmt.files import atomic_write, reported
 from nmt.flags import UserError, flag
@@ -35,7 +35,6 @@ from transformer import COMPONENTS
 QUICK = ("disagreement", "heads", "attention", "routing", "length")
 PARTS = (*QUICK, "ablation")
 DRAWN = "the heads and the sentence that are drawn"
-TEXT = "text, where a run's own is no longer in its place"
 
 
 @dataclass
@@ -50,9 +49,6 @@ class Settings:
                            metavar="DIR")
     checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
     device: str = flag("auto", DEVICES)
-    max_tokens: int = flag(4096, "batch size in tokens", "", 1)
-    bins: tuple[int, ...] = flag((), "length: upper ends of the bins, in source words (up to 7 "
-                                 "that fit the text)", "", 1)
     beam: int | None = flag(None, "beam size of length and ablation (the run's own)", "", 1, 1000)
 
     component: str = flag("enc", "enc: encoder self-attention, cross: decoder to encoder, dec: "
@@ -62,61 +58,36 @@ class Settings:
     sentence: str | None = flag(None, "validation pair N, from 1, or a source sentence, which "
                                 "the runs translate (a short one)", DRAWN, metavar="N|TEXT")
 
-    valid: str | None = flag(None, "validation text, PREFIX.SRC and PREFIX.TGT", TEXT,
-                             metavar="PREFIX")
-    test: tuple[str, ...] = flag((), "test sets (without any: the validation text)", TEXT,
-                                 metavar="PREFIX")
-
 
 # ---- Runs and text
 
-def load_text(config: dict, settings: Settings) -> tuple[Pairs, Pairs]:
-    """(validation text, test sets as one) of a run, or of --valid and --test. Raises UserError for
-    text that is missing."""
-    languages = config["languages"]
-    valid = settings.valid or config["valid"]
-    tests = settings.test or (() if settings.valid else config["test"])
-    if valid:
-        try:
-            pairs = Pairs(*map(list, read_pairs(valid, *languages)))
-            sets = [read_pairs(prefix, *languages) for prefix in tests]
-        except UserError as error:
-            raise UserError(f"{error}: name the text with --valid and --test") from error
-    else:
-        flags = DataFlags(data=config["data"], data_dir=config["data_dir"], src=languages[0])
-        corpora = load_corpora(flags)
-        pairs = corpora.valid
-        sets = list(corpora.tests.values())
-    test = Pairs([], [])
-    for source, target in sets or [pairs]:
-        test.source.extend(source)
-        test.target.extend(target)
-    return pairs, test
-
-
 def load_runs(settings: Settings) -> list[measure.Run]:
-    """The runs with their text. Raises UserError for a folder that is not a run or is named twice,
-    missing text, and runs of several languages; warns of several training texts."""
+    """The runs with their text. Raises UserError for a folder that is not a run, two runs of one
+    name, missing text, and runs of several languages; warns of several training texts."""
     device = pick_device(settings.device)
-    runs = []
-    paths = [Path(folder).resolve() for folder in settings.runs]
-    for folder, path in zip(settings.runs, paths):
-        if paths.count(path) > 1:
-            raise UserError(f"{folder} is named twice: name each run once")
+    runs = {}
+    for folder in settings.runs:
         model, tokenizer, config = load_run(folder, settings.checkpoint, device)
-        valid, test = load_text(config, settings)
-        same = sum(path.name == other.name for other in paths)
-        name = path.name if same == 1 else f"{path.parent.name}/{path.name}"
-        runs.append(measure.Run(name, model, tokenizer, config, valid, test,
-                                encode_pairs(tokenizer, valid)))
-    for run in runs[1:]:
-        if run.languages != runs[0].languages:
-            raise UserError(f"{run.name} translates {' to '.join(run.languages)}, {runs[0].name}: "
-                            f"{' to '.join(runs[0].languages)}: analyze them separately")
-        if run.config["text"] != runs[0].config["text"]:
-            print(f"warning: {run.name} and {runs[0].name} were trained on different texts",
+        corpora = load_corpora(DataFlags(**{field.name: config[field.name]
+                                            for field in fields(DataFlags)}))
+        test = Pairs([], [])
+        for source, target in list(corpora.tests.values()) or [corpora.valid]:
+            test.source.extend(source)
+            test.target.extend(target)
+        name = Path(folder).resolve().name
+        if name in runs:
+            raise UserError(f"{folder}: two runs are named {name}: analyze them separately")
+        runs[name] = measure.Run(name, model, tokenizer, config, corpora.valid, test,
+                                 encode_pairs(tokenizer, corpora.valid))
+    first, *others = runs.values()
+    for run in others:
+        if run.languages != first.languages:
+            raise UserError(f"{run.name} translates {' to '.join(run.languages)}, {first.name}: "
+                            f"{' to '.join(first.languages)}: analyze them separately")
+        if run.config["text"] != first.config["text"]:
+            print(f"warning: {run.name} and {first.name} were trained on different texts",
                   file=sys.stderr)
-    return runs
+    return list(runs.values())
 
 
 def check_flags(runs: list[measure.Run], settings: Settings) -> None:
@@ -129,8 +100,6 @@ def check_flags(runs: list[measure.Run], settings: Settings) -> None:
     if "heads" in settings.only and len(widths) > 1:
         raise UserError(f"the runs' heads have {' and '.join(map(str, sorted(widths)))} dimensions "
                         "and do not fit into one plot: name other parts with --only")
-    if list(settings.bins) != sorted(set(settings.bins)):
-        raise UserError("--bins: give ascending upper ends, as in --bins 10 20 30")
 
 
 def choose_sentence(run: measure.Run, settings) -> tuple[measure.Run, int]:
@@ -172,9 +141,9 @@ def pad(values, width: int) -> list:
     return [*values, *[None] * (width - len(values))]
 
 
-def analyze_disagreement(runs, max_tokens: int):
+def analyze_disagreement(runs):
     """exp(D) by run, component and kind, and the position score by layer (Li 2018 Tables 4, 5)."""
-    found = {run.name: measure.scores(run, max_tokens) for run in runs}
+    found = {run.name: measure.scores(run) for run in runs}
     depth = max(6, *(run.model.config.layers for run in runs))
     kinds = []
     layers = []
@@ -197,10 +166,10 @@ def analyze_disagreement(runs, max_tokens: int):
     return found, text
 
 
-def analyze_heads(runs, component: str, max_tokens: int, folder: Path):
+def analyze_heads(runs, component: str, folder: Path):
     """The heads as points (Li 2021 Fig. 3), and their distances before the projection."""
     names = [run.name for run in runs]
-    vectors = [measure.head_vectors(run, component, max_tokens) for run in runs]
+    vectors = [measure.head_vectors(run, component) for run in runs]
     means = [v.mean(0) for v in vectors]                             # [H, d_k]
     every = [v.flatten(0, 1) for v in vectors]                       # [layers H, d_k]
     points = measure.project(torch.cat(means)).split([len(x) for x in means])
@@ -211,16 +180,15 @@ def analyze_heads(runs, component: str, max_tokens: int, folder: Path):
     found = {}
     rows = []
     for i, (name, v) in enumerate(zip(names, vectors)):
-        mean = measure.dispersion(means[i])
-        layers = [measure.dispersion(x) for x in v]
+        mean = measure.mean_cosine(means[i])
+        layers = [measure.mean_cosine(x) for x in v]
         found[name] = {"mean": mean, "layers": layers, "points": together[i]}
-        rows.append([f"{name} mean", mean["cosine"], mean["distance"]])
-        for layer, x in enumerate(layers, 1):
-            rows.append([f"{name} layer {layer}", x["cosine"], x["distance"]])
-    text = (f"Head representations ({component}) averaged over words; mean: also over layers, as "
-            "in Li 2021\nFig. 3. Mean cosine of two heads, and their mean distance as a share of "
-            "the mean length. The axes\nof heads.png (t-SNE) have no unit, and with few heads "
-            "their places mean little.\n" + table(["", "cosine", "distance"], rows))
+        rows.append([name, mean, *layers])
+    depth = max(len(v) for v in vectors)
+    text = (f"Mean cosine of two heads ({component}), their outputs averaged over words; mean: "
+            "also over layers,\nas in Li 2021 Fig. 3. The axes of heads.png (t-SNE) have no unit, "
+            "and with few heads their places\nmean little.\n"
+            + table(["", "mean", *numbered("layer", depth)], rows))
     return found, text
 
 
@@ -241,21 +209,12 @@ def analyze_attention(pairs, component: str, layer: int | None, folder: Path):
     return maps, text
 
 
-def analyze_routing(runs, pairs, max_tokens: int, folder: Path):
-    """Entropy, agreement and activations of every routing, and the couplings of the sentence."""
-    found = {run.name: measure.routing_statistics(run, max_tokens) for run in runs}
+def analyze_routing(runs, folder: Path):
+    """Entropy, agreement and activations of every routing."""
+    found = {run.name: measure.routing_statistics(run) for run in runs}
     active = {name: places for name, places in found.items() if places}
-    couplings = {}
-    for run, index in pairs:
-        if run.name in active:
-            places = measure.sentence_couplings(run, index)
-            couplings[run.name] = places
-            figures.draw_couplings(places, run.model.config.heads,
-                                   f"couplings of the sentence, columns sum to 1\n{run.name}",
-                                   folder / f"coupling-{run.name.replace('/', '-')}.png")
-    result = {"statistics": found, "couplings": couplings}
     if not active:
-        return result, "Routing: none of the runs has any."
+        return found, "Routing: none of the runs has any."
     figures.draw_routing(active, folder / "routing.png")
     T = max(len(x["entropy"]) for places in active.values() for x in places.values())
     rows = []
@@ -269,14 +228,13 @@ def analyze_routing(runs, pairs, max_tokens: int, folder: Path):
             "weighted by the couplings, EM's\nmean A. The couplings are those at the end of a "
             "routing.\n"
             + table(["", *numbered("entropy", T), *numbered("agree", T), "mean A"], rows))
-    return result, text
+    return found, text
 
 
-def analyze_length(runs, bins, beam: int | None, folder: Path):
+def analyze_length(runs, beam: int | None, folder: Path):
     """BLEU by source length (Gu 2019 Fig. 3), all runs in the bins of the first."""
     src, _ = runs[0].languages
-    lengths = [measure.source_length(line, src) for line in runs[0].test.source]
-    ends = bins or measure.fitting_bins(lengths)
+    ends = measure.fitting_bins([measure.source_length(x, src) for x in runs[0].test.source])
     found = {run.name: measure.bleu_by_length(run, ends, beam) for run in runs}
     figures.draw_lengths(found, folder / "length.png")
     cells = {}                          # (start of a bin, its label) -> run -> BLEU and sentences
@@ -288,37 +246,31 @@ def analyze_length(runs, bins, beam: int | None, folder: Path):
     for low, label in sorted(cells):
         rows.append([label, *(cells[low, label].get(name) for name in found)])
     rows.append(["all", *(f"{result['bleu']:.2f}" for result in found.values())])
-    rows.append(["beam", *(str(result["beam"]) for result in found.values())])
     signatures = "; ".join(dict.fromkeys(result["signature"] for result in found.values()))
-    header = ["source length", *found]
     text = (f"BLEU (and number of sentences) by source length (Gu 2019 Fig. 3). {signatures}\n"
-            + tabulate(rows, header, "plain", disable_numparse=True, missingval="-"))
+            + tabulate(rows, ["source length", *found], "plain", disable_numparse=True,
+                       missingval="-"))
     return found, text
 
 
-def analyze_ablation(runs, beam: int | None, folder: Path):
+def analyze_ablation(runs, beam: int | None):
     """The BLEU that every head costs (Michel et al. 2019)."""
     found = {}
     for run in runs:
         model = run.name.rpartition("-seed")[0] or run.name          # runs of one model together
         found[run.name] = {"label": model, **head_costs(run, beam)}
-    figures.draw_ablation(found, folder / "ablation.png")
     return found, cost_table(found)
 
 
 # ---- The command
 
-def join_analyses(result: dict, path: Path) -> dict:
-    """The analysis and, of the one in the file, the parts that it lacks; nothing of a file with
-    another checkpoint of a run."""
+def earlier_parts(path: Path, runs: dict) -> dict:
+    """What analysis.json holds, if it is of the same runs and checkpoints."""
     try:
-        old = json.loads(path.read_text("utf-8"))
-        shared = old["runs"].keys() & result["runs"].keys()
-        if any(old["runs"][name] != result["runs"][name] for name in shared):
-            return result
-        return {**old, **result, "runs": {**old["runs"], **result["runs"]}}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return result
+        earlier = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return earlier if earlier.get("runs") == runs else {}
 
 
 def analyze(settings: Settings) -> None:
@@ -331,32 +283,28 @@ def analyze(settings: Settings) -> None:
     with reported("write", f"--out {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         open(folder / "analysis.json", "ab").close()
-    pairs = []                          # the runs with the sentence that is drawn
-    if "attention" in settings.only or "routing" in settings.only:
-        pairs = [choose_sentence(run, settings) for run in runs]
-
     result = {"kind": "analysis", "runs": {}}
     for run in runs:
         result["runs"][run.name] = {"checkpoint": settings.checkpoint, "seed": run.config["seed"],
                                     "flags": mechanism_flags(run.config)}
-    tokens = settings.max_tokens
+    result = {**earlier_parts(folder / "analysis.json", result["runs"]), **result}
     component = settings.component
     for part in dict.fromkeys(settings.only):
         if part == "disagreement":
-            result[part], text = analyze_disagreement(runs, tokens)
+            result[part], text = analyze_disagreement(runs)
         elif part == "heads":
-            result[part], text = analyze_heads(runs, component, tokens, folder)
+            result[part], text = analyze_heads(runs, component, folder)
         elif part == "attention":
+            pairs = [choose_sentence(run, settings) for run in runs]
             result[part], text = analyze_attention(pairs, component, settings.layer, folder)
         elif part == "routing":
-            result[part], text = analyze_routing(runs, pairs, tokens, folder)
+            result[part], text = analyze_routing(runs, folder)
         elif part == "length":
-            result[part], text = analyze_length(runs, settings.bins, settings.beam, folder)
+            result[part], text = analyze_length(runs, settings.beam, folder)
         else:
-            result[part], text = analyze_ablation(runs, settings.beam, folder)
+            result[part], text = analyze_ablation(runs, settings.beam)
         print(f"{text}\n", flush=True)
-    content = json.dumps(join_analyses(result, folder / "analysis.json"), ensure_ascii=False)
-    atomic_write(folder / "analysis.json", content + "\n")
+    atomic_write(folder / "analysis.json", json.dumps(result, ensure_ascii=False) + "\n")
     print(f"{folder}: analysis.json and figures")
 
 

@@ -31,7 +31,6 @@ from papers.jobs import ROOT, Job, run_jobs
 from papers.tables import TABLES
 
 GROUP = "tables"
-SCRIPTS = ("logic", "probe")            # kinds of tables that other scripts measure
 
 
 @dataclass
@@ -70,10 +69,10 @@ def plan_jobs(settings: Settings, plans: dict) -> dict[Job, plan.Run | None]:
     jobs = {}
     for name in settings.tables:
         table = TABLES[name]
-        if table.kind in SCRIPTS:
+        if table.kind == "probe":
             words = ["--models", *(row.flags for row in table.rows),
                      "--seeds", *map(str, settings.seeds)]
-            jobs[Job(f"{table.kind}.py", tuple(words), folder / name)] = None
+            jobs[Job("probe.py", tuple(words), folder / name)] = None
             continue
         runs = [run for _, of_row in plans[name] for run in of_row]
         for run in sorted(runs, key=lambda run: settings.seeds.index(run.settings.seed)):
@@ -106,23 +105,16 @@ def list_jobs(jobs: dict, finished: list[dict], waiting: list[Job], runs: str) -
 # ---- Output
 
 def show(name: str, rows, settings: Settings, stored: dict) -> None:
-    """Prints a table or draws a figure."""
+    """Prints a table."""
     table = TABLES[name]
-    folder = Path(settings.runs)
     print()
-    if table.kind == "figure":
-        draw(name, rows, settings)
-        return
-    if table.kind in SCRIPTS:
-        path = folder / name / "results.json"
+    if table.kind == "probe":
+        path = Path(settings.runs) / name / "results.json"
         if not path.exists():
             print(f"{name}: nothing is finished")
-        elif table.kind == "logic":
-            import logic
-            print(logic.table(json.loads(path.read_text("utf-8"))))
-        else:
-            cells = render.probing_cells(name, json.loads(path.read_text("utf-8")))
-            print(render.table_text(name, cells))
+            return
+        cells = render.probing_cells(name, json.loads(path.read_text("utf-8")))
+        print(render.table_text(name, cells))
         return
     lines = []
     for _, runs in rows:
@@ -135,20 +127,6 @@ def show(name: str, rows, settings: Settings, stored: dict) -> None:
     first = next(line for of_row in lines for line in of_row)
     print(f"\n{first['scale'] or 'embedded corpus, size tiny'}; {first['processor']}; torch "
           f"{first['torch']}")
-
-
-def draw(name: str, rows, settings: Settings) -> None:
-    """Draws a figure from the finished runs of the first seed, in a folder named after it."""
-    import analyze  # loads matplotlib
-    table = TABLES[name]
-    print(f"{table.source} ({name}): {table.title}; published on {table.data}", *table.notes,
-          sep="\n", flush=True)
-    folders = [Path(settings.runs) / runs[0].name for _, runs in rows]
-    finished = [str(folder) for folder in folders if results.read_test(folder)]
-    if finished:
-        analyze.analyze(analyze.Settings(
-            tuple(finished), only=(table.part,), out=str(Path(settings.runs) / name),
-            device=settings.device))
 
 
 def list_tables() -> None:
@@ -195,7 +173,7 @@ def reproduce(settings: Settings) -> None:
     given = {name: getattr(settings, name) for name in settings.given - own}
     plans = {}
     for name in settings.tables:
-        if TABLES[name].kind not in SCRIPTS:
+        if TABLES[name].kind != "probe":
             plans[name] = plan.plan(TABLES[name], given, settings.seeds, settings.runs)
     jobs = plan_jobs(settings, plans)
     lines = results.stored_lines() if settings.store else []

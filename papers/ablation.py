@@ -54,30 +54,21 @@ def head_costs(run: measure.Run, beam: int | None = None) -> dict:
             "signature": signature}
 
 
-def runs_by_model(runs: dict) -> dict[str, list[dict]]:
-    """{model: the results of its runs}, from {run: the result of `head_costs` and "label"}."""
+def cost_table(runs: dict) -> str:
+    """The costs as text, by model, component and layer, the runs of a model together; runs: {run:
+    the result of `head_costs` and "label": its model}."""
     models = {}
     for result in runs.values():
         models.setdefault(result["label"], []).append(result)
-    return models
-
-
-def costs_by_layer(results: list[dict], component: str) -> list[list[float]]:
-    """The costs of the heads of all runs of a model, by layer."""
-    return [sum(layers, []) for layers in zip(*(x["cost"][component] for x in results))]
-
-
-def cost_table(runs: dict) -> str:
-    """The costs as text, by model, component and layer, the runs of a model together."""
     depth = max(len(layers) for x in runs.values() for layers in x["cost"].values())
     rows = []
-    for label, results in runs_by_model(runs).items():
+    for label, results in models.items():
         bleu = statistics.fmean(x["bleu"] for x in results)
-        count = "" if len(results) == 1 else f" ({len(results)} runs)"
-        name = f"{label}{count}, BLEU {bleu:.2f}"
+        name = f"{label} ({len(results)}), BLEU {bleu:.2f}"
         every = []
         for component in results[0]["cost"]:
-            layers = costs_by_layer(results, component)
+            # the costs of the heads of all runs, by layer
+            layers = [sum(heads, []) for heads in zip(*(x["cost"][component] for x in results))]
             means = [f"{statistics.fmean(layer):.2f}" for layer in layers]
             heads = sum(layers, [])
             rows.append([name, component, *means, *[""] * (depth - len(means)), *summary(heads)])
@@ -87,7 +78,7 @@ def cost_table(runs: dict) -> str:
     x = next(iter(runs.values()))
     header = ["", "", *(f"layer {i}" for i in range(1, depth + 1)), "mean", "least", "most"]
     sides = ["left", "left", *["right"] * (depth + 3)]
-    return (f"BLEU lost without a head (Michel et al. 2019), means over heads;\n"
+    return (f"BLEU lost without a head (Michel et al. 2019), means over heads (and runs);\n"
             f"validation set, beam {x['beam']}, {x['signature']}\n\n"
             + tabulate(rows, header, "plain", colalign=sides, disable_numparse=True))
 

@@ -1,4 +1,4 @@
-"""Figures of trained runs: heads as points, attention, routing, BLEU by length, costs of heads.
+"""Figures of trained runs: heads as points, attention, routing, BLEU by length.
 
 After Li 2021 Fig. 3 (`draw_heads`), Duan 2020 Fig. 5 (`draw_attention`) and Gu 2019 Fig. 3
 (`draw_lengths`); the others are not in the papers. Every function takes numbers as analyze.py has
@@ -12,7 +12,6 @@ from matplotlib import pyplot
 from matplotlib.colors import PowerNorm
 
 from nmt.files import atomic_write
-from papers.ablation import costs_by_layer, runs_by_model
 
 matplotlib.use("Agg")           # no window
 
@@ -148,37 +147,6 @@ def draw_routing(runs: dict, path) -> None:
         add_legend(figure, axes[0], 2)
 
 
-def by_strongest_head(column) -> tuple[int, float]:
-    """The sort key of numbered capsules: the head that feeds one most, most first."""
-    strongest = max(column)
-    return column.index(strongest), -strongest
-
-
-def draw_couplings(places: dict, heads: int, title: str, path) -> None:
-    """The coupling matrices of a sentence, a panel per place: heads at the left, capsules below.
-
-    places: {place: {"share": [H][columns], "columns": tokens or None}}. Numbered capsules are
-    sorted by the head that feeds them most, so that a head's share shows as a block.
-    """
-    columns = min(2, len(places))
-    rows = math.ceil(len(places) / columns)
-    height = 0.9 + rows * (1.5 + 0.13 * heads)
-    with subplots(path, rows, columns, height, title) as (figure, axes):
-        for ax in axes.flat[len(places):]:
-            ax.set_visible(False)
-        for ax, (place, x) in zip(axes.flat, places.items()):
-            by_column = list(zip(*x["share"]))                       # [columns][H]
-            if x["columns"] is None:
-                by_column.sort(key=by_strongest_head)
-                ax.set(xticks=[], xlabel=f"{len(by_column)} capsules, by their strongest head")
-            image = ax.imshow(list(zip(*by_column)), cmap="viridis", vmin=0, vmax=1, aspect="auto")
-            ax.set_title(place)
-            if x["columns"] is not None:
-                label_tokens(ax.xaxis, x["columns"], rotation=90)
-            ax.set_yticks(range(heads), [f"head {h + 1}" for h in range(heads)], fontsize=7)
-        figure.colorbar(image, ax=axes, label="share from a head")
-
-
 # ---- BLEU by source length: Gu 2019 Fig. 3
 
 def bin_label(x: dict) -> str:
@@ -212,30 +180,3 @@ def draw_lengths(runs: dict, path) -> None:
                       [f"{label}\n({counts[low, label]})" for low, label in order])
         ax.set(xlabel="source length (number of sentences)", ylabel="BLEU")
         add_legend(figure, [ax], 2)
-
-
-# ---- Costs of heads: Michel et al. 2019
-
-def draw_ablation(runs: dict, path) -> None:
-    """The BLEU that every head costs: a panel per component, a dot per head over its layer, the
-    runs of a model in one colour, a bar at their mean.
-
-    runs: {run: the result of ablation.head_costs and "label": the model}.
-    """
-    models = runs_by_model(runs)
-    components = list(next(iter(runs.values()))["cost"])
-    title = "BLEU lost without a head; bars: means; logarithmic beyond 1"
-    with subplots(path, 1, len(components), 3.8, title, sharey=True) as (figure, axes):
-        for ax, component in zip(axes[0], components):
-            for m, (model, results) in enumerate(models.items()):
-                aside = 0.6 * ((m + 0.5) / len(models) - 0.5)
-                for i, costs in enumerate(costs_by_layer(results, component), 1):
-                    ax.plot([i + aside] * len(costs), costs, ".", color=f"C{m}", alpha=0.5,
-                            label=plain(model))
-                    ax.plot(i + aside, sum(costs) / len(costs), "_", color=f"C{m}", ms=12, mew=2)
-            ax.axhline(0, color="grey", linewidth=0.6)
-            ax.set(title=component, xlabel="layer")
-            ax.xaxis.get_major_locator().set_params(integer=True)
-        axes[0][0].set_yscale("symlog", linthresh=1)     # most heads cost less than one BLEU
-        axes[0][0].set_ylabel("BLEU")
-        add_legend(figure, axes[0], 2)

@@ -167,17 +167,12 @@ def head_vectors(run: Run, component: str = "enc", max_tokens: int = 4096) -> Te
     return total / words
 
 
-def dispersion(vectors: Tensor) -> dict:
-    """How far the heads [H, d_k] lie apart: the mean cosine of two different heads, and their mean
-    distance as a share of the heads' mean length. Zeros for a single head."""
-    H = len(vectors)
-    if H == 1:
-        return {"cosine": 0.0, "distance": 0.0}
-    different = ~torch.eye(H, dtype=torch.bool)
+def mean_cosine(vectors: Tensor) -> float:
+    """The mean cosine of two different heads of [H, d_k]; 0 for a single head."""
+    different = ~torch.eye(len(vectors), dtype=torch.bool)
     unit = torch.nn.functional.normalize(vectors, dim=-1)            # [H, d_k]
-    cosine = (unit @ unit.T)[different].mean()
-    distance = torch.pdist(vectors).mean() / vectors.norm(dim=-1).mean()
-    return {"cosine": float(cosine), "distance": float(distance)}
+    cosines = (unit @ unit.T)[different]
+    return float(cosines.mean()) if len(cosines) else 0.0
 
 
 def project(points: Tensor) -> Tensor:
@@ -315,31 +310,6 @@ def routing_statistics(run: Run, max_tokens: int = 4096) -> dict:
     return found
 
 
-@torch.no_grad()
-def sentence_couplings(run: Run, index: int) -> dict:
-    """Which head feeds which capsule in validation pair `index`: {place: {"share": [H][columns],
-    "columns": labels or None}}; a column sums to 1, or to 0 where no head feeds it.
-
-    A column is a capsule, and its numbers are the heads' shares of what it gets, C_mn / sum_m C_mn,
-    with C summed over the words (an aggregation) or of the one routing (vertical, where the
-    capsules are tokens). In a horizontal routing a column is a token
-    and its coupling to the heads.
-    """
-    heads, logits, masks, tokens = sentence_heads(run, index)
-    found = {}
-    for place, cast in cast_votes(run.model, heads, logits, masks).items():
-        component = place.partition(":")[0]
-        C = route(cast, iterations_of(cast.module))[2]                   # [P, M, N]
-        if place.endswith("horizontal"):
-            share = C[0].T                                           # [H, L]
-        else:
-            C = exact(C).sum(0)                                      # [H, N]
-            share = C / C.sum(0).clamp(min=1e-300)                   # [H, N]
-        columns = tokens[component][0] if " " in place else None
-        found[place] = {"share": share.tolist(), "columns": columns}
-    return found
-
-
 # ---- BLEU by source length: Gu 2019 Fig. 3
 
 def source_length(line: str, language: str) -> int:
@@ -357,11 +327,11 @@ def fitting_bins(lengths: list[int]) -> list[int]:
     return [width * i for i in range(1, math.ceil(tail / width))] or [width]
 
 
-def bleu_by_length(run: Run, bins=None, beam: int | None = None) -> dict:
+def bleu_by_length(run: Run, ends: list[int], beam: int | None = None) -> dict:
     """BLEU of the test sets by source length: {"bins": [{"low", "high" (None: open), "count",
     "bleu", "interval": the bootstrap's 95 %}, ...], "bleu": of all, "beam", "signature"}.
 
-    bins: upper ends, see `fitting_bins`; bins without a sentence are left out.
+    ends: of the bins, see `fitting_bins`; bins without a sentence are left out.
     """
     source, references = run.test
     src, tgt = run.languages
@@ -370,7 +340,6 @@ def bleu_by_length(run: Run, bins=None, beam: int | None = None) -> dict:
     hypotheses = translate(run, source, beam)
     bleu, signature = corpus_bleu(hypotheses, references, tgt, lowercase)
     lengths = [source_length(line, src) for line in source]
-    ends = list(bins or fitting_bins(lengths))
     found = []
     for low, high in zip([0, *ends], [*ends, math.inf]):
         inside = [i for i, length in enumerate(lengths) if low < length <= high]

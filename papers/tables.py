@@ -25,8 +25,8 @@ class Table(NamedTuple):
     """A table: its source, title, data, published columns, rows and footnotes.
 
     kind: "mt" (speed and BLEU), "scores" (exp(D) by kind), "layers" (exp(D) of the positions by
-    layer), "probe", "logic" (tables of these scripts), "figure" (drawn by analyze.py). A published
-    cell refers to a footnote, numbered from 1, as in "47.43 (+0.11) [1]".
+    layer), "probe" (tables of probe.py). A published cell refers to a footnote, numbered from 1, as
+    in "47.43 (+0.11) [1]".
     """
     source: str
     title: str
@@ -38,7 +38,6 @@ class Table(NamedTuple):
     scale: str = ""             # flags of train_mt.py for all rows; others may be given
     chinese: str = ""           # the paper's flags for Chinese source text alone
     big: str = "--arch big"     # what "big" is where the scale is exactly --arch base
-    part: str = ""              # of a figure: what analyze.py draws
 
 
 # ---- The papers
@@ -382,14 +381,6 @@ TABLES = {
         (*TASKS, "surface", "syntactic", "semantic"), PROBING_2021, kind="probe",
         notes=("misprint: 96.02 and 98.31 average 97.165; the other averages are off by 0.01 at "
                "most",)),
-    "li2021-fig3": Table(
-        LI21 + " Fig. 3", "t-SNE of the heads by kind of disagreement", f"{ZH_EN}, base", (),
-        tuple(row._replace(published=()) for row in SCORES), kind="figure", part="heads",
-        chinese=SHORT),
-    "li2021-fig4": Table(
-        LI21 + " Fig. 4", "logical inference by number of operators", "Bowman et al. 2015", (),
-        tuple(Row(name, name) for name in ("baseline", "disagreement", "aggregation", "combined")),
-        kind="logic", notes=(PLOT,)),
     "duan-1": Table(
         DUAN + " Table 1", "main results", f"{ZH_EN} and {EN_DE}", ("Zh-En BLEU", "En-De BLEU"),
         DUAN_MAIN, chinese=SHORT,
@@ -406,10 +397,6 @@ TABLES = {
     "duan-4": Table(
         DUAN + " Table 4", "capsule routing in different encoder layers", f"{ZH_EN}, base",
         ("BLEU",), DUAN_LAYERS, chinese=SHORT),
-    "duan-fig5": Table(
-        DUAN + " Fig. 5", "attention of the top encoder layer, vanilla and capsule",
-        f"{ZH_EN}, base", (), (BASELINE, Row("capsule-Transformer", "--capsule-attention enc dec")),
-        kind="figure", part="attention", chinese=SHORT),
     "gu-1": Table(
         GU + " Table 1", "main results, base", NIST,
         ("parameters", "MT03", "MT04", "MT05", "MT06", "MT08", "AVE."), GU_ZH, chinese=LOWER,
@@ -429,10 +416,6 @@ TABLES = {
         GU + " Fig. 2", "number of output capsules, EM routing", f"{NIST}, MT04, base", (),
         GU_CAPSULES, chinese=LOWER,
         notes=(PLOT + "; it finds N = H, as many output as input capsules, the best",)),
-    "gu-fig3": Table(
-        GU + " Fig. 3", "BLEU by source length", f"{NIST}, MT03-08, base", (),
-        (BASELINE, Row("EM routing", "--agg gu-em")), kind="figure", part="length", chinese=LOWER,
-        notes=(PLOT + ": alike up to 60 words, EM ahead beyond",)),
     "claims": Table(
         OWN, "what the five papers claim, and the controls, the most important first", "", (),
         CLAIMS),
