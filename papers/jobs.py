@@ -46,30 +46,19 @@ class Job(NamedTuple):
         return max([0, *(row["step"] for row in rows if "step" in row)])
 
 
-def environment(slot: int, at_once: int, device: torch.device) -> dict:
-    """The environment of the job in a slot: its GPU, and its share of the processor's cores."""
-    variables = dict(os.environ)
-    cores = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    variables.setdefault("OMP_NUM_THREADS", str(max(1, cores // at_once)))
-    if device.type == "cuda":
-        gpus = [str(i) for i in range(torch.cuda.device_count())]
-        if os.environ.get("CUDA_VISIBLE_DEVICES"):
-            gpus = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
-        index = slot if device.index is None else device.index
-        variables["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]
-    return variables
-
-
 def start(job: Job, slot: int, at_once: int, device: torch.device) -> subprocess.Popen:
-    """Starts a job in a process group of its own, so that Ctrl-C does not reach it twice."""
+    """Starts the job of a slot with a GPU, or with its share of the cores, in a process group of
+    its own, so that Ctrl-C does not reach it twice."""
+    name = str(device)
+    if name == "cuda":
+        name = f"cuda:{slot % torch.cuda.device_count()}"
+    threads = str(max(1, (os.cpu_count() or 1) // at_once))
     words = [sys.executable, str(ROOT / job.script), *job.words, "--runs", str(job.path.parent),
-             "--name", job.path.name, "--device", device.type]
+             "--name", job.path.name, "--device", name]
     with open(job.log, "ab") as log:
         return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT,
                                 stdin=subprocess.DEVNULL, start_new_session=True,
-                                env=environment(slot, at_once, device))
+                                env={"OMP_NUM_THREADS": threads, **os.environ})
 
 
 def run_jobs(jobs: list[Job], runs: Path, at_once: int, device: torch.device, end) -> list[str]:
@@ -86,43 +75,35 @@ def run_jobs(jobs: list[Job], runs: Path, at_once: int, device: torch.device, en
     passed_on = False
     stop = note_signals()
     bar = tqdm(total=len(jobs), unit="run", dynamic_ncols=True, disable=not sys.stderr.isatty())
-    try:
-        while working or (waiting and not stop):
-            for slot in range(at_once):
-                if waiting and not stop and slot not in working:
-                    job = waiting.pop(0)
-                    working[slot] = job, start(job, slot, at_once, device)
-                    say(f"{len(jobs) - len(waiting)}/{len(jobs)}  {job.path.name}: started, output "
-                        f"in {job.log}")
-            time.sleep(0.2)
-            if stop and not passed_on:
-                for _, process in working.values():
-                    process.send_signal(stop[0])
-                passed_on = True
-            for slot, (job, process) in list(working.items()):
-                if process.poll() is not None:
-                    del working[slot]
-                    bar.update()
-                    if process.returncode and not stop:
-                        failed.append(job.path.name)
-                    if not process.returncode:
-                        end(job)
-                    say(end_in_words(job, process.returncode))
-            bar.set_postfix_str(", ".join(f"{job.path.name} step {job.step:,}"
-                                          for job, _ in working.values()))
-    finally:
-        for _, process in working.values():
-            process.kill()
-        bar.close()
+    while working or (waiting and not stop):
+        for slot in range(at_once):
+            if waiting and not stop and slot not in working:
+                job = waiting.pop(0)
+                working[slot] = job, start(job, slot, at_once, device)
+                say(f"{len(jobs) - len(waiting)}/{len(jobs)}  {job.path.name}: started, output in "
+                    f"{job.log}")
+        time.sleep(0.2)
+        if stop and not passed_on:
+            for _, process in working.values():
+                process.send_signal(stop[0])
+            passed_on = True
+        for slot, (job, process) in list(working.items()):
+            status = process.poll()
+            if status is None:
+                continue
+            del working[slot]
+            bar.update()
+            if status == 0:
+                say(f"{job.path.name}: finished")
+                end(job)
+            elif not stop:
+                failed.append(job.path.name)
+                last = job.log.read_text(errors="replace").strip().rpartition("\n")[2]
+                say(f"{job.path.name}: exit status {status}: {last} (the whole output: {job.log})")
+        bar.set_postfix_str(", ".join(f"{job.path.name} step {job.step:,}"
+                                      for job, _ in working.values()))
+    bar.close()
     if stop:
         say("stopped; the same command resumes")
         raise SystemExit(128 + stop[0])
     return failed
-
-
-def end_in_words(job: Job, status: int) -> str:
-    """How a job ended, with its last line if it failed."""
-    if not status:
-        return f"{job.path.name}: finished"
-    lines = job.log.read_text(errors="replace").strip().splitlines() or [""]
-    return f"{job.path.name}: exit status {status}: {lines[-1]} (the whole output: {job.log})"

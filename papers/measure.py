@@ -103,17 +103,12 @@ def recorded_logits(model):
 
 
 def labels(tokenizer, ids) -> list[str]:
-    """Tokens as axis labels: the start of a word bare, its further pieces with a hyphen in front, a
-    blank visible."""
+    """Tokens as axis labels, a blank visible."""
     found = []
-    before = " "
     for token in ids:
         special = token in (PAD, BOS, EOS)
         text = tokenizer.id_to_token(token) if special else tokenizer.decode([token])
-        inside = text[:1].isalnum() and not before.endswith(" ")
-        label = text.strip() or "\u2423"
-        found.append(f"-{label}" if inside else label)
-        before = " " if special else text
+        found.append(text.strip() or "\u2423")
     return found
 
 

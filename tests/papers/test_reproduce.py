@@ -298,11 +298,14 @@ def test_a_signal_is_passed_on(run_scripts, tmp_path, capsys):
     assert "the same command resumes" in capsys.readouterr().out
 
 
-def test_every_job_has_a_gpu(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    gpus = [jobs.environment(slot, 3, torch.device("cuda"))["CUDA_VISIBLE_DEVICES"]
-            for slot in range(3)]
-    assert gpus == ["3", "5", "3"]
+@pytest.mark.parametrize("device, devices", [("cuda", ["cuda:0", "cuda:1", "cuda:0"]),
+                                             ("cuda:1", ["cuda:1"] * 3), ("cpu", ["cpu"] * 3)])
+def test_every_job_has_a_gpu(monkeypatch, tmp_path, device, devices):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(jobs.subprocess, "Popen", lambda words, **_: words)
+    job = jobs.Job("train_mt.py", (), tmp_path / "run")
+    found = [jobs.start(job, slot, 3, torch.device(device))[-1] for slot in range(3)]
+    assert found == devices
 
 
 # ---- Tables, with a training that takes no time
