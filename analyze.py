@@ -136,11 +136,6 @@ def numbered(word: str, count: int) -> list[str]:
     return [f"{word} {i}".strip() for i in range(1, count + 1)]
 
 
-def pad(values, width: int) -> list:
-    """The values, followed by None up to that width."""
-    return [*values, *[None] * (width - len(values))]
-
-
 def analyze_disagreement(runs):
     """exp(D) by run, component and kind, and the position score by layer (Li 2018 Tables 4, 5)."""
     found = {run.name: measure.scores(run) for run in runs}
@@ -151,11 +146,11 @@ def analyze_disagreement(runs):
         for component, x in scores["mean"].items():
             kinds.append([f"{name} {component}", *(x[kind] for kind in MEASURED)])
         for component, x in scores["layers"].items():
-            layers.append([f"{name} {component}", *pad(x["position"], depth)])
+            layers.append([f"{name} {component}", *x["position"]])
     for key, rows in (("li2018-4", kinds), ("li2018-5", layers)):
         for row in TABLES[key].rows:
             label = row.label.replace("n/a", "baseline")
-            rows.append([f"published: {label} (enc)", *pad(row.published, len(rows[0]) - 1)])
+            rows.append([f"published: {label} (enc)", *row.published])
     text = ("exp(D) on the validation set, D averaged over the layers (Li 2018 Table 4).\n"
             "Subspace and output: 0.368 where the heads are alike, exp(-1/H) where they are\n"
             "orthogonal (4 heads: 0.779, 8: 0.882), 1 where they cancel. Published: base, WMT17\n"
@@ -201,7 +196,7 @@ def analyze_attention(pairs, component: str, layer: int | None, folder: Path):
     where = f"{component}, layer {'/'.join(layers)}"
     figures.draw_attention(maps, f"attention, {where}", folder / "attention.png")
     heads = max(len(x["entropy"]) for x in maps.values())
-    rows = [[name, *pad(x["entropy"], heads)] for name, x in maps.items()]
+    rows = [[name, *x["entropy"]] for name, x in maps.items()]
     keys = dict.fromkeys("  " + " ".join(x["keys"]) for x in maps.values())
     heading = (f"Entropy of the attention (nats; uniform over n tokens: log n) in {where}, mean "
                "over queries; keys:")
@@ -209,25 +204,23 @@ def analyze_attention(pairs, component: str, layer: int | None, folder: Path):
     return maps, text
 
 
-def analyze_routing(runs, folder: Path):
+def analyze_routing(runs):
     """Entropy, agreement and activations of every routing."""
     found = {run.name: measure.routing_statistics(run) for run in runs}
     active = {name: places for name, places in found.items() if places}
     if not active:
         return found, "Routing: none of the runs has any."
-    figures.draw_routing(active, folder / "routing.png")
-    T = max(len(x["entropy"]) for places in active.values() for x in places.values())
     rows = []
     for name, places in active.items():
         for place, x in places.items():
+            entropy = " ".join(f"{value:.3f}" for value in x["entropy"])
+            agreement = " ".join(f"{value:.3f}" for value in x["agreement"])
             A = x["activations"]
-            mean = sum(A) / len(A) if A else None
-            rows.append([f"{name} {place}", *pad(x["entropy"], T), *pad(x["agreement"], T), mean])
+            rows.append([f"{name} {place}", entropy, agreement, sum(A) / len(A) if A else None])
     text = ("Routing after 1, 2, ... iterations on the validation set: the couplings' entropy / "
             "log N (1: all\nalike, 0: all to one capsule), the cosine of votes and capsules "
             "weighted by the couplings, EM's\nmean A. The couplings are those at the end of a "
-            "routing.\n"
-            + table(["", *numbered("entropy", T), *numbered("agree", T), "mean A"], rows))
+            "routing.\n" + table(["", "entropy", "agreement", "mean A"], rows))
     return found, text
 
 
@@ -298,7 +291,7 @@ def analyze(settings: Settings) -> None:
             pairs = [choose_sentence(run, settings) for run in runs]
             result[part], text = analyze_attention(pairs, component, settings.layer, folder)
         elif part == "routing":
-            result[part], text = analyze_routing(runs, folder)
+            result[part], text = analyze_routing(runs)
         elif part == "length":
             result[part], text = analyze_length(runs, settings.beam, folder)
         else:

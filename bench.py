@@ -21,9 +21,8 @@ import torch.nn as nn
 from tabulate import tabulate
 from tqdm import tqdm
 
-from disagreement import MEASURED
 from nmt.batches import Batch, Step
-from nmt.flags import flag, run
+from nmt.flags import ModelFlags, flag, parse, run
 from nmt.loss import Objective
 from nmt.machine import DEVICES, Machine, pick_device, setup_machine
 from nmt.search import beam_search
@@ -42,26 +41,24 @@ LAYERS = Layer, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer
 
 class Row(NamedTuple):
     """A model to measure, and its published speeds relative to the baseline of the same paper."""
-    label: str
-    options: dict                       # of TransformerConfig
+    flags: str                          # of train_mt.py
     training: float | None = None
     decoding: float | None = None
 
 
-# published: Li 2018 Tables 1-2, Li 2019 Tables 2-3, size base or big
+# published: Li 2018 Tables 1-2, Li 2019 Tables 2-3, size base
 ROWS = {
-    "linear": Row("linear", {}, 1.0, 1.0),
-    "torch": Row("torch.nn.Transformer", {}),
-    "reg-output": Row("--reg output", dict(reg=("output",)), 0.88),
-    "reg-enc": Row("--reg, all kinds, at enc", dict(reg=MEASURED, reg_at=("enc",)), 0.87),
-    "dynamic-enc": Row("--agg dynamic at enc", dict(agg="dynamic", agg_at=("enc",)), 0.64),
-    "em-enc": Row("--agg em at enc", dict(agg="em", agg_at=("enc",)), 0.63, 0.99),
-    "em-low": Row("--agg em at enc:1-2", dict(agg="em", agg_at=("enc:1-2",)), 0.87),
-    "em-all": Row("--agg em at enc cross dec", dict(agg="em", agg_at=("enc", "cross", "dec")),
-                  0.34, 0.53),
-    "gu-dynamic": Row("--agg gu-dynamic", dict(agg="gu-dynamic")),
-    "gu-em": Row("--agg gu-em", dict(agg="gu-em")),
-    "capsule": Row("--capsule enc dec", dict(capsule_attention=("enc", "dec"))),
+    "linear": Row("", 1.0, 1.0),
+    "torch": Row(""),
+    "reg-output": Row("--reg output", 0.88),
+    "reg-enc": Row("--reg subspace position output --reg-at enc", 0.87),
+    "dynamic-enc": Row("--agg dynamic --agg-at enc", 0.64),
+    "em-enc": Row("--agg em --agg-at enc", 0.63, 0.99),
+    "em-low": Row("--agg em", 0.87),
+    "em-all": Row("--agg em --agg-at enc cross dec", 0.34, 0.53),
+    "gu-dynamic": Row("--agg gu-dynamic"),
+    "gu-em": Row("--agg gu-em"),
+    "capsule": Row("--capsule-attention enc dec"),
 }
 
 
@@ -129,7 +126,8 @@ class TorchTransformer(nn.Module):
 def build(name: str, s: Settings, device) -> nn.Module:
     """The model of a row with random parameters."""
     torch.manual_seed(1)
-    config = TransformerConfig(s.vocab_size, **SIZES[s.arch], **ROWS[name].options)
+    flags = parse(ModelFlags, ROWS[name].flags.split())
+    config = flags.model_config(s.vocab_size, **SIZES[s.arch])
     kind = TorchTransformer if name == "torch" else Transformer
     with torch.device(device):
         model = kind(config)
@@ -262,7 +260,7 @@ def speed_table(rows: dict[str, list[dict]], rate: float | None = None) -> str:
         decoding, decoding_ratio = take_medians(rows, name, "decoding")
         # 6 FLOPs per parameter and target token; those of the attention scores are not counted
         share = 6 * parameters * training / rate if rate else None
-        lines.append([row.label, parameters, training, training_ratio, row.training,
+        lines.append([f"{name} {row.flags}", parameters, training, training_ratio, row.training,
                       decoding, decoding_ratio, row.decoding, memory and memory / 2 ** 20, share])
     return tabulate(lines, header, "plain", floatfmt=formats, intfmt=",", missingval="")
 

@@ -132,9 +132,8 @@ def show(name: str, rows, settings: Settings, stored: dict) -> None:
 def list_tables() -> None:
     """Prints the names of the tables and their contents."""
     for name, table in TABLES.items():
-        rows = sum(row.flags is not None for row in table.rows)
         data = f"; {table.data}" if table.data else ""
-        print(f"{name:<13}  {table.source:<16}  {rows:2} rows  {table.title}{data}")
+        print(f"{name:<13}  {table.source:<16}  {len(table.rows):2} rows  {table.title}{data}")
 
 
 def write_results() -> None:

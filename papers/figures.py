@@ -1,8 +1,7 @@
-"""Figures of trained runs: heads as points, attention, routing, BLEU by length.
+"""Figures of trained runs: heads as points, attention, BLEU by length.
 
 After Li 2021 Fig. 3 (`draw_heads`), Duan 2020 Fig. 5 (`draw_attention`) and Gu 2019 Fig. 3
-(`draw_lengths`); the others are not in the papers. Every function takes numbers as analyze.py has
-them, and the path of a PNG.
+(`draw_lengths`). Every function takes numbers as analyze.py has them, and the path of a PNG.
 """
 import math
 from contextlib import contextmanager
@@ -111,40 +110,6 @@ def draw_attention(maps: dict, title: str, path) -> None:
                 label_tokens(ax.yaxis, x["queries"] if h % columns == 0 else [""])
             axes[r * rows][0].set_ylabel(plain(name))
         figure.colorbar(image, ax=axes, shrink=0.5, label="attention weight")
-
-
-# ---- Routing
-
-def draw_routing(runs: dict, path) -> None:
-    """Entropy and agreement per iteration, a line per place, and the mean activation of EM's
-    capsules, largest first.
-
-    runs: {run: {place: {"entropy": [T], "agreement": [T], "activations": [N] or None}}}.
-    """
-    lines = [(run, place, x) for run, places in runs.items() for place, x in places.items()]
-    colours = pyplot.get_cmap("tab20")
-    active = any(x["activations"] for _, _, x in lines)
-    height = 3.3 + 0.1 * len(lines)
-    with subplots(path, 1, 2 + active, height) as (figure, axes):
-        entropy, agreement = axes[0][:2]
-        for i, (run, place, x) in enumerate(lines):
-            label = plain(f"{run} {place}" if len(runs) > 1 else place)
-            look = dict(color=colours(i % 20), label=label)
-            steps = range(1, len(x["entropy"]) + 1)
-            entropy.plot(steps, x["entropy"], ".-", **look)
-            agreement.plot(steps, x["agreement"], ".-", **look)
-            if x["activations"]:
-                N = len(x["activations"])
-                share = [(n + 0.5) / N for n in range(N)]
-                axes[0][2].plot(share, sorted(x["activations"], reverse=True), **look)
-        entropy.set(title="entropy of the couplings / log N", xlabel="iterations")
-        agreement.set(title="cosine of votes and capsules", xlabel="iterations")
-        for ax in (entropy, agreement):
-            ax.xaxis.get_major_locator().set_params(integer=True)
-        if active:
-            axes[0][2].set(title="EM's activations, mean over words", ylim=(0, 1),
-                           xlabel="share of the capsules")
-        add_legend(figure, axes[0], 2)
 
 
 # ---- BLEU by source length: Gu 2019 Fig. 3

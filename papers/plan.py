@@ -122,7 +122,7 @@ def name_scale(table: Table, given: dict) -> str:
 
 
 def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[Row, list[Run]]]:
-    """The rows of a table with their runs, one per seed; none for a row that is only quoted.
+    """The rows of a table with their runs, one per seed.
 
     given: {field: value} of train_mt.py's settings for all rows; folder: of the runs. Raises
     UserError for a setting that the rows set, and where a row is not a valid model at this scale.
@@ -136,10 +136,8 @@ def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[R
         scale = table.chinese.split() + scale            # a given flag comes later, and counts
     rows = []
     for row in table.rows:
-        runs = []
-        if row.flags is not None:
-            words = scale + size_flags(table, row.size, scale)
-            runs = [plan_run(row, words, seed, name_scale(table, given)) for seed in seeds]
+        words = scale + size_flags(table, row.size, scale)
+        runs = [plan_run(row, words, seed, name_scale(table, given)) for seed in seeds]
         rows.append((row, runs))
     return rows
 

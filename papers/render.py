@@ -34,27 +34,22 @@ def printed_number(text: str | None) -> float | None:
 
 # ---- Rows
 
-def find_baselines(rows: list[Row]) -> list[int | None]:
-    """For every row the index of the row that it is compared with: the last one without flags, of
-    its size, or itself; None for quoted rows."""
-    found = []
-    last = {}
-    for i, row in enumerate(rows):
-        if row.flags == "":
-            last[row.size] = i
-        found.append(None if row.flags is None else last.get(row.size))
-    return found
+def find_baselines(rows: list[Row]) -> list[int]:
+    """For every row the index of the row that it is compared with: the one without flags, of its
+    size, or the row itself if there is none."""
+    bases = {row.size: i for i, row in enumerate(rows) if row.flags == ""}
+    return [bases.get(row.size, i) for i, row in enumerate(rows)]
 
 
-def published_cells(table: Table, row: Row, base: Row | None) -> list[str]:
+def published_cells(table: Table, row: Row, base: Row) -> list[str]:
     """The published cells of a row. In parentheses the ratio of a speed to the baseline's, and the
     gain in BLEU where the paper does not print one."""
     cells = []
     for i, column in enumerate(table.columns if row.published else ()):
         cell = row.published[i] or NONE
         number = printed_number(row.published[i])
-        of_base = printed_number(base.published[i]) if base and base is not row else None
-        if number is not None and of_base is not None:
+        of_base = printed_number(base.published[i])
+        if base is not row and number is not None and of_base is not None:
             if column.endswith("/s"):
                 cell += f" ({number / of_base:.2f})"
             elif "BLEU" in column and "Δ" not in table.columns:
@@ -111,14 +106,11 @@ def table_cells(table: Table, runs: list[list[dict]]) -> list[list[str]]:
         header = [f"layer {i}" for i in range(1, layers + 1)]
     cells = [["", *header, *(f"paper: {column}" for column in table.columns)]]
     for i, (row, base) in enumerate(zip(table.rows, find_baselines(table.rows))):
-        if row.flags is None:
-            numbers = ["quoted", *[""] * (len(header) - 1)]
-        elif table.kind == "mt":
-            numbers = measured_cells(runs[i], [] if base in (None, i) else runs[base])
+        if table.kind == "mt":
+            numbers = measured_cells(runs[i], [] if base == i else runs[base])
         else:
             numbers = score_cells(table.kind, header, runs[i])
-        published = published_cells(table, row, None if base is None else table.rows[base])
-        cells.append([row.label, *numbers, *published])
+        cells.append([row.label, *numbers, *published_cells(table, row, table.rows[base])])
     return cells
 
 

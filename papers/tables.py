@@ -3,8 +3,8 @@
 A row holds the flags of train_mt.py that make its model from the baseline, in their shortest form,
 since a run is named after its flags. A published number is the printed text. In flags, {L} is the
 number of layers, {lower} and {upper} the two halves of them, {H2} twice the heads, {d_4} a quarter
-of the width, and so on: see `plan.fit_flags`. Rows with flags None are quoted in the paper from
-elsewhere and are not run.
+of the width, and so on: see `plan.fit_flags`. Rows that a paper quotes from elsewhere are left out,
+and so are Li 2021 Tables 1 to 4, which repeat Li 2018 Tables 1 and 2 and Li 2019 Tables 2 and 3.
 """
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ class Row(NamedTuple):
     "wide" the same with base's heads (Li 2021 Table 6).
     """
     label: str
-    flags: str | None = ""
+    flags: str = ""
     published: tuple = ()       # by column, as printed; None where nothing is
     size: str = "base"
 
@@ -54,7 +54,6 @@ LI21 = "Li 2021"
 DUAN = "Duan 2020"
 GU = "Gu 2019"
 TWO = "[1,2] is what the paper calls Effective Aggregation, and Li 2021 Aggregation"
-SAME = "the same numbers as {}, from which Li 2021 takes the table"
 
 BASELINE = Row("baseline", "")
 
@@ -75,11 +74,6 @@ NETWORKS = (
     Row("Enc, E-D, Dec", "--reg output", ("1.06", "24.85")))
 
 LI2018_MAIN = (
-    Row("Wu et al. 2016, GNMT", None, (None, None, None, "26.30")),
-    Row("Gehring et al. 2017, ConvS2S", None, (None, None, None, "26.36")),
-    Row("Vaswani et al. 2017, base", None, (None, None, None, "27.3")),
-    Row("Vaswani et al. 2017, big", None, (None, None, None, "28.4")),
-    Row("Hassan et al. 2018, big", None, (None, "24.2", None, None)),
     Row("base", "", ("1.21", "24.13", "1.28", "27.64")),
     Row("base + Disagreement", "--reg output", ("1.06", "24.85↑", "1.10", "28.51↑")),
     Row("big", "", ("0.58", "24.56", "0.61", "28.58"), "big"),
@@ -120,28 +114,14 @@ LAYERS = (
     Row("5  [1,2]", "--agg em", ("92.2M", "1.67", "28.26")),
     Row("6  [6]", "--agg em --agg-at enc:{L}", ("90.1M", "1.88", "27.68")),
     Row("7  [1]", "--agg em --agg-at enc:1", ("90.1M", "1.88", "27.75")))
-INCREMENTS = ("88.0M", "+12.6M", "+6.3M", "+6.3M", "+4.2M", "+2.1M", "90.1M [1]")
-# Li 2021 takes both over, without the decoding speed, and with increments of the parameters
-COMPONENTS_2021 = tuple(row._replace(published=row.published[:2] + row.published[3:])
-                        for row in COMPONENTS)
-LAYERS_2021 = tuple(row._replace(published=(increment, *row.published[1:]))
-                    for row, increment in zip(LAYERS, INCREMENTS))
 
 LI2019_MAIN = (
-    Row("Wu et al. 2016, GNMT", None, (None, "26.30", None, None)),
-    Row("Gehring et al. 2017, ConvS2S", None, (None, "26.36", None, None)),
-    Row("Vaswani et al. 2017, base", None, ("65M", "27.3", None, None)),
-    Row("Vaswani et al. 2017, big", None, ("213M", "28.4", None, None)),
-    Row("Hassan et al. 2018, big", None, (None, None, None, "24.2")),
     Row("base", "", ("88M", "27.31", "108M", "24.13")),
     Row("base + Effective Aggregation", "--agg em", ("92M", "28.26⇑", "112M", "24.68⇑")),
     Row("big", "", ("264M", "28.58", "304M", "24.56"), "big"),
     Row("big + Effective Aggregation", "--agg em", ("297M", "28.96↑", "337M", "25.00↑"), "big"))
 
 LI2021_MAIN = (
-    Row("Wu et al. 2016, RNN with 8 layers", None, (None, "26.30", None, None)),
-    Row("Gehring et al. 2017, CNN with 15 layers", None, (None, "26.36", None, None)),
-    *LI2019_MAIN[2:5],
     Row("base", "", ("88M", "27.31", "108M", "24.13")),
     Row("base + Disagreement", "--reg output", ("88M", "28.20↑", "108M", "24.85↑")),
     Row("base + Aggregation", "--agg em", ("92M", "28.26↑", "112M", "24.68↑")),
@@ -182,21 +162,12 @@ PROBING_2021 = (
          "69.99", "97.71", "61.78", "75.08")))
 
 DUAN_MAIN = (
-    Row("Wu et al. 2016, RNN with 8 layers", None, (None, "26.30")),
-    Row("Gehring et al. 2017, CNN with 15 layers", None, (None, "26.36")),
-    Row("Vaswani et al. 2017, base", None, (None, "27.30")),
-    Row("Vaswani et al. 2017, big", None, (None, "28.40")),
-    Row("Hassan et al. 2018, big", None, ("24.20", None)),
-    Row("Li et al. 2019, base + Effective Aggregation", None, ("24.68", "27.98 [1]")),
-    Row("Li et al. 2019, big + Effective Aggregation", None, ("25.00", "28.96")),
     Row("base", "", ("24.28", "27.43")),
     Row("capsule-Transformer base", "--capsule-attention enc dec", ("25.02", "28.04")),
     Row("big", "", ("24.71", "28.42"), "big"),
     Row("capsule-Transformer big", "--capsule-attention enc dec", ("25.14", "28.71"), "big"))
 
 GU_ZH = (
-    Row("Wang et al. 2018a", None, ("-", "46.60", "47.73", "45.35", "43.97", "-", "-")),
-    Row("Zhang et al. 2018b", None, ("-", "48.28", "-", "46.24", "46.14", "38.07", "-")),
     Row("base", "", ("84.6M", "46.70", "47.68", "47.04", "46.16", "37.19", "44.95")),
     Row("+ Dynamic Routing", "--agg gu-dynamic",
         ("92.2M [1]", "47.60", "48.04", "47.30", "46.56", "37.80", "45.46 (+0.51)")),
@@ -350,21 +321,6 @@ TABLES = {
         ("En-De parameters", "En-De BLEU", "Zh-En parameters", "Zh-En BLEU"), LI2019_MAIN,
         notes=("↑, ⇑: significantly better than the baseline of the same size (p < 0.05, "
                "p < 0.01)",)),
-    "li2021-1": Table(
-        LI21 + " Table 1", "regularization terms, encoder self-attention only", f"{ZH_EN}, base",
-        ("steps/s", "BLEU"), TERMS, notes=(SAME.format("Li 2018 Table 1"),), chinese=SHORT),
-    "li2021-2": Table(
-        LI21 + " Table 2", "output disagreement on different attention networks", f"{ZH_EN}, base",
-        ("steps/s", "BLEU"), NETWORKS, notes=(SAME.format("Li 2018 Table 2"),), chinese=SHORT),
-    "li2021-3": Table(
-        LI21 + " Table 3", "aggregation in different attention components", f"{EN_DE}, base",
-        ("parameters", "steps/s", "BLEU", "Δ"), COMPONENTS_2021,
-        notes=(SAME.format("Li 2019 Table 2") + ", without its decoding speed",), chinese=SHORT),
-    "li2021-4": Table(
-        LI21 + " Table 4", "EM routing in different encoder layers", f"{EN_DE}, base",
-        ("parameters", "steps/s", "BLEU"), LAYERS_2021,
-        notes=("misprint: 90.1M is a total among increments; the increment is +2.1M", TWO),
-        chinese=SHORT),
     "li2021-5": Table(
         LI21 + " Table 5", "main results", f"{EN_DE} and {ZH_EN}",
         ("En-De parameters", "En-De BLEU", "Zh-En parameters", "Zh-En BLEU"), LI2021_MAIN,
@@ -384,9 +340,7 @@ TABLES = {
     "duan-1": Table(
         DUAN + " Table 1", "main results", f"{ZH_EN} and {EN_DE}", ("Zh-En BLEU", "En-De BLEU"),
         DUAN_MAIN, chinese=SHORT,
-        notes=("misquoted: 27.98 is Li 2019's simple routing (Table 2); Effective Aggregation has "
-               "28.26",
-               "§4.2 gives 1.6K new parameters for the big model; by the equations they are "
+        notes=("§4.2 gives 1.6K new parameters for the big model; by the equations they are "
                "1,632")),
     "duan-2": Table(
         DUAN + " Table 2", "capsule routing in encoder and decoder", f"{ZH_EN}, base", ("BLEU",),

@@ -355,7 +355,7 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     words = f"--out {tmp_path} --device cpu --component cross --layer 1 --sentence 2"
     assert analyze.main([*runs, *words.split()]) == 0
     out = capsys.readouterr().out
-    names = {"heads.png", "attention.png", "routing.png", "length.png"}
+    names = {"heads.png", "attention.png", "length.png"}
     assert {path.name for path in tmp_path.iterdir()} == {"analysis.json", *names}
     found = json.loads((tmp_path / "analysis.json").read_text())
     assert found.keys() == {"kind", "runs", *analyze.QUICK}

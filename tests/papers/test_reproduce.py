@@ -25,13 +25,13 @@ from transformer import Transformer
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = SHARED / "papers"
 TRAINED = [name for name, table in TABLES.items() if table.kind != "probe"]
-PUBLISHED = 1758591212                # the checksum of all published numbers
+PUBLISHED = 4189288809                # the checksum of all published numbers
 
 
 def plan_runs(name: str, seeds=(1,), **given) -> dict:
     """{(label, size): the first run} of a table's rows that are trained."""
     rows = plan.plan(TABLES[name], given, seeds)
-    return {(row.label, row.size): runs[0] for row, runs in rows if runs}
+    return {(row.label, row.size): runs[0] for row, runs in rows}
 
 
 def count_parameters(run, vocab_size: int = 32_000) -> int:
@@ -80,7 +80,7 @@ def column(name: str, heading: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("name, score, gain, count", [
-    ("li2019-2", "BLEU", "Δ", 6), ("li2021-3", "BLEU", "Δ", 6), ("li2021-6", "BLEU", "Δ", 3),
+    ("li2019-2", "BLEU", "Δ", 6), ("li2021-6", "BLEU", "Δ", 3),
     ("gu-1", "AVE.", None, 1), ("gu-3", "BLEU", None, 10)])
 def test_published_gains_are_those_of_the_published_scores(name, score, gain, count):
     """The papers print the score and its gain over the baseline; footnotes name the exceptions."""
@@ -98,7 +98,7 @@ def test_published_gains_are_those_of_the_published_scores(name, score, gain, co
 
 def test_published_averages_are_means():
     """Gu Table 1: of five scores; Li 2021 Table 7: of two, three and five tasks."""
-    for row in TABLES["gu-1"].rows[2:]:
+    for row in TABLES["gu-1"].rows:
         *scores, average = row.published[1:]
         mean = sum(float(text.strip("*")) for text in scores) / 5
         assert mean == pytest.approx(float(average.split()[0]), abs=0.0101)
@@ -114,7 +114,7 @@ def test_numbers_published_twice_are_the_same():
     assert bleu["li2018-1"][::3][:2] == bleu["li2018-2"][:2]
     assert bleu["li2019-2"][::2][:2] == bleu["li2019-3"][:2]
     assert bleu["duan-2"][:2] == bleu["duan-3"][::3] == bleu["duan-4"][::3]
-    assert list(column("li2018-3", "Zh-En BLEU").values())[1:3] == bleu["li2018-2"][::4]
+    assert list(column("li2018-3", "Zh-En BLEU").values())[:2] == bleu["li2018-2"][::4]
 
 
 # ---- Runs
@@ -152,15 +152,15 @@ def test_places_are_those_that_the_papers_name(name, places):
 
 
 @pytest.mark.parametrize("name, count", [
-    ("li2019-2", 6), ("li2019-3", 6), ("li2019-4", 2), ("li2021-3", 6), ("li2021-4", 5),
-    ("li2021-5", 6), ("li2021-6", 1), ("gu-2", 1)])
+    ("li2019-2", 6), ("li2019-3", 6), ("li2019-4", 2), ("li2021-5", 6), ("li2021-6", 1),
+    ("gu-2", 1)])
 def test_parameters_are_the_published_ones(name, count):
     """Increments equal the printed ones within rounding, unless a footnote says that none can."""
     here = {}
     checked = 0
     for row, runs in plan.plan(TABLES[name], {"arch": "base"}, (1,)):
         text = row.published[0]
-        if not runs or text is None or "[" in text:
+        if "[" in text:
             continue
         parameters = count_parameters(runs[0])
         value = float(re.match(r"\+?([\d.]+)M", text)[1])
@@ -446,10 +446,9 @@ def test_a_table_has_every_number_in_its_column():
                                     run_of(21.0, 1250, 400.0)],
             "big": [run_of(40.0, 9000, 50.0)]}
     table = TABLES["li2018-3"]
-    header, quoted, *_, base, both, big, _ = render.table_cells(
+    header, base, both, big, _ = render.table_cells(
         table, [runs.get(row.label, []) for row in table.rows])
     assert header[1:7] == [*render.MEASURED_COLUMNS]
-    assert quoted == ["Wu et al. 2016, GNMT", "quoted", *[""] * 5, "–", "–", "–", "26.30"]
     assert base[1:7] == ["2", "25.00 ± 7.07", "", "1,000", "550", "55.0"]
     assert both == ["base + Disagreement", "3", "47.67 ± 37.07", "+22.67", "1,250 (+250)",
                     "400 (0.73)", "40.0 (0.73)", "1.06 (0.88)", "24.85↑ (+0.72)", "1.10 (0.86)",
