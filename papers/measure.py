@@ -1,11 +1,10 @@
-"""Measurements on a trained run: disagreement, vectors and attention of its heads, the couplings of
-its routings, BLEU by length.
+"""Measurements on a trained run: disagreement, vectors and attention of its heads, the routing of
+the heads, BLEU by length.
 
 analyze.py prints and draws them: Li 2018 Tables 4-5, Li 2021 Fig. 3, Duan 2020 Fig. 5, Gu 2019
 Fig. 3. The model needs only the last capsules of a routing; here the routings run again on the same
 votes, with one iteration, two, and so on.
 """
-import contextlib
 import math
 from typing import NamedTuple
 
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 
 from aggregation import RoutingAggregation, random_coupling
-from capsule_transformer import CapsuleRouting
 from nmt.batches import batches, collate
 from nmt.corpus import Pairs
 from nmt.encoded import EncodedPairs
@@ -80,28 +78,6 @@ def attentions(model) -> dict:
     return found
 
 
-@contextlib.contextmanager
-def recorded_logits(model):
-    """A block in which a dictionary is filled with the logits E [B, H, L, L] that every capsule
-    attention routes."""
-    found = {}
-    hooks = []
-
-    def record(place: str):
-        def hook(module, inputs):
-            found[place] = inputs[0]
-        return hook
-
-    for place, attention in attentions(model).items():
-        if attention.capsule is not None:
-            hooks.append(attention.capsule.register_forward_pre_hook(record(place)))
-    try:
-        yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 def labels(tokenizer, ids) -> list[str]:
     """Tokens as axis labels, a blank visible."""
     found = []
@@ -114,17 +90,14 @@ def labels(tokenizer, ids) -> list[str]:
 
 @torch.no_grad()
 def sentence_heads(run: Run, index: int):
-    """The model's pass over one validation pair: (heads, logits of the capsule attentions, masks,
-    tokens), the last two by component: {"enc": [1, L_q]} and {"enc": (query labels, key labels)}.
-    The target side is the reference."""
+    """The model's heads for one validation pair, and its tokens by component, {"enc": (query
+    labels, key labels)}. The target side is the reference."""
     device = next(run.model.parameters()).device
     source, target = (x.to(device) for x in collate(run.encoded, [index]))
-    with recorded_logits(run.model) as logits:
-        _, heads = run.model.hidden(source, target[:, :-1], need_weights=True)
+    _, heads = run.model.hidden(source, target[:, :-1], need_weights=True)
     ours = labels(run.tokenizer, source[0].tolist())
     theirs = labels(run.tokenizer, target[0, :-1].tolist())
-    tokens = {"enc": (ours, ours), "cross": (theirs, ours), "dec": (theirs, theirs)}
-    return heads, logits, masks_of(source, target[:, 1:]), tokens
+    return heads, {"enc": (ours, ours), "cross": (theirs, ours), "dec": (theirs, theirs)}
 
 
 # ---- Disagreement: Li 2018 Tables 4 and 5
@@ -186,7 +159,7 @@ def attention_map(run: Run, component: str, layer: int | None, index: int) -> di
     """A^h of one layer (from 1; None: the top one) for validation pair `index`: weights
     [H][L_q][L_k], the tokens of both axes, and each head's entropy in nats, the mean over the
     queries."""
-    heads, _, _, tokens = sentence_heads(run, index)
+    heads, tokens = sentence_heads(run, index)
     layer = layer or len(heads[component])
     A = heads[component][layer - 1].weights[0]                       # [H, L_q, L_k]
     entropy = -torch.xlogy(A, A).sum(-1).mean(-1)                    # [H]
@@ -195,114 +168,72 @@ def attention_map(run: Run, component: str, layer: int | None, index: int) -> di
             "weights": A.tolist()}
 
 
-# ---- Routing
+# ---- Routing of the heads
 
-class Votes(NamedTuple):
-    """The votes of P routings that run side by side in one place, and the module they belong to."""
-    votes: Tensor               # V [P, M, N, D]
-    inputs: Tensor              # [P, M], True for the input capsules that exist
-    outputs: Tensor             # [P, N], the same of the output capsules
-    module: torch.nn.Module     # RoutingAggregation, CapsuleAggregation or CapsuleRouting
-
-
-def cast_votes(model, heads, logits, masks) -> dict[str, Votes]:
-    """The votes of every routing in a model.
-
-    Of an aggregation ("enc:1") every word has a routing, M heads to N capsules; of a capsule
-    attention every sentence has one, heads to tokens ("enc:1 vertical", Duan Eq. 8) and tokens to
-    heads ("enc:1 horizontal", Eq. 12, the last of its partial routings, which sees all tokens).
-    """
+def cast_votes(model, heads, masks) -> dict[str, Tensor]:
+    """The votes of every aggregation by routing, {"enc:1": V [P, H, N, D]}: a routing per word."""
     found = {}
     for place, attention in attentions(model).items():
         component, _, layer = place.partition(":")
-        mask = masks[component]                                      # [B, L]
-        aggregation = attention.aggregation
-        if hasattr(aggregation, "cast_votes"):
+        if hasattr(attention.aggregation, "cast_votes"):
             outputs = heads[component][int(layer) - 1].outputs
-            V = aggregation.cast_votes(outputs)[mask]                # [P, H, N, D]
-            every_head = mask.new_ones(V.shape[:2])                  # [P, H]
-            every_capsule = mask.new_ones(V.shape[::2])              # [P, N]
-            found[place] = Votes(V, every_head, every_capsule, aggregation)
-        if attention.capsule is not None:
-            cells = mask.unsqueeze(1) & mask.unsqueeze(2)            # [B, L_q, L_k]
-            if component == "dec":
-                cells = cells.tril()
-            E = logits[place].masked_fill(~cells.unsqueeze(1), 0)    # [B, H, L_q, L_k]
-            every_head = mask.new_ones(E.shape[:2])                  # [B, H]
-            if "vertical" in attention.capsule.parts:
-                found[f"{place} vertical"] = Votes(E, every_head, mask, attention.capsule)
-            if "horizontal" in attention.capsule.parts:
-                V = E.transpose(1, 2)                                # [B, L_q, H, L_k]
-                found[f"{place} horizontal"] = Votes(V, mask, every_head, attention.capsule)
+            found[place] = attention.aggregation.cast_votes(outputs)[masks[component]]
     return found
 
 
-def iterations_of(module) -> int:
-    """T of an aggregation or a `CapsuleRouting`; a random coupling is not iterated."""
-    if isinstance(module, CapsuleRouting):
-        return module.iterations
-    return 1 if module.random else module.settings["iterations"]
-
-
-def route(cast: Votes, iterations: int):
-    """The routing of that place with so many iterations: (capsules [P, N, D], A [P, N] or None,
-    C [P, M, N])."""
-    module = cast.module
-    start = random_coupling(cast.votes) if getattr(module, "random", False) else None
-    if getattr(module, "routing", "dynamic") == "em":
+def route(module, votes: Tensor, iterations: int):
+    """The routing of an aggregation with so many iterations: (capsules [P, N, D], A [P, N] or None,
+    C [P, H, N])."""
+    start = random_coupling(votes) if module.random else None
+    if module.routing == "em":
         settings = {**module.settings, "iterations": iterations, "scale_by_activation": False}
         betas = getattr(module, "beta_a", None), getattr(module, "beta_mu", None)
-        return em_routing(cast.votes, *betas, start=start, **settings)
+        return em_routing(votes, *betas, start=start, **settings)
     of_li = isinstance(module, RoutingAggregation)
-    found = dynamic_routing(cast.votes, iterations, normalize=of_li, mask=cast.outputs, start=start)
+    found = dynamic_routing(votes, iterations, normalize=of_li, start=start)
     return found.capsules, None, found.coupling
 
 
-def trace(cast: Votes) -> tuple[Tensor, Tensor | None]:
-    """(entropy and agreement after 1, ..., T iterations, means over the input capsules, [T, 2];
-    EM's A [P, N] or None).
+def trace(module, votes: Tensor) -> tuple[Tensor, Tensor | None]:
+    """(entropy and agreement after 1, ..., T iterations, means over words and heads, [T, 2]; EM's A
+    [P, N] or None).
 
-    Entropy of C_m as a share of log N: 1 where a capsule gives to all alike, 0 where it gives all
-    to one. Agreement: `sum_n C_mn cos(V_mn, Omega_n)`, in [-1, 1]; with capsules of one dimension
-    the cosine is a sign. After t iterations means a routing of t iterations; EM with T > 3 and the
-    released schedule has a slower one of lambda than that.
+    Entropy of C_m as a share of log N: 1 where a head gives to all alike, 0 where it gives all to
+    one. Agreement: `sum_n C_mn cos(V_mn, Omega_n)`, in [-1, 1]. After t iterations means a routing
+    of t iterations; EM with T > 3 and the released schedule has a slower one of lambda than that.
     """
     rows = []
-    most = cast.outputs.sum(-1, keepdim=True).clamp(min=2).log()     # [P, 1]: log N
-    for t in range(1, iterations_of(cast.module) + 1):
-        omega, A, C = route(cast, t)
-        entropy = -torch.xlogy(C, C).sum(-1) / most                  # [P, M]
-        cosine = torch.cosine_similarity(cast.votes, omega.unsqueeze(-3), dim=-1)   # [P, M, N]
-        agreement = (C * cosine).sum(-1)                             # [P, M]
-        rows.append(torch.stack([entropy[cast.inputs].mean(), agreement[cast.inputs].mean()]))
+    N = votes.shape[-2]
+    iterations = 1 if module.random else module.settings["iterations"]
+    for t in range(1, iterations + 1):
+        omega, A, C = route(module, votes, t)
+        entropy = -torch.xlogy(C, C).sum(-1) / math.log(max(N, 2))   # [P, H]
+        cosine = torch.cosine_similarity(votes, omega.unsqueeze(-3), dim=-1)        # [P, H, N]
+        agreement = (C * cosine).sum(-1)                             # [P, H]
+        rows.append(torch.stack([entropy.mean(), agreement.mean()]))
     return exact(torch.stack(rows)), A
 
 
 @torch.no_grad()
 def routing_statistics(run: Run, max_tokens: int = 4096) -> dict:
-    """What every routing of the model does on the validation set, see `trace`: {place: {"entropy":
+    """What every routing of the heads does on the validation set, see `trace`: {place: {"entropy":
     [T], "agreement": [T], "activations": each capsule's mean A, or None without EM}}."""
-    totals = {}                         # place -> sum of rows over the input capsules, their number
-    active = {}                         # place -> sum of A over the routings, their number
-    with recorded_logits(run.model) as logits:
-        for heads, masks in passes(run, max_tokens):
-            for place, cast in cast_votes(run.model, heads, logits, masks).items():
-                rows, A = trace(cast)
-                n = int(cast.inputs.sum())
-                total, count = totals.get(place, (0, 0))
-                totals[place] = total + n * rows, count + n
-                if A is not None:
-                    total, count = active.get(place, (0, 0))
-                    active[place] = total + exact(A).sum(0), count + len(A)
-    found = {}
-    for place, (total, count) in totals.items():
-        entropy, agreement = (total / count).T.tolist()
-        activations = None
-        if place in active:
-            total, count = active[place]
-            activations = (total / count).tolist()
-        found[place] = {"entropy": entropy, "agreement": agreement, "activations": activations}
-    return found
+    totals = {}                         # place -> [sum of rows, of A over the words, their number]
+    found = attentions(run.model)
+    for heads, masks in passes(run, max_tokens):
+        for place, votes in cast_votes(run.model, heads, masks).items():
+            rows, A = trace(found[place].aggregation, votes)
+            total = totals.setdefault(place, [0, 0, 0])
+            total[0] += len(votes) * rows
+            total[1] += 0 if A is None else exact(A).sum(0)
+            total[2] += len(votes)
+    statistics = {}
+    for place, (rows, A, words) in totals.items():
+        entropy, agreement = (rows / words).T.tolist()
+        activations = (A / words).tolist() if torch.is_tensor(A) else None
+        statistics[place] = {"entropy": entropy, "agreement": agreement,
+                             "activations": activations}
+    return statistics
 
 
 # ---- BLEU by source length: Gu 2019 Fig. 3

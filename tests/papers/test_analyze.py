@@ -1,5 +1,6 @@
 """analyze.py and its parts in papers/, on tiny models with random weights. Measurements are checked
 against loops written from their definitions."""
+import itertools
 import json
 import math
 import re
@@ -10,7 +11,6 @@ import pytest
 import torch
 
 import analyze
-from capsule_transformer import horizontal_routing, vertical_routing
 from nmt.batches import collate
 from nmt.corpus import Pairs
 from nmt.encoded import encode_pairs
@@ -20,7 +20,7 @@ from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, save_tokenizer, train_tokeni
 from papers import ablation, figures, measure
 from papers.plan import settings_of
 from papers.tables import TABLES
-from transformer import PAD, Transformer
+from transformer import Transformer
 
 ENGLISH = []
 GERMAN = []
@@ -99,7 +99,7 @@ def test_li2018_tables_4_and_5_scores(make_run):
     sums = {}
     counts = {}
     for i in range(len(run.encoded)):
-        heads, _, _, tokens = measure.sentence_heads(run, i)
+        heads, tokens = measure.sentence_heads(run, i)
         for component, (queries, keys) in tokens.items():
             for layer, h in enumerate(heads[component]):
                 V, A, O = (x[0].double() for x in (h.values, h.weights, h.outputs))  # [H, L, .]
@@ -231,70 +231,43 @@ def test_votes_and_routing_are_the_modules_own(make_run, flags):
         def keep(module, given, out, place=place):
             seen[place] = given[0], out
         attention.aggregation.register_forward_hook(keep)
+    (heads, masks), = list(measure.passes(run, 10 ** 6))
     with torch.no_grad():
-        heads, logits, masks, _ = measure.sentence_heads(run, 2)
-        casts = measure.cast_votes(run.model, heads, logits, masks)
-        routed = {place: cast for place, cast in casts.items() if " " not in place}
-        assert len(routed) == (1 if flags is GU else 2)
-        for place, cast in routed.items():
+        casts = measure.cast_votes(run.model, heads, masks)
+        assert len(casts) == (1 if flags is GU else 2)
+        for place, votes in casts.items():
             O, out = seen[place]
-            capsules, A, C = measure.route(cast, 3)
+            component = place.partition(":")[0]
+            module = measure.attentions(run.model)[place].aggregation
+            capsules, A, C = measure.route(module, votes, 3)
             if flags is ROUTED:
                 capsules = capsules * A.unsqueeze(-1)                # Li 2019 Eq. 9
             x = capsules.flatten(1)
             if flags is GU:
-                x = O[0].transpose(0, 1).flatten(1) + cast.module.ffn(x)
-            torch.testing.assert_close(x, out[0])
+                x = O.transpose(1, 2)[masks[component]].flatten(1) + module.ffn(x)
+            torch.testing.assert_close(x, out[masks[component]])
             torch.testing.assert_close(C.sum(-1), torch.ones(C.shape[:-1]))
 
 
-def test_capsule_attention_votes_are_routed_as_in_the_model(make_run):
+def test_coupling_entropy_and_agreement(make_run):
+    """Against loops over words, heads and capsules."""
     run = make_run(ROUTED)
+    (heads, masks), = list(measure.passes(run, 10 ** 6))
     with torch.no_grad():
-        heads, logits, masks, _ = measure.sentence_heads(run, 2)
-        casts = measure.cast_votes(run.model, heads, logits, masks)
-        E = logits["enc:1"]
-        up = vertical_routing(E, torch.zeros(4, 4), torch.zeros(4))  # with W = 0 a head takes 1/4
-        torch.testing.assert_close(measure.route(casts["enc:1 vertical"], 3)[0] / 4, up[:, 0])
-        across = horizontal_routing(E)                               # its last row sees all tokens
-        torch.testing.assert_close(measure.route(casts["enc:1 horizontal"], 3)[0],
-                                   across[:, :, -1])
-        causal = torch.ones(logits["dec:2"].shape[-2:]).tril().bool()
-        across = horizontal_routing(logits["dec:2"], mask=causal)
-        torch.testing.assert_close(measure.route(casts["dec:2 horizontal"], 3)[0],
-                                   across[:, :, -1])
-
-
-def trace_by_loops(cast, t: int) -> list[float]:
-    """Entropy and agreement of t iterations, cell by cell."""
-    omega, _, C = (x if x is None else x.double() for x in measure.route(cast, t))
-    votes = cast.votes.double()
-    rows = []
-    for p, m in cast.inputs.nonzero().tolist():
-        entropy = agreement = 0.0
-        for n in range(C.shape[2]):
-            c = C[p, m, n].item()
-            norms = (votes[p, m, n].norm() * omega[p, n].norm()).clamp(min=1e-300)
-            entropy -= c * math.log(c) if c > 0 else 0
-            agreement += c * (votes[p, m, n] @ omega[p, n] / norms).item()
-        rows.append((entropy / math.log(max(int(cast.outputs[p].sum()), 2)), agreement))
-    return [sum(column) / len(rows) for column in zip(*rows)]
-
-
-@pytest.mark.parametrize("place", ["enc:1", "cross:2", "enc:1 vertical", "dec:2 horizontal"])
-def test_coupling_entropy_and_agreement(make_run, place):
-    """Against loops over words, heads and capsules, with padding."""
-    run = make_run(ROUTED)
-    source, target = collate(run.encoded, [0, 2])
-    assert (source == PAD).any() and (target == PAD).any()
-    with torch.no_grad(), measure.recorded_logits(run.model) as logits:
-        _, heads = run.model(source, target[:, :-1])
-        masks = measure.masks_of(source, target[:, 1:])
-        cast = measure.cast_votes(run.model, heads, logits, masks)[place]
-        rows, A = measure.trace(cast)
+        votes = measure.cast_votes(run.model, heads, masks)["cross:2"][:9]
+        module = measure.attentions(run.model)["cross:2"].aggregation
+        rows, _ = measure.trace(module, votes)
         for t in (1, 2, 3):
-            assert rows[t - 1].tolist() == pytest.approx(trace_by_loops(cast, t), abs=1e-4)
-    assert (A is None) == (" " in place)
+            omega, _, C = (x.double() for x in measure.route(module, votes, t))
+            entropy = agreement = 0.0
+            for p, m, n in itertools.product(*map(range, C.shape)):
+                c = C[p, m, n].item()
+                cosine = torch.cosine_similarity(votes[p, m, n].double(), omega[p, n], dim=0)
+                entropy -= c * math.log(c) / math.log(4) if c > 0 else 0
+                agreement += c * cosine.item()
+            number = C.shape[0] * C.shape[1]
+            expected = [entropy / number, agreement / number]
+            assert rows[t - 1].tolist() == pytest.approx(expected, abs=1e-4)
 
 
 def test_routing_statistics(make_run):
@@ -303,10 +276,11 @@ def test_routing_statistics(make_run):
     whole = measure.routing_statistics(run, 10 ** 6)
     for place, x in measure.routing_statistics(run, 40).items():
         for key in ("entropy", "agreement", "activations"):
-            expected = whole[place][key]
-            assert x[key] == (expected and pytest.approx(expected, abs=1e-4))
-    assert whole.keys() == {"enc:1", "cross:2", "enc:1 vertical", "enc:1 horizontal",
-                            "dec:2 horizontal"}
+            assert x[key] == pytest.approx(whole[place][key], abs=1e-4)
+    assert whole.keys() == {"enc:1", "cross:2"}
+    assert measure.routing_statistics(make_run(DYNAMIC))["dec:1"]["activations"] is None
+    random = measure.routing_statistics(make_run("--agg em --capsules 4 --coupling random"))
+    assert len(random["enc:1"]["entropy"]) == 1 and random["enc:1"]["entropy"][0] < 0.95
     assert measure.routing_statistics(make_run(PLAIN), 100) == {}
 
 
@@ -361,7 +335,7 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     assert found.keys() == {"kind", "runs", *analyze.QUICK}
     assert found["runs"]["routed"]["flags"] == ROUTED
     assert f"{found['disagreement']['plain']['mean']['cross']['output']:.3f}" in out
-    assert "published: output (enc)" in out and "routed enc:1 vertical" in out
+    assert "published: output (enc)" in out and "routed enc:1 " in out
     assert torch.tensor(found["heads"]["plain"]["points"]).shape == (4, 2)
     assert join_labels(found["attention"]["routed"]["keys"][:-1]) == ENGLISH[1].replace(" ", "")
     assert sum(x["count"] for x in found["length"]["plain"]["bins"]) == len(ENGLISH)
