@@ -223,15 +223,7 @@ def measure(s: Settings, machine: Machine) -> dict[str, list[dict]]:
         if time.monotonic() > end:
             print(f"{s.minutes:g} minutes are over: no further turns", file=sys.stderr)
             break
-        if name not in rows:
-            continue
-        try:
-            rows[name].append(measure_turn(name, s, machine))
-        except torch.OutOfMemoryError:
-            if name == "linear":
-                raise
-            print(f"{name} is left out: not enough memory", file=sys.stderr)
-            del rows[name]
+        rows[name].append(measure_turn(name, s, machine))
     return {name: turns for name, turns in rows.items() if turns}
 
 

@@ -152,21 +152,21 @@ def page(lines: list[dict]) -> str:
 def draw(lines: list[dict], path) -> None:
     """A forest plot: the contrasts of each corpus with their intervals; diamonds are the gains that
     the papers print for En-De."""
-    from papers import figures  # loads matplotlib
+    from papers.figures import WIDTH, pyplot  # loads matplotlib
     corpora = analyze(lines)
     printed = {(claim.arm, claim.against): claim.printed for claim in CLAIMS}
     rows = max(len(corpus.contrasts) for corpus in corpora.values())
-    with figures.subplots(path, 1, len(corpora), 0.5 + 0.25 * rows) as (_, axes):
-        for ax, (name, corpus) in zip(axes[0], corpora.items()):
-            labels = []
-            for y, (pair, contrast) in enumerate(corpus.contrasts.items()):
-                low, high = contrast.interval
-                ax.plot([low, high], [y, y], "-", color="tab:blue")
-                ax.plot(contrast.difference, y, "o", color="tab:blue")
-                if pair in printed:
-                    ax.plot(printed[pair], y, "D", color="tab:orange", markerfacecolor="none")
-                labels.append(" - ".join(pair))
-            ax.axvline(0, color="gray", linewidth=0.8)
-            ax.set_yticks(range(len(labels)), labels)
-            ax.invert_yaxis()
-            ax.set(title=f"{NAMES[name]}, {corpus.blocks} blocks", xlabel="difference in BLEU")
+    figure, axes = pyplot.subplots(1, len(corpora), figsize=(WIDTH, 0.5 + 0.25 * rows),
+                                   squeeze=False, layout="constrained")
+    for ax, (name, corpus) in zip(axes[0], corpora.items()):
+        for y, (pair, contrast) in enumerate(corpus.contrasts.items()):
+            ax.plot(contrast.interval, [y, y], "-", color="tab:blue")
+            ax.plot(contrast.difference, y, "o", color="tab:blue")
+            if pair in printed:
+                ax.plot(printed[pair], y, "D", color="tab:orange", markerfacecolor="none")
+        ax.axvline(0, color="gray", linewidth=0.8)
+        ax.set_yticks(range(len(corpus.contrasts)), [" - ".join(x) for x in corpus.contrasts])
+        ax.invert_yaxis()
+        ax.set(title=f"{NAMES[name]}, {corpus.blocks} blocks", xlabel="difference in BLEU")
+    figure.savefig(path)
+    pyplot.close(figure)
