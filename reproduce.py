@@ -23,7 +23,7 @@ import torch
 import train_mt
 from nmt.corpus import load_corpora
 from nmt.files import atomic_write
-from nmt.flags import UserError, command_line, flag
+from nmt.flags import UserError, flag
 from nmt.flags import run as run_command
 from nmt.machine import pick_device
 from papers import claims, plan, render, results, verdicts
@@ -196,8 +196,8 @@ def reproduce(settings: Settings) -> None:
     else:
         if any("{toy4000}" in TABLES[name].scale for name in settings.tables):
             plan.write_small_text(Path(settings.runs) / "toy4000")
-        if plans:                        # reports a mistake in the text, and downloads, once
-            load_corpora(plan.settings_of(command_line(train_mt.Settings, given)))
+        for rows in plans.values():      # reports a mistake in the text, and downloads, once
+            load_corpora(rows[0][1][0].settings)
         device = pick_device(settings.device)
         gpus = torch.cuda.device_count() if device == torch.device("cuda") else 1
         for job in finished:
