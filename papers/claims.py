@@ -25,6 +25,8 @@ SCORE = "exp(D) of the encoder's outputs"
 COST = "BLEU that a head costs on average"
 FORMULAS = "points on seven and more operators"
 PROBES = "points on average over the tasks"
+NAMES = {"": "embedded corpus",         # of scales
+         "--data multi30k --vocab-size 6000 (test_2016_flickr)": "Multi30K"}
 ABOUT = """Exploratory: these runs were not planned, and with two to five seeds most differences are
 not resolved. Ours: the difference in BLEU, unless another unit is named, and its 95 % interval, by
 the linear model of docs/plan.md over all runs of a text and recipe."""
@@ -109,7 +111,7 @@ def pools_from_lines(lines: list[dict]) -> list[Pool]:
     for line in lines:
         scale = line["scale"]
         if scale not in planned and line["size"] == "base":
-            pool = pools.setdefault(scale, Pool(scale or "embedded corpus", {}))
+            pool = pools.setdefault(scale, Pool(NAMES.get(scale, scale), {}))
             pool.add(BLEU, line["flags"], line["seed"], line["bleu"])
             pool.add(SCORE, line["flags"], line["seed"], line["scores"]["output"])
     return list(pools.values())
