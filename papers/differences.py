@@ -76,13 +76,12 @@ def compare(model: Model, arm: str, against: str) -> Contrast:
     """The difference of two arms: by the model, or by Welch's test if the arms' variances
     differ."""
     from scipy.special import stdtr
-    one, other = model.scores[arm], model.scores[against]
+    from scipy.stats import ttest_ind
     if model.levene < 0.01:
-        shares = one.var(ddof=1) / len(one), other.var(ddof=1) / len(other)
-        error = math.sqrt(sum(shares))
-        freedom = sum(shares) ** 2 / (shares[0] ** 2 / (len(one) - 1)
-                                      + shares[1] ** 2 / (len(other) - 1))
-        difference = float(one.mean() - other.mean())
+        test = ttest_ind(model.scores[arm], model.scores[against], equal_var=False)
+        difference = float(model.scores[arm].mean() - model.scores[against].mean())
+        error = difference / float(test.statistic)
+        freedom = float(test.df)
     else:
         weights = np.zeros(len(model.effects))
         weights[model.arms.index(arm)] = 1
