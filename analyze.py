@@ -248,10 +248,7 @@ def analyze_length(runs, beam: int | None, folder: Path):
 
 def analyze_ablation(runs, beam: int | None):
     """The BLEU that every head costs (Michel et al. 2019)."""
-    found = {}
-    for run in runs:
-        model = run.name.rpartition("-seed")[0] or run.name          # runs of one model together
-        found[run.name] = {"label": model, **head_costs(run, beam)}
+    found = {run.name: head_costs(run, beam) for run in runs}
     return found, cost_table(found)
 
 

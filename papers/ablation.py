@@ -55,34 +55,17 @@ def head_costs(run: measure.Run, beam: int | None = None) -> dict:
 
 
 def cost_table(runs: dict) -> str:
-    """The costs as text, by model, component and layer, the runs of a model together; runs: {run:
-    the result of `head_costs` and "label": its model}."""
-    models = {}
-    for result in runs.values():
-        models.setdefault(result["label"], []).append(result)
-    depth = max(len(layers) for x in runs.values() for layers in x["cost"].values())
+    """The costs as text by run, component and layer; runs: {name: the result of `head_costs`}."""
     rows = []
-    for label, results in models.items():
-        bleu = statistics.fmean(x["bleu"] for x in results)
-        name = f"{label} ({len(results)}), BLEU {bleu:.2f}"
-        every = []
-        for component in results[0]["cost"]:
-            # the costs of the heads of all runs, by layer
-            layers = [sum(heads, []) for heads in zip(*(x["cost"][component] for x in results))]
-            means = [f"{statistics.fmean(layer):.2f}" for layer in layers]
+    for name, x in runs.items():
+        for component, layers in x["cost"].items():
             heads = sum(layers, [])
-            rows.append([name, component, *means, *[""] * (depth - len(means)), *summary(heads)])
-            every += heads
-            name = ""
-        rows.append(["", "all", *[""] * depth, *summary(every)])
+            means = [statistics.fmean(layer) for layer in layers]
+            rows.append([name, component, statistics.fmean(heads), *means])
+        rows.append([name, "all", x["mean"]])
+    depth = max(map(len, rows)) - 3
     x = next(iter(runs.values()))
-    header = ["", "", *(f"layer {i}" for i in range(1, depth + 1)), "mean", "least", "most"]
-    sides = ["left", "left", *["right"] * (depth + 3)]
-    return (f"BLEU lost without a head (Michel et al. 2019), means over heads (and runs);\n"
-            f"validation set, beam {x['beam']}, {x['signature']}\n\n"
-            + tabulate(rows, header, "plain", colalign=sides, disable_numparse=True))
-
-
-def summary(costs: list[float]) -> list[str]:
-    """The mean, the least and the most of the heads' costs."""
-    return [f"{x:.2f}" for x in (statistics.fmean(costs), min(costs), max(costs))]
+    return (f"BLEU lost without a head (Michel et al. 2019), means over heads; validation set, "
+            f"beam {x['beam']},\n{x['signature']}\n"
+            + tabulate(rows, ["", "", "mean", *(f"layer {i + 1}" for i in range(depth))], "plain",
+                       floatfmt=".2f"))

@@ -21,7 +21,7 @@ class Run(NamedTuple):
     """A run of train_mt.py: a row of a table with a seed."""
     words: list[str]            # the command line
     settings: train_mt.Settings
-    scale: str                  # the flags of all rows, with DIR in place of folders
+    scale: str                  # the flags of all rows
     size: str                   # that of its row
     flags: str                  # those of its row
 
@@ -110,17 +110,6 @@ def check_given(given: dict) -> None:
                             "leave it out")
 
 
-def name_scale(table: Table, given: dict) -> str:
-    """The flags of all rows as text, with DIR in place of folders."""
-    named = {name: value for name, value in given.items() if name != "data_dir"}
-    for key in ("train", "valid"):
-        if key in named:
-            named[key] = f"DIR/{Path(named[key]).name}"
-    if "test" in named:
-        named["test"] = [f"DIR/{Path(prefix).name}" for prefix in named["test"]]
-    return " ".join([*table.scale.split(), *command_line(train_mt.Settings, named)])
-
-
 def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[Row, list[Run]]]:
     """The rows of a table with their runs, one per seed.
 
@@ -134,10 +123,12 @@ def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[R
     s = settings_of(scale)
     if (s.src or NAMES[s.data][0]) == "zh":
         scale = table.chinese.split() + scale            # a given flag comes later, and counts
+    named = {name: value for name, value in given.items() if name != "data_dir"}
+    scale_name = " ".join([*table.scale.split(), *command_line(train_mt.Settings, named)])
     rows = []
     for row in table.rows:
         words = scale + size_flags(table, row.size, scale)
-        runs = [plan_run(row, words, seed, name_scale(table, given)) for seed in seeds]
+        runs = [plan_run(row, words, seed, scale_name) for seed in seeds]
         rows.append((row, runs))
     return rows
 

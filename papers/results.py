@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 
 import train_mt
-from nmt.flags import UserError
 from nmt.machine import pick_device
-from nmt.run_folder import read_config, read_metrics
+from nmt.run_folder import RunFolder, read_metrics
 from papers.jobs import ROOT, processor
 from papers.plan import Run
 
@@ -31,20 +30,10 @@ def read_test(path: Path) -> dict | None:
     return rows[-1] if rows else None
 
 
-def check_run(path: Path, settings: train_mt.Settings) -> None:
-    """Raises UserError if a finished run has other settings than these: the defaults have changed,
-    or it was trained under this name by hand."""
-    config = read_config(path)
-    for name, value in json.loads(json.dumps(asdict(settings))).items():
-        if name not in train_mt.FREE and config.get(name) != value:
-            raise UserError(f"{path}: holds another run ({name} is {config.get(name)!r} there and "
-                            f"{value!r} here): choose other --runs")
-
-
 def read_run(path: Path, run: Run) -> dict:
     """The line of a finished run. Raises UserError for another run under its name."""
     s = run.settings
-    check_run(path, s)
+    RunFolder(path, asdict(s), train_mt.FREE).close()    # compares its settings with these
     test = read_test(path)
     valid = [row for row in read_metrics(path / "metrics.jsonl") if row["type"] == "valid"]
     best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
