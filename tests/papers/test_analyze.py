@@ -14,12 +14,10 @@ import analyze
 from nmt.batches import collate
 from nmt.corpus import Pairs
 from nmt.encoded import encode_pairs
-from nmt.evaluate import disagreement_scores
 from nmt.run_folder import FORMAT, RunFolder
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, save_tokenizer, train_tokenizer
 from papers import ablation, figures, measure
 from papers.plan import settings_of
-from papers.tables import TABLES
 from transformer import Transformer
 
 ENGLISH = []
@@ -80,17 +78,6 @@ def folders(make_run, tokenizer, tmp_path_factory):
 
 
 # ---- Disagreement
-
-def test_li2018_table5_layers_give_table4():
-    """The layers of Table 5, averaged as D and not as exp(D), give Table 4's position scores."""
-    layers = {row.label: [float(x) for x in row.published] for row in TABLES["li2018-5"].rows}
-    printed = {row.label: float(row.published[1]) for row in TABLES["li2018-4"].rows}
-    for row in ("n/a", "subspace", "position"):          # output gives 0.0071, and 0.006 is printed
-        D = {"enc": {"position": [math.log(x) for x in layers[row]]}}
-        score = disagreement_scores(D)["enc"]["position"]
-        assert score == pytest.approx(printed[row], abs=1.1e-3)
-    assert round(sum(layers["n/a"]) / 6, 3) != printed["n/a"]
-
 
 def test_li2018_tables_4_and_5_scores(make_run):
     """exp(D) by loops over sentences, positions and pairs of heads; the position score by the sum

@@ -71,52 +71,6 @@ def test_published_numbers_are_printed_in_the_papers(name):
                 assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", text), number
 
 
-def column(name: str, heading: str) -> dict[str, float]:
-    """{label: number} of a published column, without marks."""
-    i = TABLES[name].columns.index(heading)
-    cells = {row.label: row.published[i] for row in TABLES[name].rows}
-    return {label: float(re.match(r"[+-]?[\d.]+", cell)[0]) for label, cell in cells.items()
-            if cell not in (None, "-")}
-
-
-@pytest.mark.parametrize("name, score, gain, count", [
-    ("li2019-2", "BLEU", "Δ", 6), ("li2021-6", "BLEU", "Δ", 3),
-    ("gu-1", "AVE.", None, 1), ("gu-3", "BLEU", None, 10)])
-def test_published_gains_are_those_of_the_published_scores(name, score, gain, count):
-    """The papers print the score and its gain over the baseline; footnotes name the exceptions."""
-    scores = column(name, score)
-    base = next(row.label for row in TABLES[name].rows if row.flags == "")
-    checked = 0
-    for row in TABLES[name].rows:
-        cells = dict(zip(TABLES[name].columns, row.published))
-        text = cells[gain] if gain else (re.search(r"\((.*)\)", cells[score]) or [None, "-"])[1]
-        if text != "-" and "[" not in cells[score]:
-            assert float(text) == pytest.approx(scores[row.label] - scores[base]), row.label
-            checked += 1
-    assert checked == count
-
-
-def test_published_averages_are_means():
-    """Gu Table 1: of five scores; Li 2021 Table 7: of two, three and five tasks."""
-    for row in TABLES["gu-1"].rows:
-        *scores, average = row.published[1:]
-        mean = sum(float(text.strip("*")) for text in scores) / 5
-        assert mean == pytest.approx(float(average.split()[0]), abs=0.0101)
-    for row in TABLES["li2021-7"].rows:
-        numbers = [float(text.split()[0]) for text in row.published]
-        for average, tasks in zip(numbers[10:], (numbers[:2], numbers[2:5], numbers[5:10])):
-            assert average == pytest.approx(sum(tasks) / len(tasks), abs=0.0151)
-
-
-def test_numbers_published_twice_are_the_same():
-    bleu = {name: list(column(name, "BLEU").values()) for name in
-            ("li2018-1", "li2018-2", "li2019-2", "li2019-3", "duan-2", "duan-3", "duan-4")}
-    assert bleu["li2018-1"][::3][:2] == bleu["li2018-2"][:2]
-    assert bleu["li2019-2"][::2][:2] == bleu["li2019-3"][:2]
-    assert bleu["duan-2"][:2] == bleu["duan-3"][::3] == bleu["duan-4"][::3]
-    assert list(column("li2018-3", "Zh-En BLEU").values())[:2] == bleu["li2018-2"][::4]
-
-
 # ---- Runs
 
 def test_every_row_is_a_model_with_one_name_in_all_tables():
