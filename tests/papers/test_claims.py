@@ -103,6 +103,7 @@ def test_runs_of_one_scale_are_compared_with_each_other():
     lines = lines_of({BASE: [(1, 20.0), (2, 21.0), (3, 22.0)], "--agg dynamic": [(1, 19.0)],
                       EM: [(3, 24.1), (1, 22.0), (2, 22.9)]})
     lines += lines_of({"--agg gu-em": [(1, 9.0), (2, 9.0)]}, "--dropout 0.3")
+    lines += [{**line, "size": "big", "bleu": 0.0} for line in lines[:3]]
     found = rows_of(claims.page(lines, {}))
     # +2, +1.9, +2.1: standard error 0.1 / sqrt(3), t of two degrees 4.303
     (em,) = [rows for name, rows in found.items() if "uniform coupling" in name]

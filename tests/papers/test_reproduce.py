@@ -142,6 +142,8 @@ def test_sizes():
     assert plan_runs("li2018-3", arch="base")["big", "big"].settings.dropout == 0.3
     wide = plan_runs("li2021-6", arch="base")["big (8 heads)", "wide"].settings
     assert (wide.d_model, wide.heads, wide.d_ff) == (1024, 8, 4096)
+    wide = plan_runs("li2021-6")["big (8 heads)", "wide"].settings
+    assert (wide.d_model, wide.heads, wide.d_ff) == (256, 4, 512)
     tiny = plan_runs("li2018-3")["big", "big"].settings
     assert (tiny.d_model, tiny.heads, tiny.d_ff, tiny.layers) == (256, 8, 512, 4)
     with pytest.raises(UserError, match="--arch big"):
@@ -336,6 +338,8 @@ def test_a_stored_run_is_a_line_and_is_not_trained_again(project, capsys):
     (project.root / "runs").rename(project.root / "elsewhere")
     assert project("duan-3 --store") == 0
     assert len(project.trained) == 6
+    assert project("duan-3 --seeds 2 --dry-run --store") == 0
+    assert "4 of 4 runs are missing" in capsys.readouterr().out
     text = (project.root / "results" / "runs.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     assert [line["flags"] for line in lines] == [
@@ -345,7 +349,7 @@ def test_a_stored_run_is_a_line_and_is_not_trained_again(project, capsys):
     assert lines[0]["layers"] == pytest.approx([math.exp(-1), math.exp(-2)])
     assert project("duan-3 --lr 0.05 --store") == 0
     assert len(project.trained) == 10
-    assert capsys.readouterr().out.count("24.76 (+0.48)") == 3
+    assert capsys.readouterr().out.count("24.76 (+0.48)") == 1
 
 
 def test_a_dry_run_estimates_the_hours(project, capsys):

@@ -128,6 +128,7 @@ def test_the_planned_runs_are_stored_as_the_page_reads_them():
         table = TABLES[corpus]
         for row, (run,) in plan.plan(table, {}, (1,)):
             assert (run.scale, run.flags) == (table.scale, row.flags)
+            assert run.settings.heads == (1 if row.label == "one-head" else 8)
 
 
 def test_the_planned_runs_are_those_of_the_plan():
