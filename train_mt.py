@@ -3,10 +3,8 @@
     python train_mt.py --agg em --reg output            # the embedded corpus, minutes on a CPU
     python train_mt.py --data multi30k                  # real text
     python train_mt.py --train DIR/train --valid DIR/val --test DIR/test --src en --tgt de
-    torchrun --nproc-per-node 8 train_mt.py --data wmt14-en-de --arch base
 
-A run is a folder, runs/NAME: config.json, tokenizer.json, metrics.jsonl, loss.png, checkpoints. The
-same command again resumes it.
+A run is the folder runs/NAME. The same command resumes it.
 """
 import contextlib
 import math
@@ -15,7 +13,11 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
+try:
+    import torch
+except ImportError:
+    print("train_mt.py: PyTorch is missing: pip install -r requirements.txt", file=sys.stderr)
+    sys.exit(2)
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
@@ -55,28 +57,27 @@ class Settings(ModelFlags, DataFlags):
     steps: int = flag(4_000, "updates of the parameters", TRAINING, 1)
     warmup: int = flag(500, "steps until the peak", TRAINING, 1)
     lr: float = flag(3.2e-3, "peak learning rate", TRAINING, above=0)
-    decay: str = flag("linear", "after that: to 0, or with step^-0.5",
-                      TRAINING, choices=("linear", "sqrt"))
+    decay: str = flag("linear", "to 0, or with step^-0.5", TRAINING, choices=("linear", "sqrt"))
     clip: float = flag(1.0, "largest gradient norm; 0: any", TRAINING, 0)
-    max_tokens: int = flag(2048, "sentences x tokens of the longest, at most", TRAINING, 1)
+    max_tokens: int = flag(2048, "tokens per batch, with padding", TRAINING, 1)
     accumulate: int = flag(1, "micro-batches per update", TRAINING, 1)
     label_smoothing: float = flag(0.1, "label smoothing epsilon", TRAINING, 0, 0.99)
     seed: int = flag(1, "seed of parameters, dropout and batches", TRAINING, 0, 2 ** 31)
 
     eval_every: int = flag(400, "steps between validations", SCORES, 1)
-    save_every: int = flag(1_000, "steps between checkpoints without validation", SCORES, 1)
+    save_every: int = flag(1_000, "steps between further checkpoints", SCORES, 1)
     log_every: int = flag(100, "steps between log lines", SCORES, 1)
-    average: int = flag(0, "average the last N checkpoints; 0: the best", SCORES, 0)
+    average: int = flag(0, "average the last N; 0: only the best", SCORES, 0)
     beam: int = flag(4, "beam size of the test", SCORES, 1, 1000)
     lenpen: float = flag(0.6, "length penalty of the test", SCORES, 0, 100)
-    lowercase: bool = flag(False, "BLEU without case, as Gu 2019 has for Zh-En", SCORES)
+    lowercase: bool = flag(False, "BLEU without case, as Gu 2019's Zh-En", SCORES)
 
-    name: str = flag("", "the run's folder (made from the other flags)", MACHINE)
+    name: str = flag("", "the run's folder (from the other flags)", MACHINE)
     runs: str = flag("runs", "where the runs' folders are", MACHINE, metavar="DIR")
     device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", MACHINE)
     amp: bool = flag(False, "bfloat16 products (yes if the GPU has them)", MACHINE)
-    compile: bool = flag(False, "compile the layers: faster after some minutes", MACHINE)
-    workers: int = flag(0, "processes that prepare batches (2 with CUDA)", MACHINE, 0, 256)
+    compile: bool = flag(False, "torch.compile: faster after minutes", MACHINE)
+    workers: int = flag(0, "processes for batches; 2 with CUDA", MACHINE, 0, 256)
 
 
 def presets(s: Settings) -> dict:
@@ -264,8 +265,7 @@ def save_last(folder: RunFolder, model, optimizer, state: dict) -> None:
     folder.save("last.pt", model=model.state_dict(), optimizer=optimizer.state_dict(), **state)
 
 
-def validate_and_save(model, optimizer, state: dict, data: Data, folder: RunFolder,
-                      s: Settings) -> None:
+def validate_and_save(model, optimizer, state, data: Data, folder: RunFolder, s: Settings) -> None:
     """Validation loss and greedy BLEU, two translations to look at, checkpoints, the curves."""
     step = state["step"]
     nll, D = validate(model, data.valid, s.max_tokens, s.amp)

@@ -10,6 +10,7 @@ notebook.
 """
 import argparse
 import html
+import json
 import os
 import re
 import shutil
@@ -27,7 +28,7 @@ try:
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import get_lexer_by_name
 
-    from docs.sessions import make_notebook, run_cells
+    from docs.sessions import run_session
 except ImportError as missing:
     print(f"docs.build: {missing}: pip install -r requirements.txt -r requirements-docs.txt",
           file=sys.stderr)
@@ -36,9 +37,9 @@ except ImportError as missing:
 from docs.equations import EIGHT, ROOT, module, read
 
 DOCS = ROOT / "docs"
-LIGHT, DARK = "xcode", "github-dark"             # Pygments' colors
+PAGE = Template((DOCS / "page.html").read_text("utf-8"))
 BESIDE = (*EIGHT, "train_mt.py")                 # files with notes beside the code
-OMITTED = {"site", "runs", "data", "exercises", "mine"}      # no code is linked there
+FOLDERS = (".", "nmt", "papers", "tasks", "toy", "course", "tests", "tests/*")      # of code
 SESSIONS = {f"course/session{n}.py": f"Session {n}" for n in range(1, 8)}
 NAVIGATION = {                                   # heading -> {file: its name in the navigation}
     "Learn": {"README.md": "Overview", "docs/running.md": "Running", "docs/course.md": "Course",
@@ -78,27 +79,28 @@ class Site:
         start = self.address(page).parent
         return os.path.relpath(self.address(target), start).replace(os.sep, "/")
 
+    def link_text(self, address: str, page: Path, folder: Path) -> str:
+        """A link in a Markdown text, relative to `folder` of the project, as one of the site."""
+        path, mark, part = address.partition("#")
+        if "://" in address or not path:
+            return address
+        return self.link((folder / path).resolve(), page) + mark + part
+
+    def link_code(self, text: str, page: Path) -> str | None:
+        """The link of `file.py`, `file.py: name` or `test_file.py::test`, None for other code."""
+        match = re.fullmatch(r"([\w/]+\.py)(?:(?:: |::)([\w.]+))?", text.strip())
+        files = [path for path in python_files() if match and f"/{path}".endswith(f"/{match[1]}")]
+        if not files:
+            return None
+        link = self.link(files[0], page)
+        code = module(files[0].relative_to(ROOT).as_posix())
+        return f"{link}#L{code.start(match[2])}" if match[2] in code.nodes else link
+
 
 @cache
 def python_files() -> list[Path]:
     """The project's Python files."""
-    files = []
-    for path in sorted(ROOT.rglob("*.py")):
-        folders = path.relative_to(ROOT).parts[:-1]
-        if not any(name in OMITTED or name.startswith(".") for name in folders):
-            files.append(path)
-    return files
-
-
-def code_address(site: Site, text: str, page: Path) -> str | None:
-    """The link of `file.py`, `file.py: name` or `test_file.py::test`, None for other code."""
-    match = re.fullmatch(r"([\w/]+\.py)(?:(?:: |::)([\w.]+))?", text.strip())
-    files = [path for path in python_files() if match and f"/{path}".endswith(f"/{match[1]}")]
-    if not files:
-        return None
-    address = site.link(files[0], page)
-    code = module(files[0].relative_to(ROOT).as_posix())
-    return f"{address}#L{code.start(match[2])}" if match[2] in code.nodes else address
+    return [path for folder in FOLDERS for path in sorted(ROOT.glob(f"{folder}/*.py"))]
 
 
 # ---- Markdown
@@ -131,29 +133,26 @@ def markdown(site: Site, text: str, page: Path, folder: Path) -> str:
             if token.type in ("link_open", "link_close"):
                 linked = token.type == "link_open"
             for name in {"href", "src"} & token.attrs.keys():
-                token.attrSet(name, resolve(site, token.attrs[name], page, folder))
+                token.attrSet(name, site.link_text(token.attrs[name], page, folder))
+            link = None
             if token.type == "image":
-                image = f'<img src="{token.attrs["src"]}" alt="{html.escape(token.content)}">'
-                token.type = "html_inline"
-                token.content = f'<a href="{token.attrs["src"]}">{image}</a>'
-            if token.type == "code_inline":
-                address = None if linked else code_address(site, token.content, page)
+                link = token.attrs["src"]
+                token.content = f'<img src="{link}" alt="{html.escape(token.content)}">'
+            elif token.type == "code_inline":
+                link = None if linked else site.link_code(token.content, page)
                 code = re.sub(r"(::|[_/.])", r"\1<wbr>", html.escape(token.content))
-                token.type = "html_inline"
                 token.content = f"<code>{code}</code>"
-                if address:
-                    token.content = f'<a href="{address}"><code>{code}</code></a>'
+            else:
+                continue
+            token.type = "html_inline"
+            if link:
+                token.content = f'<a href="{link}">{token.content}</a>'
     rendered = MARKDOWN.renderer.render(tokens, MARKDOWN.options, {})
+    # a browser would put the comma after a formula on the next line
+    rendered = re.sub(r'\(?<span class="math inline">.*?</span>[.,;:)]*',
+                      r'<span class="whole">\g<0></span>', rendered)
     rendered = rendered.replace("<table>", '<div class="table"><table>')
     return rendered.replace("</table>", "</table></div>")
-
-
-def resolve(site: Site, address: str, page: Path, folder: Path) -> str:
-    """A link in the project's Markdown as one of the site."""
-    path, mark, part = address.partition("#")
-    if "://" in address or not path:
-        return address
-    return site.link((folder / path).resolve(), page) + mark + part
 
 
 def contents(body: str) -> str:
@@ -168,26 +167,27 @@ def contents(body: str) -> str:
 
 # ---- Code, with equations and prose beside it
 
-def notes(site: Site, path: Path) -> dict[int, list[str]]:
+def notes(site: Site, path: Path) -> dict[int, str]:
     """{line: docstring and equations beside the code from there on}."""
     file = path.relative_to(ROOT).as_posix()
     code = module(file)
     beside = {}
     for line, (text, _) in code.docstrings().items():
         text = re.sub(r"(?ms)^>>> .+?(?=\n\n|\Z)", r"```python\n\g<0>\n```", text)
-        beside[line] = [markdown(site, text, path, path.parent)]
+        beside[line] = f"<section>{markdown(site, text, path, path.parent)}</section>"
     for entry in read(DOCS / "equations.md"):
         for where, name in entry.code:
             if where == file:
                 tests = ", ".join(f"`{test_file}::{test}`" for test_file, test in entry.tests)
                 text = markdown(site, f"{entry.text}\n\nTests: {tests}", path, DOCS)
-                beside.setdefault(code.place(entry, name), []).append(text)
+                line = code.place(entry, name)
+                beside[line] = beside.get(line, "") + f"<section>{text}</section>"
     return beside
 
 
 def code_page(site: Site, path: Path) -> str:
-    """A Python file: rows of notes and of the lines that they belong to. Beside notes, docstrings
-    are not in the code, and imports are folded."""
+    """A Python file. Those in BESIDE are rows of notes and of the lines that they belong to; their
+    docstrings are left out, and their imports are folded."""
     file = path.relative_to(ROOT).as_posix()
     code = module(file)
     highlighted = color("\n".join(code.lines), "python").splitlines()
@@ -202,59 +202,60 @@ def code_page(site: Site, path: Path) -> str:
     starts = sorted({1, *beside, code.imports.start, code.imports.stop})
     rows = []
     for start, end in zip(starts, [*starts[1:], len(lines) + 1]):
-        note = "".join(f"<section>{text}</section>" for text in beside.get(start, ()))
         text = f"<pre>{''.join(lines[start - 1:end - 1])}</pre>"
         if start in code.imports:
             text = f"<details><summary>imports</summary>{text}</details>"
-        rows.append(f'<div class="row"><div class="note">{note}</div>{text}</div>')
+        rows.append(f'<div class="row"><div class="note">{beside.get(start, "")}</div>{text}</div>')
     return f'<h1>{file}</h1>\n<div class="notes">{"".join(rows)}</div>'
 
 
 def session_page(site: Site, path: Path) -> str:
     """A session of the course: its prose, code, output and figures; writes its notebook, too."""
     target = site.folder / site.address(path)
-    cells = run_cells(path, target.parent)
-    notebook = target.with_name(f"{path.stem}.ipynb")
-    notebook.write_text(make_notebook(cells, target.parent), "utf-8")
+    notebook = run_session(path, target.parent)
+    target.with_name(f"{path.stem}.ipynb").write_text(json.dumps(notebook, indent=1), "utf-8")
     parts = []
-    for cell in cells:
-        if cell.prose:
-            parts.append(markdown(site, cell.text, path, path.parent))
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            parts.append(markdown(site, cell["source"], path, path.parent))
             continue
-        parts.append(f"<pre>{color(cell.text, 'python')}</pre>")
-        if cell.output:
-            parts.append(f'<pre class="output">{html.escape(cell.output)}</pre>')
-        for name in cell.figures:
-            parts.append(f'<p><a href="{name}"><img src="{name}" alt="{Path(name).stem}"></a></p>')
-    links = f'<p><a href="{notebook.name}">notebook</a>, to be opened in the folder course/</p>'
-    return "\n".join([*parts, links])
+        parts.append(f"<pre>{color(cell['source'], 'python')}</pre>")
+        for output in cell["outputs"]:
+            if "text" in output:
+                parts.append(f'<pre class="output">{html.escape(output["text"])}</pre>')
+            else:
+                name = output["metadata"]["file"]
+                parts.append(f'<p><a href="{name}"><img src="{name}" alt="{name}"></a></p>')
+    parts.append(f'<p><a href="{path.stem}.ipynb">notebook</a>, to be opened in course/</p>')
+    return "\n".join(parts)
 
 
 # ---- The pages
 
-def navigation(site: Site, page: Path) -> str:
-    """The links at the top of a page: by groups, then to the pages before and after it."""
+def navigation(site: Site, page: Path) -> tuple[str, str]:
+    """The links at the top of a page, and those at its end to the pages before and after."""
     rows = []
-    pages = []
     links = []
+    at = None
     for heading, files in NAVIGATION.items():
-        group = [f"<b>{heading}</b>"]
+        row = [f"<b>{heading}</b>"]
         for file, name in files.items():
-            here = ' aria-current="page"' if ROOT / file == page else ""
-            if (ROOT / file).exists():
-                group.append(f'<a href="{site.link(ROOT / file, page)}"{here}>{name}</a>')
-                pages.append(ROOT / file)
-                links.append(group[-1])
-        rows.append(" ".join(group))
-    if page in pages:
-        at = pages.index(page)
-        before = [f"← {link}" for link in links[:at][-1:]]
-        after = [f"{link} →" for link in links[at + 1:][:1]]
-        rows.append(" · ".join(before + after))
-    return "\n".join(f"<p>{row}</p>" for row in rows)
+            here = ""
+            if ROOT / file == page:
+                at = len(links)
+                here = ' aria-current="page"'
+            row.append(f'<a href="{site.link(ROOT / file, page)}"{here}>{name}</a>')
+            links.append(row[-1])
+        rows.append(f"<p>{' '.join(row)}</p>")
+    around = ""
+    if at:
+        around = f"← {links[at - 1]} "
+    if at is not None and at + 1 < len(links):
+        around += f"{links[at + 1]} →"
+    return "\n".join(rows), around
 
 
-def write(site: Site, template: Template, path: Path) -> None:
+def write(site: Site, path: Path) -> None:
     """The page of a file or folder of the project."""
     target = site.folder / site.address(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -274,24 +275,9 @@ def write(site: Site, template: Template, path: Path) -> None:
         return
     title = re.sub("<.*?>", "", re.search("<h1.*?</h1>", body)[0])
     root = "../" * (len(site.address(path).parts) - 1)
-    page = template.substitute(title=title, root=root, menu=navigation(site, path), kind=kind,
-                               body=body)
+    menu, around = navigation(site, path)
+    page = PAGE.substitute(title=title, root=root, menu=menu, kind=kind, body=body, around=around)
     target.write_text(page, "utf-8")
-
-
-def build(folder: Path) -> int:
-    """Writes the site; returns the number of its pages and files."""
-    site = Site(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    template = Template((DOCS / "page.html").read_text("utf-8"))
-    light, dark = (HtmlFormatter(style=style).get_style_defs("pre") for style in (LIGHT, DARK))
-    style = (DOCS / "style.css").read_text("utf-8")
-    (folder / "style.css").write_text(
-        f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n{style}", "utf-8")
-    site.link(ROOT / "README.md", ROOT / "README.md")
-    while site.waiting:
-        write(site, template, site.waiting.pop())
-    return len(site.known)
 
 
 def main(argv=None) -> int:
@@ -301,11 +287,20 @@ def main(argv=None) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "site",
                         help="where the pages go (default: site)")
     folder = parser.parse_args(argv).folder
-    occupied = folder.is_dir() and any(folder.iterdir())
-    if folder.is_file() or occupied and not (folder / "style.css").exists():
+    if folder.exists() and not (folder / "style.css").exists() and any(folder.iterdir()):
         print(f"{folder}: holds something else: name a new folder", file=sys.stderr)
         return 2
-    print(f"{build(folder)} pages and files; open {folder / 'index.html'}")
+    folder.mkdir(parents=True, exist_ok=True)
+    light = HtmlFormatter(style="xcode").get_style_defs("pre")
+    dark = HtmlFormatter(style="github-dark").get_style_defs("pre")
+    style = (DOCS / "style.css").read_text("utf-8")
+    (folder / "style.css").write_text(
+        f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n{style}", "utf-8")
+    site = Site(folder)
+    site.link(ROOT / "README.md", ROOT / "README.md")
+    while site.waiting:
+        write(site, site.waiting.pop())
+    print(f"{len(site.known)} pages and files; open {folder / 'index.html'}")
     return 0
 
 

@@ -1,5 +1,4 @@
-"""Draws the mechanisms at work, by the project's own functions: coupling.svg, logits.svg,
-vectors.svg.
+"""Draws two mechanisms at work, by the project's own functions: logits.svg and vectors.svg.
 
     python -m docs.plots
 """
@@ -12,70 +11,10 @@ import matplotlib
 matplotlib.use("Agg")
 import torch
 from matplotlib import pyplot
-from torch import Tensor
 
 from capsule_transformer import horizontal_routing, vertical_routing
 from disagreement import output_disagreement
-from routing_dynamic import dynamic_routing
-from routing_em import em_routing
 
-DRAWS = 200
-ITERATIONS = 10
-GREY = "#707070"
-LI_2018 = "#1f5f9f"             # a color for each paper, as in heads.svg
-LI_2019 = "#2f7d2c"
-GU = "#b06a00"
-DUAN = "#6b3fa0"
-
-
-# ---- The coupling of planted clusters over the iterations
-
-def planted(length: float) -> tuple[Tensor, Tensor]:
-    """Votes [draws, M=12, N=3, D=4], four parts to a whole, and the whole [M] of every part. The
-    votes on the own whole agree up to noise 0.1 on its pose, Normal(0, length^2); those on the
-    others scatter, Normal(0, 4^2)."""
-    torch.manual_seed(0)
-    whole = torch.arange(3).repeat(4)
-    votes = 4 * torch.randn(DRAWS, 12, 3, 4)
-    poses = length * torch.randn(DRAWS, 3, 4)
-    votes[:, range(12), whole] = poses[:, whole] + 0.1 * torch.randn(DRAWS, 12, 4)
-    return votes, whole
-
-
-def members(length: float, routing, *betas, **settings) -> list[float]:
-    """The mean coupling of a part to its own whole, by iteration."""
-    votes, whole = planted(length)
-    C = routing(votes, *betas, iterations=ITERATIONS, trace=True, **settings).coupling
-    return C[:, :, range(12), whole].mean((1, 2)).tolist()
-
-
-def coupling():
-    """Dynamic and EM routing of planted clusters, two lengths of the poses."""
-    figure, panels = pyplot.subplots(1, 2, figsize=(7.6, 3.3), sharey=True)
-    zeros = torch.zeros(3)
-    lines = {
-        "EM, defaults": (LI_2019, "-", em_routing, zeros, zeros, {}),
-        "EM, λ = 1..3 as released": (LI_2018, "--", em_routing, zeros, zeros,
-                                     {"schedule": "released"}),
-        "EM, sum of the densities": (DUAN, "-.", em_routing, zeros, zeros, {"density": "sum"}),
-        "dynamic": (GU, "-", dynamic_routing, {}),
-    }
-    for axes, length, title in zip(panels, (1, 4), ("poses shorter than other votes",
-                                                    "all votes of one length")):
-        axes.axhline(1 / 3, color=GREY, linewidth=0.8, linestyle=":")
-        for label, (color, style, routing, *betas, settings) in lines.items():
-            share = members(length, routing, *betas, **settings)
-            axes.plot(range(1, ITERATIONS + 1), share, style, color=color, label=label)
-        axes.set(title=title, xlabel="iteration", ylim=(0, 1.03), xticks=range(1, ITERATIONS + 1))
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("coupling to the own whole")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncol=4, frameon=False,
-                  columnspacing=1.4, handlelength=2)
-    figure.subplots_adjust(0.075, 0.27, 0.99, 0.91, wspace=0.08)
-    return figure
-
-
-# ---- Vertical and horizontal routing of logits
 
 def logits():
     """Two heads' logits of five tokens, what the routings make of them, and the sum."""
@@ -103,22 +42,19 @@ def logits():
         grid[h, 0].set_ylabel(f"head {h + 1}\nquery")
     return figure
 
-
-# ---- Unit vectors of heads
-
 def vectors():
     """Two heads whose unit vectors are alike, orthogonal, or cancel, with the D of each."""
     heads = {"alike": [[0.6, 0.8], [0.6, 0.8]], "orthogonal": [[0.6, 0.8], [0.8, -0.6]],
              "they cancel": [[0.6, 0.8], [-0.6, -0.8]]}
-    style = dict(arrowstyle="-|>", color=LI_2018, linewidth=1.2, shrinkA=0, shrinkB=0)
+    style = dict(arrowstyle="-|>", color="#1f5f9f", linewidth=1.2, shrinkA=0, shrinkB=0)
     figure, panels = pyplot.subplots(1, 3, figsize=(7.6, 2.9))
     for axes, (title, rows) in zip(panels, heads.items()):
         u = torch.tensor(rows, dtype=torch.float64)                          # [H, d]
         D = output_disagreement(u.unsqueeze(1)).item()
-        axes.add_patch(pyplot.Circle((0, 0), 1, fill=False, color=GREY, linewidth=0.6))
+        axes.add_patch(pyplot.Circle((0, 0), 1, fill=False, color="#707070", linewidth=0.6))
         for end in rows:
             axes.annotate("", end, (0, 0), arrowprops=style)
-        axes.plot(*u.mean(0).tolist(), "o", color=GU, markersize=6)
+        axes.plot(*u.mean(0).tolist(), "o", color="#b06a00", markersize=6)
         axes.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), aspect="equal")
         axes.set_title(f"{title}: D = {round(D, 9) + 0:.3g}")
         axes.axis("off")
@@ -141,10 +77,10 @@ def save(figure, path: Path) -> None:
 
 
 def main(folder: Path = Path(__file__).parent) -> None:
-    """Writes the three figures into a folder."""
+    """Writes the figures into a folder."""
     settings = {"font.size": 9, "axes.titlesize": 9.5, "mathtext.fontset": "dejavusans"}
     with pyplot.rc_context(settings):
-        for draw in (coupling, logits, vectors):
+        for draw in (logits, vectors):
             save(draw(), folder / f"{draw.__name__}.svg")
 
 

@@ -99,7 +99,7 @@ def make_parser(kind: type) -> Parser:
                     description="\n\n".join(paragraphs), allow_abbrev=False,
                     argument_default=argparse.SUPPRESS,
                     formatter_class=functools.partial(
-                        argparse.RawDescriptionHelpFormatter, max_help_position=33))
+                        argparse.RawDescriptionHelpFormatter, max_help_position=35))
     hints = typing.get_type_hints(kind)
     groups = {"": parser}
     for field in dataclasses.fields(kind):
@@ -206,7 +206,7 @@ OPTIONS = (*AGG_OPTIONS, *EM_OPTIONS, *REG_OPTIONS, "iterations", "capsule_parts
 class ModelFlags:
     """The flags of a model, by paper: the fields of TransformerConfig but for vocab_size."""
     arch: str = flag("tiny", "size, which sets the next four", MODEL, choices=tuple(SIZES))
-    layers: int = flag(4, "layers of the encoder and of the decoder", MODEL, 1, 1000)
+    layers: int = flag(4, "layers of encoder and of decoder", MODEL, 1, 1000)
     d_model: int = flag(128, "width of the model", MODEL, 2, 65536)
     heads: int = flag(4, "attention heads", MODEL, 1, 4096)
     d_ff: int = flag(256, "width of the feed-forward layers", MODEL, 1, 10 ** 6)
@@ -214,10 +214,10 @@ class ModelFlags:
     norm: str = flag("pre", "layer normalization", MODEL, choices=("pre", "post"))
     tie: str = flag("all", "shared embeddings", MODEL, choices=("none", "target", "all"))
 
-    agg: str = flag("linear", "dynamic, em: Li's routing; gu-*: Gu's capsule layer", AGGREGATION,
+    agg: str = flag("linear", "dynamic, em: Li's; gu-*: Gu's", AGGREGATION,
                     choices=AGGREGATIONS)
     agg_at: tuple[str, ...] | None = flag(
-        None, "as in enc:1-2 cross dec:4,6 (dynamic, em: enc:1-2; gu-*: last of cross, dec)",
+        None, "as in enc:1-2 cross dec:4,6 (the paper's)",
         AGGREGATION, metavar="PLACE")
     capsules: int | None = flag(None, "output capsules (em: width; gu-*: heads)",
                                 AGGREGATION, 1, 65536)

@@ -3,8 +3,11 @@ import ast
 import contextlib
 import importlib
 import io
+import os
 import re
 import statistics
+import subprocess
+import sys
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -185,3 +188,12 @@ def test_pip_and_uv_install_the_same():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["dependencies"] == (ROOT / "requirements.txt").read_text().split()
     assert not project["tool"]["uv"]["package"]
+
+
+def test_without_torch_train_mt_says_what_to_install(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError")
+    environment = dict(os.environ, PYTHONPATH=str(tmp_path))
+    result = subprocess.run([sys.executable, "train_mt.py"], cwd=ROOT, env=environment,
+                            capture_output=True, text=True)
+    assert result.returncode == 2 and "pip install -r requirements.txt" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
