@@ -95,7 +95,7 @@ class TransformerConfig:
                 if place.partition(":")[0] not in known or not layers_of(place, self.layers):
                     raise ValueError(
                         f"{field}={place}: no such place; choose from {', '.join(known)}, with "
-                        f"layers from 1 to {self.layers} as in enc:1-2,4")
+                        f"layers from 1 to {self.layers} as in enc:1-2,4; 2-1 runs backwards")
 
     def layers_at(self, places: tuple[str, ...], component: str) -> list[int]:
         """The layers (from 1) of a component that some of its places cover."""
@@ -119,8 +119,7 @@ def default_places(config: TransformerConfig) -> tuple[str, ...]:
 
 def layers_of(place: str, layers: int) -> list[int]:
     """The layers (from 1) that a place names, in a model with so many: "enc" all, "enc:1-2,4" 1, 2
-    and 4; [] where it is not written so or names a layer that is not there. Raises ValueError for
-    a span like 2-1."""
+    and 4; [] where it is not written so or names a layer that is not there."""
     _, colon, spans = place.partition(":")
     named = []
     for span in (spans if colon else f"1-{layers}").split(","):
@@ -129,8 +128,6 @@ def layers_of(place: str, layers: int) -> list[int]:
             return []
         first = int(match[1])
         last = int(match[2] or first)
-        if first > last:
-            raise ValueError(f"{place}: {span} runs backwards")
         if not 1 <= first <= last <= layers:
             return []
         named += range(first, last + 1)

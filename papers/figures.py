@@ -10,9 +10,9 @@ from matplotlib import pyplot
 from matplotlib.colors import PowerNorm
 
 matplotlib.use("Agg")           # no window
-pyplot.rcParams.update({"font.size": 8, "axes.titlesize": 9, "axes.spines.top": False,
-                        "axes.spines.right": False, "savefig.dpi": 150,
-                        "text.parse_math": False})       # a dollar sign starts no formula
+LOOK = matplotlib.rc_context({"font.size": 8, "axes.titlesize": 9, "axes.spines.top": False,
+                              "axes.spines.right": False, "savefig.dpi": 150,
+                              "text.parse_math": False}) # a dollar sign starts no formula
 WIDTH = 8.0                     # inches: a page
 MARKERS = "os^Dv<>Pp*"
 
@@ -26,6 +26,7 @@ def label_tokens(axis, tokens: list[str], **options) -> None:
 
 # ---- Heads as points: Li 2021 Fig. 3
 
+@LOOK
 def draw_heads(runs: list[str], together, apart, path) -> None:
     """The heads in the plane of a t-SNE, a colour per run.
 
@@ -52,6 +53,7 @@ def draw_heads(runs: list[str], together, apart, path) -> None:
 
 # ---- Attention: Duan 2020 Fig. 5
 
+@LOOK
 def draw_attention(maps: dict, title: str, path) -> None:
     """A^h of a sentence: rows of panels per run, a panel per head, keys below, queries at the left.
 
@@ -91,6 +93,7 @@ def bin_label(x: dict) -> str:
     return f"{x['low']}-{x['high']}" if x["high"] else f"{x['low']}+"
 
 
+@LOOK
 def draw_lengths(runs: dict, path) -> None:
     """BLEU over the bins of source lengths, a line per run; below each bin its number of sentences.
 

@@ -152,11 +152,11 @@ def page(lines: list[dict]) -> str:
 def draw(lines: list[dict], path) -> None:
     """A forest plot: the contrasts of each corpus with their intervals; diamonds are the gains that
     the papers print for En-De."""
-    from papers.figures import WIDTH, pyplot  # loads matplotlib
+    from matplotlib import pyplot
     corpora = analyze(lines)
     printed = {(claim.arm, claim.against): claim.printed for claim in CLAIMS}
     rows = max(len(corpus.contrasts) for corpus in corpora.values())
-    figure, axes = pyplot.subplots(1, len(corpora), figsize=(WIDTH, 0.5 + 0.25 * rows),
+    figure, axes = pyplot.subplots(1, len(corpora), figsize=(8, 0.5 + 0.25 * rows),
                                    squeeze=False, layout="constrained")
     for ax, (name, corpus) in zip(axes[0], corpora.items()):
         for y, (pair, contrast) in enumerate(corpus.contrasts.items()):
