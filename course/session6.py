@@ -52,7 +52,7 @@ def draw(cubes, H, name):
                 image = ax.imshow(cube[h], cmap="RdBu_r", vmin=-1, vmax=1)
             ax.set(title=f"{title}, head {h + 1}", xticks=[], yticks=[])
             ax.set(xlabel="key", ylabel="query")
-    figure.colorbar(image, ax=axes, label="logit", shrink=0.6)
+    figure.colorbar(image, ax=axes, label="logit", shrink=0.6, extend="both")
     figure.colorbar(colours, ax=axes, label="attention weight", shrink=0.6)
     show(name)
 
@@ -61,8 +61,8 @@ draw({"E": E, "vertical": up, "horizontal": across, "softmax(E')": routed.softma
      "session6-cubes")
 
 # %% [markdown]
-# A row of $\Omega^\uparrow$ is one and the same for all heads but for the share $\lambda_h$ that a
-# head takes of it (Eq. 10), here 1/2.
+# All heads get the same row of $\Omega^\uparrow$, each times its share $\lambda_h$ (Eq. 10), here
+# 1/2.
 
 # %%
 assert torch.allclose(up[0], up[1])
@@ -106,10 +106,10 @@ for name, routing in (("vertical", vertical), ("horizontal", horizontal_routing)
 # %% [markdown]
 # ## What a decoder may see
 # A new fifth token changes the fifth row and the fifth column. How much does it change the routed
-# logits among the first four? With $t \le l$ horizontal routing leaves the fifth row out, but a
-# vote is a whole row, its fifth column too: the dot products $\Omega \cdot V$ read it. The forward
-# mask before the routing (§3.4.3) puts 0 there. Vertical routing leaks even so: its softmax over
-# the wholes, all tokens, shares out the early rows by what the fifth says.
+# logits among the first four? With $t \le l$ horizontal routing leaves out the fifth row. But a
+# vote is a whole row with its fifth column, which the dot products $\Omega \cdot V$ read. The
+# forward mask before the routing (§3.4.3) sets it to 0. Vertical routing leaks even with the mask:
+# its softmax runs over all tokens, so the coupling of early rows depends on the fifth.
 
 # %%
 other = E.clone()

@@ -1,8 +1,8 @@
 """The entries of equations.md, and the lines of code that they belong to.
 
 An entry begins with `**Title.**` and the numbers under which the papers print it, and names its
-code and its tests: `file.py: name`, `test_file.py::test_name`. In the code the same numbers stand
-in comments ("Li Eq. 10, Gu Eq. 12").
+code and its tests: `file.py: name`, `test_file.py::test_name`. Comments in the code have the same
+numbers ("Li Eq. 10, Gu Eq. 12").
 """
 import ast
 import io
@@ -88,7 +88,7 @@ class Module:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT:
                 self.comments[token.start[0]] = token.string
-        # whose numbers stand alone: the first paper that the file names
+        # numbers without a paper are those of the first paper that the file names
         first = PAPER.search(source)
         self.paper = f"{first[1]} {first[2]}" if first else None
         imports = [n for n in self.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
