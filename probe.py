@@ -27,7 +27,6 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from nmt.files import reported
 from nmt.flags import UserError, flag, run
 from nmt.machine import keep_freed_memory, pick_device
 from nmt.run_folder import RunFolder, load_run, say
@@ -35,7 +34,6 @@ from tasks import probe_model
 from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results
 from tasks.models import FRAME, MODELS, TaskFlags, encoder_config, name_run
 from tasks.probe_data import (
-    FILES,
     GROUPS,
     TASKS,
     TEXT_TASKS,
@@ -46,7 +44,6 @@ from tasks.probe_data import (
     text_task,
 )
 from tasks.probe_toy import toy_task
-from transformer import SIZES
 
 SMALL = dict(models=("baseline", "disagreement", "aggregation", "combined"))
 LI_2021 = dict(SMALL, layers=6, d_model=512, heads=8, d_ff=2048, epochs=250, lr=5e-4, batch=64)
@@ -59,17 +56,11 @@ BASELINES = {                                            # columns beside the mo
     "majority": probe_model.majority,
     "bag of words": probe_model.bag_of_words,
 }
-# settings that may differ between two runs in one folder; rows have checksums of their files
+# settings that may differ between two runs in one folder; rows have a checksum of the data
 FREE = ("task", "models", "seeds", "encoder", "data_dir", "text", "name", "runs", "device")
 ENCODERS = "frozen encoders (Conneau et al. 2018)"
 DATA = "data"
 ALL = 10 ** 7                                            # more sentences than a file has
-
-
-def task_name(text: str) -> str:
-    """An argparse type: a task's name in any mixture of capitals."""
-    names = {task.lower(): task for task in TASKS}
-    return names.get(text.lower(), text)
 
 
 @dataclass
@@ -77,7 +68,7 @@ class Settings(TaskFlags):
     """Every setting of a run; the defaults are those of the small setting, see `presets`."""
     task: tuple[str, ...] = flag(
         TASKS, f"one or several of {', '.join(TASKS)} (all; with --text {', '.join(TEXT_TASKS)})",
-        choices=TASKS, type=task_name, metavar="TASK")
+        choices=TASKS, metavar="TASK")
     protocol: str = flag("small", "the setting: small, li2019, li2021, see above",
                          choices=tuple(PROTOCOLS), metavar="PROTOCOL")
 
@@ -88,47 +79,37 @@ class Settings(TaskFlags):
     checkpoint: str = flag("best", "of these runs: best, last, average, step-N", ENCODERS,
                            metavar="NAME")
 
-    data: str = flag(
-        "toy", "the embedded grammar; Conneau et al.'s files, downloaded once into "
-        "DATA_DIR/senteval; a folder that holds them", DATA, metavar="toy|senteval|DIR")
-    data_dir: str = flag("data", "where downloads are", DATA, metavar="DATA_DIR")
+    data: str = flag("toy", "the embedded grammar, or Conneau et al.'s files", DATA,
+                     choices=("toy", "senteval"))
+    data_dir: str = flag("data", "where these files are, in the folder senteval; missing ones are "
+                         "downloaded", DATA, metavar="DIR")
     text: str | None = flag(
         None, f"{', '.join(TEXT_TASKS)} from a plain English text, a sentence on a line", DATA,
         metavar="FILE")
     sentences: int = flag(
         4_000, "training sentences of a task; toy and --text have up to 1,000 more to validate and "
-        "2,000 to test; from files all are read unless this is given", DATA, 20, ALL)
+        "2,000 to test; of senteval all are read unless this is given", DATA, 50, ALL)
     data_seed: int = flag(1, "seed of the drawing, for toy and --text", DATA, 0)
 
 
 def presets(s: Settings) -> dict:
     """The defaults that depend on the setting and the data."""
     values = dict(FROZEN if s.encoder else PROTOCOLS[s.protocol])
-    if s.arch:
-        values |= SIZES[s.arch]
     if s.text:
         values["task"] = TEXT_TASKS
-    if s.data != "toy":
+    if s.data == "senteval":
         values["sentences"] = ALL
-    parts = ["probe", "frozen", name_data(s)] if s.encoder else ["probe", name_data(s)]
+    parts = ["probe", "frozen"] if s.encoder else ["probe"]
+    parts.append(Path(s.text).name if s.text else s.data)
     values["name"] = name_run(s, parts, (*FREE, "data"))
     return values
 
 
-def name_data(s: Settings) -> str:
-    """What the data is called: toy, senteval, or the name of a file or folder."""
-    if s.text:
-        return Path(s.text).name
-    return s.data if s.data in ("toy", "senteval") else Path(s.data).resolve().name
-
-
 def check(s: Settings) -> None:
     """Raises UserError for flags that contradict each other."""
-    if s.encoder and s.given & {"models", "protocol", "arch", *FRAME}:
+    if s.encoder and s.given & {"models", "protocol", *FRAME}:
         raise UserError("--encoder probes trained runs: leave out --models, --protocol and the"
                         " flags of a model")
-    if s.text and s.data != "toy":
-        raise UserError("--text is data of its own: leave out --data")
     for task in s.task:
         if s.text and task not in TEXT_TASKS:
             raise UserError(f"--task {task} needs parsed sentences; from --text there are"
@@ -142,39 +123,18 @@ def model_config(s: Settings, model: str, vocab_size: int):
     return encoder_config(s, model, vocab_size)
 
 
-# ---- The data of a task
-
-def find_file(s: Settings, task: str) -> Path | None:
-    """The file that a task is read from, downloaded if need be; None for the embedded grammar."""
-    if s.text:
-        return Path(s.text)
-    if s.data == "toy":
-        return None
-    if s.data == "senteval":
-        return download_task(task, Path(s.data_dir) / "senteval")
-    return Path(s.data) / FILES[task][0]
-
-
 def load_task(s: Settings, task: str) -> Parts:
-    """The parts of a task. Raises UserError for what is missing or malformed."""
+    """The parts of a task."""
     counts = {"train": s.sentences, "valid": min(VALID, s.sentences),
               "test": min(TEST, s.sentences)}
     if s.text:
         return text_task(task, read_text(s.text), counts, s.data_seed)
     if s.data == "toy":
         return toy_task(task, counts, s.data_seed)
-    return read_task(find_file(s, task), s.sentences)
+    return read_task(download_task(task, Path(s.data_dir) / "senteval"), s.sentences)
 
 
-def checksum(path: Path | None) -> int | None:
-    """A checksum of a file; None for None."""
-    if path is None:
-        return None
-    with reported("read", path):
-        return zlib.crc32(path.read_bytes())
-
-
-# ---- Columns of the table: models that are trained, or frozen encoders
+# ---- A cell of the table: a baseline, a model that is trained, or a frozen encoder
 
 class Encoder(NamedTuple):
     """The encoder of a translation model."""
@@ -191,20 +151,48 @@ def load_encoders(s: Settings, device) -> dict[str, Encoder]:
         if name in encoders:
             raise UserError(f"--encoder: two runs are called {name}: rename the folder of one")
         model, tokenizer, _ = load_run(folder, s.checkpoint, device)
-        encoders[name] = Encoder(model, tokenizer, checksum(Path(folder) / f"{s.checkpoint}.pt"))
+        checkpoint = Path(folder) / f"{s.checkpoint}.pt"
+        encoders[name] = Encoder(model, tokenizer, zlib.crc32(checkpoint.read_bytes()))
     return encoders
 
 
-def prepare(s: Settings, column: str, encoder: Encoder | None, parts: Parts, device):
-    """(a function that builds the classifier of a column, the task's data for it)."""
+def measure(s: Settings, column: str, encoder: Encoder | None, parts: Parts, seed: int, label: str,
+            device) -> dict:
+    """{"accuracy": share, ...} of a column's classifier on the test part of a task."""
+    if column in BASELINES:
+        return {"accuracy": BASELINES[column](parts)}
     classes = len(probe_model.classes_of(parts))
     if encoder:
         build = functools.partial(probe_model.Classifier, encoder.model.config.d_model, classes)
-        return build, probe_model.freeze(parts, encoder.model, encoder.tokenizer, device)
-    words = probe_model.vocabulary(parts)
-    config = model_config(s, column, len(words) + 2)
-    build = functools.partial(probe_model.ProbeModel, config, classes)
-    return build, probe_model.encode(parts, words, device)
+        data = probe_model.freeze(parts, encoder.model, encoder.tokenizer, device)
+    else:
+        words = probe_model.vocabulary(parts)
+        config = model_config(s, column, len(words) + 2)
+        build = functools.partial(probe_model.ProbeModel, config, classes)
+        data = probe_model.encode(parts, words, device)
+    model, result = fit(build, data, s, seed, label)
+    return {**result, "accuracy": accuracy(model, data["test"])}
+
+
+def probe_task(s: Settings, task: str, columns: dict, folder: RunFolder, device) -> list[dict]:
+    """The rows of a task, {"task", "model", "seed", "accuracy", ...}. A row is computed unless
+    metrics.jsonl has it, of the same data and checkpoint."""
+    parts = load_task(s, task)
+    checksum = zlib.crc32(repr(parts).encode())
+    counts = [f"{len(items):,} {part}" for part, items in parts.items()]
+    say(f"{task}: {', '.join(counts)}")
+    rows = []
+    for column, encoder in columns.items():
+        for seed in [0] if column in BASELINES else s.seeds:
+            key = {"task": task, "model": column, "seed": seed,
+                   "checkpoint": encoder.checksum if encoder else None, "data_checksum": checksum}
+            row = find_row(folder, key)
+            if row is None:
+                label = f"{task}, {column}, seed {seed}"
+                row = {**key, **measure(s, column, encoder, parts, seed, label, device)}
+                folder.append_metrics(row)
+            rows.append(row)
+    return rows
 
 
 # ---- The table
@@ -222,24 +210,22 @@ def summarize(rows: list[dict]) -> list[dict]:
         by_seed = accuracies.setdefault((row["task"], column), {})
         by_seed[row["model"], row["seed"]] = row["accuracy"]
     columns = list(dict.fromkeys(column for _, column in accuracies))
-    done = {row["task"] for row in rows}
-
-    def line(group: str, name: str, tasks) -> dict:
+    sections = []                                        # (group, name, tasks) of a line
+    for group, tasks in GROUPS.items():
+        sections += [(group, task, [task]) for task in tasks]
+        sections.append((group, "Ave.", tasks))
+    sections.append(("all", "Ave.", TASKS))
+    lines = []
+    for group, name, tasks in sections:
+        if any((task, columns[0]) not in accuracies for task in tasks):
+            continue
         cells = {}
         for column in columns:
             means = []                                   # over the tasks, of every seed
             for seed in accuracies[tasks[0], column]:
                 means.append(statistics.fmean(accuracies[task, column][seed] for task in tasks))
             cells[column] = summarize_seeds(means)
-        return {"group": group, "task": name, "cells": cells}
-
-    lines = []
-    for group, tasks in GROUPS.items():
-        lines += [line(group, task, [task]) for task in tasks if task in done]
-        if done.issuperset(tasks):
-            lines.append(line(group, "Ave.", tasks))
-    if done.issuperset(TASKS):
-        lines.append(line("all", "Ave.", TASKS))
+        lines.append({"group": group, "task": name, "cells": cells})
     return lines
 
 
@@ -267,52 +253,21 @@ def probe(s: Settings) -> None:
     keep_freed_memory()
     for model in s.models:                               # reports a mistake in the flags at once
         model_config(s, model, vocab_size=2)
-    encoders = load_encoders(s, device)
-    columns = {model: None for model in s.models} | encoders
-    checksums = {task: checksum(find_file(s, task)) for task in s.task}
+    columns = dict.fromkeys([*BASELINES, *s.models]) | load_encoders(s, device)
+    if s.data == "senteval":                             # all files, before hours of training
+        for task in s.task:
+            download_task(task, Path(s.data_dir) / "senteval")
     path = Path(s.runs) / s.name
-    with RunFolder(path, {**asdict(s), "data": name_data(s)}, FREE) as folder:
+    with RunFolder(path, asdict(s), FREE) as folder:
         folder.begin()
         folder.drop_metrics_after(0)                     # a line that was cut off
-        say(f"{path}: {len(checksums)} tasks, {', '.join(columns)}; {device}")
+        say(f"{path}: {len(s.task)} tasks, {', '.join(columns)}; {device}")
         rows = []
-        for task in checksums:
-            rows += probe_task(s, task, checksums[task], columns, folder, device)
+        for task in s.task:
+            rows += probe_task(s, task, columns, folder, device)
         lines = summarize(rows)
         write_results(folder, kind="probing", table=lines, runs=rows)
         say(f"\naccuracy (%) on the test sentences\n{table(lines)}\n\n{path / 'results.json'}")
-
-
-def probe_task(s: Settings, task: str, data_checksum: int | None, columns: dict,
-               folder: RunFolder, device) -> list[dict]:
-    """The rows of a task, {"task", "model", "seed", "accuracy", ...}, first those of the baselines.
-    A row is computed unless metrics.jsonl has it, of the same data and checkpoint."""
-    parts = None
-    rows = []
-    for column in (*BASELINES, *columns):
-        encoder = columns.get(column)
-        prepared = None
-        for seed in [0] if column in BASELINES else dict.fromkeys(s.seeds):
-            key = {"task": task, "model": column, "seed": seed,
-                   "checkpoint": encoder.checksum if encoder else None,
-                   "data_checksum": data_checksum}
-            row = find_row(folder, key)
-            if row is None and parts is None:
-                parts = load_task(s, task)
-                counts = [f"{len(items):,} {part}" for part, items in parts.items()]
-                say(f"{task}: {', '.join(counts)}")
-            if row is None and column in BASELINES:
-                row = {**key, "accuracy": BASELINES[column](parts)}
-                say(f"{task}, {column}: {row['accuracy']:.1%}")
-                folder.append_metrics(row)
-            elif row is None:
-                prepared = prepared or prepare(s, column, encoder, parts, device)
-                build, data = prepared
-                model, result = fit(build, data, s, seed, f"{task}, {column}, seed {seed}")
-                row = {**key, **result, "accuracy": accuracy(model, data["test"])}
-                folder.append_metrics(row)
-            rows.append(row)
-    return rows
 
 
 def main(argv=None) -> int:

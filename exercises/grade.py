@@ -1,46 +1,34 @@
-"""Grades a student's files: `pytest --mine FOLDER [-m session4] [--report]`.
+"""Grades solutions of the exercises.
 
-Every task is graded by itself: its body and everything that is not a task come from the student's
+    python -m exercises.grade FOLDER [--session 3]                  # a table, and what is wrong
+    python -m exercises.grade FOLDER... --csv > points.csv          # a class: a row for each folder
+
+Every task is graded on its own: its body and everything that is not a task come from the student's
 file, the bodies of the file's other tasks from the project. So tasks may be done in any order, and
-a mistake costs one task. This file is a plugin of pytest; test_tasks.py has the checks.
+a mistake costs one task. The checks are in checks.py.
 """
+import argparse
 import ast
+import contextlib
+import csv
 import importlib
 import signal
+import sys
 import traceback
 import types
 import zlib
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from tabulate import tabulate
 from torch import Tensor
 
 from docs.equations import find_functions
+from exercises.checks import CHECKS, Wrong
 from exercises.make import NOT_WRITTEN, ROOT, TASKS, Task
 
 SECONDS = 10                # a task may take
-CHECKS = {}                 # name of a task -> its check, shapes of the check's inputs
-
-
-class Wrong(AssertionError):
-    """A result is not what the equation gives."""
-
-
-def check(name: str, **shapes):
-    """Registers `function(module, **inputs)` as the check of a task; module: the student's or the
-    project's, inputs: standard normal tensors of these shapes in float64.
-
-    What it returns, {name: tensor, numbers or words}, and the gradients by its inputs must be the
-    same for both modules. It may raise Wrong, for example where a solution does too much work.
-    """
-    def register(function):
-        CHECKS[name] = (function, shapes)
-        return function
-    return register
 
 
 # ---- One task
@@ -112,33 +100,26 @@ def compare(results: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> 
                         f"{wrong.sum()} of {wrong.size} places, in float64)")
 
 
-@contextmanager
-def time_limit(seconds: float):
-    """Raises Wrong in the block after so many seconds; no limit on Windows, which lacks SIGALRM."""
-    if not hasattr(signal, "SIGALRM"):
-        yield
-        return
-
+def set_alarm(seconds: float) -> None:
+    """Raises Wrong after so many seconds; 0: no more. Windows, which lacks SIGALRM, has no limit.
+    """
     def stop(*_):
         raise Wrong(f"did not end within {seconds} s")
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    if hasattr(signal, "SIGALRM"):
+        signal.signal(signal.SIGALRM, stop)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def explain(error: Exception, task: Task, path: Path) -> str:
-    """The error in a line, with the line of the student's function where it came up."""
+def explain(error: BaseException, path: Path) -> str:
+    """The error in a line, with the last line of the student's file that it went through."""
     text = " ".join(str(error).split())
     if isinstance(error, Wrong) or text == NOT_WRITTEN:
         return text
     text = f"{type(error).__name__}: {text}"
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename == str(path) and task.body.endswith(frame.name):
-            return f"{text}, in line {frame.lineno}: {frame.line}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__)
+              if frame.filename == str(path)]
+    if frames:
+        text += f", in line {frames[-1].lineno}: {frames[-1].line}"
     return text
 
 
@@ -147,65 +128,58 @@ def grade(task: Task, folder: Path) -> str:
     path = folder / Path(task.file).name
     expected = compute_results(project_module(task), task)
     try:
-        with time_limit(SECONDS):
-            compare(compute_results(load(task, path), task), expected)
+        set_alarm(SECONDS)
+        compare(compute_results(load(task, path), task), expected)
     except (Exception, SystemExit) as error:
-        return f"{task.equation}, {task.name}: {explain(error, task, path)} ({path}: {task.body})"
+        return f"{task.equation}, {task.name}: {explain(error, path)} ({path}: {task.body})"
+    finally:
+        set_alarm(0)
     return ""
 
 
-# ---- The plugin
+# ---- The command
 
-def pytest_addoption(parser):
-    """The two flags."""
-    group = parser.getgroup("exercises", "grading, see exercises/README.md")
-    group.addoption("--mine", metavar="FOLDER", type=Path,
-                    help="grade the exercises in this folder; no other test runs")
-    group.addoption("--report", action="store_true",
-                    help="a table of the exercises, their points and which are passed")
-
-
-def pytest_configure(config):
-    """Refuses a missing folder. The report replaces the list of what failed."""
-    folder = config.getoption("mine")
-    if folder and not folder.is_dir():
-        raise pytest.UsageError(f"--mine {folder}: no such folder; `python -m exercises.make "
-                                f"{folder}` makes one")
-    if config.getoption("report"):
-        config.option.reportchars = ""
-
-
-def pytest_ignore_collect(collection_path, config):
-    """With --mine only the exercises are graded, without it only the project's tests run."""
-    left_out = ROOT / ("tests" if config.getoption("mine") else "exercises")
-    if left_out in collection_path.parents:
-        return True
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(session, config, items):
-    """Refuses a -m or -k that selects nothing."""
-    if config.getoption("mine") and not items and not session.testsfailed:
-        raise pytest.UsageError("no task is selected; the markers are session1 to session7")
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    """The table of --report."""
-    passed = {}
-    for outcome in ("passed", "failed"):
-        for report in terminalreporter.getreports(outcome):
-            passed |= {name: outcome == "passed" for _, name in report.user_properties}
-    if not config.getoption("report") or not passed:
-        return
-    graded = [task for task in TASKS.values() if task.name in passed]
+def report(tasks: list[Task], messages: list[str]) -> str:
+    """The messages, and a table of the tasks."""
     rows = []
-    for task in sorted(graded, key=lambda task: task.session):
-        answer = "yes" if passed[task.name] else "no"
+    for task, message in zip(tasks, messages):
+        answer = "no" if message else "yes"
         rows.append([task.session, task.name, task.equation, task.points, answer])
-    points = sum(task.points for task in graded)
-    earned = sum(task.points for task in graded if passed[task.name])
-    done = sum(passed.values())
-    rows.append(["", "all", "", f"{earned} of {points}", f"{done} of {len(graded)}"])
-    terminalreporter.section("exercises")
-    terminalreporter.write_line(
-        tabulate(rows, ["session", "task", "equation", "points", "passed"], "simple"))
+    passed = [task for task, message in zip(tasks, messages) if not message]
+    earned = sum(task.points for task in passed)
+    points = sum(task.points for task in tasks)
+    rows.append(["", "all", "", f"{earned} of {points}", f"{len(passed)} of {len(tasks)}"])
+    header = ["session", "task", "equation", "points", "passed"]
+    return "\n".join([*filter(None, messages), "", tabulate(rows, header, "simple")])
+
+
+def main(words: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m exercises.grade", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of solutions")
+    parser.add_argument("--session", type=int, choices=range(1, 8), help="only its tasks")
+    parser.add_argument("--csv", action="store_true", help="print the points as CSV")
+    args = parser.parse_args(words)
+    tasks = sorted(TASKS.values(), key=lambda task: task.session)
+    if args.session:
+        tasks = [task for task in tasks if task.session == args.session]
+    for folder in args.folders:
+        if not folder.is_dir():
+            parser.exit(2, f"{folder}: no such folder; `python -m exercises.make {folder}` makes"
+                           " one\n")
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    if args.csv:
+        table.writerow(["folder", "points", *(task.name for task in tasks)])
+    for folder in args.folders:
+        with contextlib.redirect_stdout(sys.stderr):     # what solutions print is no row
+            messages = [grade(task, folder) for task in tasks]
+        if args.csv:
+            points = [0 if message else task.points for task, message in zip(tasks, messages)]
+            table.writerow([folder.resolve().name, sum(points), *points])
+        else:
+            print(report(tasks, messages))
+
+
+if __name__ == "__main__":
+    main()

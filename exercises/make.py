@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOT_WRITTEN = "not written yet"
 
 # file -> session of docs/course.md, task, points (difficulty 1 to 3), equation, body taken out.
-# Several tasks may share a body; each has its own check in test_tasks.py.
+# Several tasks may share a body; each has its own check in checks.py.
 TABLE = {
     "attention.py": [
         (1, "heads", 1, "Li 2019 Eq. 1", "MultiHeadAttention.split"),
@@ -45,7 +45,7 @@ TABLE = {
     "routing_dynamic.py": [
         (3, "squash", 1, "Li 2019 Eq. 8", "squash"),
         (3, "output capsules", 2, "Li 2019 Eq. 7, Gu 2019 Eq. 8-9", "combine"),
-        (3, "capsules nobody chooses", 2, "Li 2019 Eq. 7", "combine"),
+        (3, "unchosen capsules", 2, "Li 2019 Eq. 7", "combine"),
         (3, "agreement", 1, "Li 2019 Alg. 1, Gu 2019 Eq. 11", "agreement"),
         (3, "dynamic routing", 2, "Li 2019 Alg. 1", "dynamic_routing"),
     ],
@@ -94,7 +94,7 @@ HINTS = {
     "positions": "row i is the position start + i; dtype None means float32",
     "cosines in O(H)": "the same, in time proportional to H, not to H^2",
     "positions in O(H)": "the same, in time proportional to H, not to H^2",
-    "capsules nobody chooses": "Eq. 7 stays exact where C_mn underflows to 0 for every m",
+    "unchosen capsules": "Eq. 7 stays exact where C_mn underflows to 0 for every m",
     "M-step, activations": "log A with beta_a and beta_mu",
     "E-step, far votes": "log C stays exact where every density underflows to 0",
     "E-step, sum of densities": 'density="sum"',
@@ -192,7 +192,7 @@ def main(words: list[str] | None = None) -> None:
     except OSError as error:
         parser.exit(2, f"{error.filename}: {error.strerror}: name a new folder\n")
     print(f"{folder}: {len(TABLE)} files with {len(TASKS)} tasks")
-    print(f"grade them: pytest --mine={folder} --report")
+    print(f"grade them: python -m exercises.grade {folder}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.files import decode_lines, reported
+from nmt.files import read_lines
 from nmt.flags import UserError
 from tasks.classifier import send
 
@@ -28,8 +28,6 @@ RELATIONS = ("=", "<", ">", "^", "|", "v", "#")        # the classes, in the ord
 BINS = tuple(range(1, 13))          # operators of a pair's longer formula; 12 means 12 or more
 PAD = 0                                                # the id of padding, as in transformer.py
 IDS = {token: i for i, token in enumerate(("(", ")", "not", "and", "or", *LETTERS), 1)}
-SPLITS = ("train", "valid", "test")
-FILES = "train1..train12 and test1..test12"
 RAW_PAIRS = 500_000                                    # Bowman et al.'s number of draws
 EVERY = 2 ** 64 - 1                                    # the truth table of a tautology
 END = "the end"                                        # after the last token of a formula
@@ -69,38 +67,42 @@ def truth_table(formula: str) -> int:
     Raises UserError (a ValueError) that names the first token out of place.
     """
     tokens = [*tokenize(formula), END]
-    table, end = parse(tokens, 0)
+    table, _, end = parse(tokens, 0)
     expect(tokens, end, END)
     return table
 
 
-def parse(tokens: list[str], at: int) -> tuple[int, int]:
-    """The truth table of the formula that starts at token `at`, and the index after its last token.
-    """
+def infix(formula: str) -> list[str]:
+    """The tokens of a formula without the brackets of an operator's own: `not a`, `( a and b )`, as
+    Python writes it."""
+    return parse(tokenize(formula), 0)[1]
+
+
+def parse(tokens: list[str], at: int) -> tuple[int, list[str], int]:
+    """The truth table of the formula that starts at token `at`, its tokens in the notation of
+    `infix`, and the index after its last token."""
     if tokens[at] in LETTER_TABLES:
-        return LETTER_TABLES[tokens[at]], at + 1
+        return LETTER_TABLES[tokens[at]], [tokens[at]], at + 1
     at = expect(tokens, at, "(", *LETTERS)
     if tokens[at] == "not":
-        table, at = parse(tokens, at + 1)
-        return EVERY ^ table, expect(tokens, at, ")")
-    left, at = parse(tokens, at)
-    at = expect(tokens, at, "(")
-    operator = tokens[at]
-    at = expect(tokens, at, *BINARY)
-    right, at = parse(tokens, at)
+        table, short, at = parse(tokens, at + 1)
+        return EVERY ^ table, ["not", *short], expect(tokens, at, ")")
+    left, left_short, at = parse(tokens, at)
+    operator_at = expect(tokens, at, "(")
+    operator = tokens[operator_at]
+    at = expect(tokens, operator_at, *BINARY)
+    right, right_short, at = parse(tokens, at)
     at = expect(tokens, at, ")")
-    return combine(operator, left, right), expect(tokens, at, ")")
+    short = ["(", *left_short, operator, *right_short, ")"]
+    return combine(operator, left, right), short, expect(tokens, at, ")")
 
 
 def expect(tokens: list[str], at: int, *wanted: str) -> int:
     """The index after token `at`, which must be one of `wanted`."""
-    if tokens[at] in wanted:
-        return at + 1
-    formula = " ".join(tokens[:-1])
-    if len(formula) > 200:
-        formula = f"{formula[:200]}..."
-    raise UserError(f"token {at + 1} of formula {formula!r} is {tokens[at][:40]!r}: expected "
-                    f"{' or '.join(wanted)}")
+    if tokens[at] not in wanted:
+        raise UserError(f"token {at + 1} of formula {' '.join(tokens[:-1])!r} is {tokens[at]!r}: "
+                        f"expected {' or '.join(wanted)}")
+    return at + 1
 
 
 def combine(operator: str, left: int, right: int) -> int:
@@ -195,7 +197,7 @@ def generate(raw: int = RAW_PAIRS, seed: int = 0) -> dict[int, list[Pair]]:
 def split(bins: dict[int, list[Pair]]) -> dict[str, dict[int, list[Pair]]]:
     """Each bin cut 0.8 / 0.1 / 0.1 in its order: {"train" | "valid" | "test": {bin: [Pair, ...]}}
     (Li 2021 §4.3.2)."""
-    parts = {name: {} for name in SPLITS}
+    parts = {"train": {}, "valid": {}, "test": {}}
     for size, pairs in bins.items():
         train_end = int(0.8 * len(pairs))
         valid_end = int(0.9 * len(pairs))
@@ -208,40 +210,27 @@ def split(bins: dict[int, list[Pair]]) -> dict[str, dict[int, list[Pair]]]:
 # ---- Bowman's files
 
 def read_files(folder) -> dict[str, dict[int, list[Pair]]]:
-    """Reads `train1..12`, `test1..12` and, where there are any, `valid1..12` from a folder; the
-    form of `split`.
+    """Reads `train1..12` and `test1..12` from a folder; the form of `split`.
 
-    Without validation files the last ninth of each training bin is the validation part, so that
-    train and valid are 8 to 1 as in Li 2021 §4.3.2. Labels are taken as they are written. Raises
-    UserError that names the file and line.
+    The last ninth of each training bin is the validation part, so that train and valid are 8 to 1
+    as in Li 2021 §4.3.2. Labels are taken as they are written. Raises UserError.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise UserError(f"--data {folder}: no such folder; it must hold {FILES}")
-    parts = {name: {} for name in SPLITS}
-    own_valid = (folder / f"valid{BINS[0]}").exists()
+    parts = {"train": {}, "valid": {}, "test": {}}
     for size in BINS:
-        train = read_pairs(folder / f"train{size}")
-        if own_valid:
-            valid = read_pairs(folder / f"valid{size}")
-        else:
-            cut = len(train) - len(train) // 9
-            valid = train[cut:]
-            train = train[:cut]
-        parts["train"][size] = train
-        parts["valid"][size] = valid
-        parts["test"][size] = read_pairs(folder / f"test{size}")
+        pairs = read_pairs(Path(folder) / f"train{size}")
+        cut = len(pairs) - len(pairs) // 9
+        parts["train"][size] = pairs[:cut]
+        parts["valid"][size] = pairs[cut:]
+        parts["test"][size] = read_pairs(Path(folder) / f"test{size}")
     return parts
 
 
 def read_pairs(path: Path) -> list[Pair]:
     """The pairs of one file of lines `relation TAB left TAB right`. Raises UserError that names the
     file and line."""
-    with reported("read", path), open(path, "rb") as file:
-        lines = list(decode_lines(file, path))           # of an empty file none
     pairs = []
-    for number, line in enumerate(lines, 1):
-        columns = [column.strip() for column in line.split("\t")]
+    for number, line in enumerate(read_lines(path), 1):
+        columns = line.split("\t")
         if len(columns) != 3 or columns[0] not in RELATIONS:
             raise UserError(f"{path}, line {number}: not `relation TAB left TAB right` with a "
                             f"relation of {' '.join(RELATIONS)}")
@@ -285,23 +274,6 @@ class EncodedPairs(NamedTuple):
         return formulas, table_labels(tables[:, None], tables)
 
 
-def infix(formula: str) -> list[str]:
-    """The tokens of a formula without the brackets of an operator's own: `not a`, `( a and b )`, as
-    Python writes it."""
-    tokens = tokenize(formula)
-    shorter = []
-    operator_open = []              # of every open bracket: whether it is an operator's own
-    for token, following in zip(tokens, [*tokens[1:], ""]):
-        if token == "(":
-            operator_open.append(following in ("not", *BINARY))
-        own = token in ("(", ")") and operator_open[-1]
-        if token == ")":
-            operator_open.pop()
-        if not own:
-            shorter.append(token)
-    return shorter
-
-
 def renamed(pair: Pair) -> Pair:
     """A pair with its letters named a, b, c, ... in order of appearance: no relation depends on
     their names."""
@@ -335,8 +307,8 @@ def encode(pairs, device="cpu", notation: str = "brackets", tables: bool = False
     labels = torch.tensor([RELATIONS.index(pair.relation) for pair in pairs], dtype=torch.long)
     known = None
     if tables:
-        table_of = {ids[text]: truth_table(text) for text in ids}
-        unsigned = np.array([table_of[formula] for formula in distinct], np.uint64)
+        text_of = {formula: text for text, formula in ids.items()}
+        unsigned = np.array([truth_table(text_of[formula]) for formula in distinct], np.uint64)
         known = torch.from_numpy(unsigned.view(np.int64)).to(device)
     return EncodedPairs(torch.from_numpy(matrix).to(device), rows, lengths, labels.to(device),
                         known)

@@ -36,7 +36,6 @@ class TaskFlags:
         (1,), "train each model once per seed; the table has mean and standard deviation (1)",
         low=0, high=10 ** 6, metavar="SEED")
 
-    arch: str | None = with_default(ModelFlags, "arch", None)
     layers: int = with_default(ModelFlags, "layers", 2)
     d_model: int = with_default(ModelFlags, "d_model", 64)
     heads: int = with_default(ModelFlags, "heads", 4)

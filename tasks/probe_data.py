@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, Iterable, Iterator, NamedTuple
 
-from nmt.files import atomic_write, read_lines, reported
+from nmt.files import atomic_write, read_lines
 from nmt.flags import UserError
 
 GROUPS = {"surface": ("SeLen", "WC"), "syntactic": ("TrDep", "ToCo", "BShif"),
@@ -81,9 +81,6 @@ def fill(items: Iterator[Item], cells: list[tuple[str, Any]], counts: dict[str, 
     Raises UserError where the items run out (endless ones do not).
     """
     each = {part: count // len(cells) for part, count in counts.items()}
-    if not all(each.values()):
-        raise UserError(f"this task has {len(cells)} kinds of sentences, and --sentences must be"
-                        f" at least {len(cells)}")
     wanted = sum(each.values())                          # of every cell
     missing = wanted * len(cells)
     by_cell: dict[tuple, list[Item]] = {cell: [] for cell in cells}
@@ -118,21 +115,13 @@ def fill(items: Iterator[Item], cells: list[tuple[str, Any]], counts: dict[str, 
 
 # ---- The SentEval files
 
-def read_task(path: Path, limit: int | None = None) -> Parts:
-    """The parts of one SentEval file; of the training part the first `limit` lines.
-
-    A line with more than three columns ends with the sentence. Raises UserError for a line that is
-    not `tr|va|te TAB label TAB tokens`, an empty part, and a class that is not in training.
-    """
+def read_task(path: Path, limit: int) -> Parts:
+    """The parts of one SentEval file, without the training sentences after the first `limit`.
+    Raises UserError where these lack a class."""
     parts: Parts = {part: [] for part in SPLITS.values()}
-    for number, line in enumerate(read_lines(path), 1):
-        split, *columns = line.split("\t")
-        if split not in SPLITS or len(columns) < 2 or not columns[-1].split():
-            raise UserError(f"{path}, line {number}: not `tr|va|te TAB label TAB tokens`")
-        parts[SPLITS[split]].append(Item(columns[0].strip(), tuple(columns[-1].split())))
-    for split, part in SPLITS.items():
-        if not parts[part]:
-            raise UserError(f"{path}: has no line that begins with {split}: it takes tr, va and te")
+    for line in read_lines(path):
+        split, label, *_, tokens = line.split("\t")
+        parts[SPLITS[split]].append(Item(label, tuple(tokens.split())))
     parts["train"] = parts["train"][:limit]
     known = {item.label for item in parts["train"]}
     for item in parts["valid"] + parts["test"]:
@@ -144,24 +133,24 @@ def read_task(path: Path, limit: int | None = None) -> Parts:
 
 def download_task(task: str, folder: Path) -> Path:
     """The path of a SentEval file in `folder`, downloaded if it is not there. Raises UserError if
-    that fails, or brings other bytes than those published: their id in git is the SHA-1 of
-    "blob SIZE\\0" and the content."""
+    that fails, or if the file is not the published one: git's id is the SHA-1 of "blob SIZE\\0" and
+    the content."""
     name, published = FILES[task]
     path = folder / name
-    if path.is_file():
-        return path
-    with reported("make the folder", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    try:
+    if not path.is_file():
         print(f"downloading {URL}{name}", file=sys.stderr, flush=True)
-        with urllib.request.urlopen(URL + name, timeout=60) as response:
-            content = response.read()
-        if hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() != published:
-            raise ValueError("not the published bytes")
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise UserError(f"cannot download {URL}{name} ({error}): try again, or fetch it by other"
-                        f" means and put it at {path}, or use --data toy") from error
-    atomic_write(path, content)
+        try:
+            with urllib.request.urlopen(URL + name, timeout=60) as response:
+                content = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise UserError(f"cannot download {URL}{name} ({error}): try again, or fetch it by"
+                            f" other means and put it at {path}, or use --data toy") from error
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, content)
+    content = path.read_bytes()
+    if hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() != published:
+        raise UserError(f"{path}: is not the published file {URL}{name}: delete it, and the next"
+                        " run downloads it")
     return path
 
 

@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "exercises" / "README.md",
              *sorted((ROOT / "docs").glob("*.md"))]
 SCRIPTS = ("train_mt", "translate", "probe", "logic", "analyze", "reproduce", "bench")
-# flags of torchrun, of pytest (exercises/grade.py) and of jupytext
-FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--mine",
-           "--report", "--to", "--session"}
+# flags of torchrun, of exercises/grade.py and of jupytext
+FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint",
+           "--to", "--session", "--csv"}
 # files that commands make or get
 MADE = {"config.json", "tokenizer.json", "metrics.jsonl", "analysis.json", "results.json",
         "last.pt", "best.pt", "test.hyp", "in.txt", "out.txt", "NAME.pt"}

@@ -236,18 +236,19 @@ class Equal(torch.nn.Module):
         return F.one_hot(torch.zeros(len(formulas.rows) // 2, dtype=torch.long), 7).double()
 
 
+def negated(n):
+    """A formula of n negations."""
+    return "( not " * n + "a" + " )" * n
+
+
 def test_trained_on_up_to_6_operators_and_tested_on_the_test_part(tmp_path, monkeypatch):
-    """Every part and bin has formulas with a number of negations of its own, and a share of `=` of
-    its own."""
-    parts = {"train": {}, "valid": {}, "test": {}}
-    for i, part in enumerate(parts):
-        for b in BINS:
-            n = 12 * i + b
-            formula = "( not " * n + "a" + " )" * n
-            equal = {"train": 5, "valid": 13 - b, "test": b}[part]
-            parts[part][b] = [Pair("=", formula, "b")] * equal
-            parts[part][b] += [Pair("#", formula, "b")] * (13 - equal)
-    write_files(tmp_path / "files", parts)
+    """Every part and bin has formulas with a number of negations of its own, and a test bin has a
+    share of `=` of its own."""
+    train, test = {}, {}
+    for b in BINS:
+        train[b] = [Pair("=", negated(b), "b")] * 8 + [Pair("=", negated(12 + b), "b")]
+        test[b] = [Pair("=", negated(24 + b), "b")] * b + [Pair("#", "a", "b")] * (13 - b)
+    write_files(tmp_path / "files", {"train": train, "test": test})
     seen = {}
 
     def fit(build, data, s, seed, label, decay):

@@ -52,7 +52,7 @@ def test_the_settings_of_li2021():
 
 
 def test_sizes_reach_every_model():
-    for config in configs(logic, "--full --arch small --heads 2 --norm pre").values():
+    for config in configs(logic, "--full --layers 6 --heads 2 --norm pre").values():
         assert (config.layers, config.d_model, config.heads, config.norm) == (6, 256, 2, "pre")
 
 
@@ -65,7 +65,7 @@ def test_sizes_that_do_not_fit_are_named_by_their_flags():
     (logic, "", "logic"),
     (logic, "--models combined --seeds 1 2", "logic"),
     (logic, "--full --heads 2", "logic-full-heads-2"),
-    (logic, "--data some/bowman --pairs 9", "logic-bowman"),
+    (logic, "--data some/bowman --pairs 900", "logic-bowman"),
     (logic, "--pairs 900 --data-seed 2", "logic-pairs-900-data-seed-2"),
     (probe, "", "probe-toy"),
     (probe, "--task Tense --seeds 2", "probe-toy"),

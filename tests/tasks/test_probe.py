@@ -21,6 +21,7 @@ from tasks.probe_data import (
     TASKS,
     Item,
     detokenize,
+    download_task,
     fill,
     read_task,
     read_text,
@@ -37,69 +38,56 @@ COUNTS = {"train": 120, "valid": 20, "test": 40}
 
 # ---- SentEval's files
 
-def write(path, lines):
-    path.write_text("\n".join(lines) + "\n")
-    return path
+@pytest.fixture
+def publish(tmp_path, monkeypatch):
+    """A function that makes lines the published file of Tense; returns it and its path."""
+    path = tmp_path / "senteval" / "past_present.txt"
+    path.parent.mkdir()
+
+    def write(lines):
+        content = "".join(f"{line}\n" for line in lines).encode()
+        number = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        monkeypatch.setitem(probe_data.FILES, "Tense", (path.name, number))
+        path.write_bytes(content)
+        return content, path
+    return write
 
 
-def test_a_file_is_read_exactly(tmp_path):
-    lines = [*LINES, "tr\tPRES\tmore\tcolumns here\tthe last counts"]
-    assert read_task(write(tmp_path / "past_present.txt", lines)) == {
-        "train": [
-            Item("PAST", ("the", "dog", "slept", ".")),
-            Item("PRES", ("he", "sings")),
-            Item("PRES", ("the", "last", "counts")),
-        ],
-        "valid": [Item("PAST", ("she", "saw", "it", "."))],
+def test_a_file_is_read_exactly(publish):
+    """Of a line with more than three columns the last one is the sentence."""
+    _, path = publish([*LINES, "tr\tPAST\tit rained", "va\tPRES\tmore\tcolumns here\tit counts"])
+    assert read_task(path, limit=2) == {
+        "train": [Item("PAST", ("the", "dog", "slept", ".")), Item("PRES", ("he", "sings"))],
+        "valid": [Item("PAST", ("she", "saw", "it", ".")), Item("PRES", ("it", "counts"))],
         "test": [Item("PRES", ("it", "'s", "cold", "."))],
     }
-
-
-def test_a_limit_cuts_the_training_part(tmp_path):
-    path = write(tmp_path / "past_present.txt", [*LINES, "tr\tPAST\tit rained"])
-    assert [len(items) for items in read_task(path, limit=2).values()] == [2, 1, 1]
     with pytest.raises(UserError, match="class PRES is not among the 1 training sentences"):
         read_task(path, limit=1)
-    with pytest.raises(UserError, match="past_present.txt: has no line that begins with te"):
-        read_task(write(tmp_path / "past_present.txt", LINES[:3]))
 
 
-@pytest.mark.parametrize("line", ["tr\tPAST", "", "xx\tPAST\ta b", "tr\tPAST\t  ", "tr PAST a b"])
-def test_a_malformed_line_is_named_by_file_and_line(tmp_path, line):
-    path = write(tmp_path / "past_present.txt", [*LINES[:2], line, *LINES[2:]])
-    with pytest.raises(UserError, match="past_present.txt, line 3"):
-        read_task(path)
-
-
-@pytest.fixture
-def urls(monkeypatch):
-    """The addresses asked for; of the ten files the one of Tense is sent as published."""
+def test_a_file_is_downloaded_once_and_must_be_the_published_one(publish, monkeypatch):
+    content, path = publish(LINES)
     asked = []
-    content = b"tr\tA\tTense\n"
-    number = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-    monkeypatch.setitem(probe_data.FILES, "Tense", ("past_present.txt", number))
 
     def urlopen(url, timeout):
         asked.append(url)
         return io.BytesIO(content)
     monkeypatch.setattr(probe_data.urllib.request, "urlopen", urlopen)
-    return asked
-
-
-def test_a_file_is_downloaded_once(urls, tmp_path):
+    path.unlink()
     for _ in range(2):
-        path = probe_data.download_task("Tense", tmp_path / "senteval")
-        assert path.read_bytes() == b"tr\tA\tTense\n"
-    assert len(urls) == 1
-
-
-def test_other_bytes_than_those_published_are_refused(urls, tmp_path):
-    with pytest.raises(UserError, match="not the published bytes.*put it at .*word_content.txt"):
-        probe_data.download_task("WC", tmp_path)
-    assert not list(tmp_path.iterdir())
+        assert download_task("Tense", path.parent).read_bytes() == content
+    assert len(asked) == 1
+    path.write_text("other lines")
+    with pytest.raises(UserError, match="is not the published file"):
+        download_task("Tense", path.parent)
 
 
 # ---- Plain text
+
+def write(path, lines):
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
 
 def sentences(count):
     """Lines of 5 to 11 words."""
@@ -152,27 +140,23 @@ def test_too_little_text_is_an_error(tokens):
 
 def test_a_shift_exchanges_two_neighbours_or_nothing():
     rng = random.Random(2)
-    intact = ("a", "b", "c", ".", "d")
+    intact = ("a", ".", "b", "c")
     found = {shifted(Item("", intact), rng)[:2] for _ in range(60)}
-    assert found == {("O", intact), ("I", ("a", "c", "b", ".", "d"))}
+    assert found == {("O", intact), ("I", ("a", ".", "c", "b"))}
     assert shifted(Item("", ("a", "b", ".", "c")), rng) is None
 
 
 def test_fill_balances_the_classes():
-    items = [Item("AB"[i % 3 == 0], (str(i),)) for i in range(90)]
+    """A sentence in another order of its words is the same sentence."""
+    items = [Item("AB"[i % 3 == 0], (str(i), "x")) for i in range(90)]
+    items += [Item("B", ("x", str(i))) for i in range(90)]
     cells = [("A", None), ("B", None)]
     parts = fill(iter(items), cells, {"train": 40, "valid": 6, "test": 7}, 0)
     counts = [[item.label for item in items].count("A") for items in parts.values()]
     assert counts == [20, 3, 3]
     assert len({item for items in parts.values() for item in items}) == 52
     with pytest.raises(UserError, match="30 sentences of class B and 31 are needed"):
-        fill(iter(items), cells, {"train": 62}, 0)
-
-
-def test_fewer_sentences_than_classes_are_an_error(tmp_path, capsys):
-    flags = f"--task WC --sentences 20 --runs {tmp_path} --device cpu"
-    assert probe.main(flags.split()) == 2
-    assert "--sentences must be at least 31" in capsys.readouterr().err
+        fill(iter(items[:90]), cells, {"train": 62}, 0)
 
 
 # ---- The model
@@ -267,7 +251,7 @@ def results(folder):
     return json.loads((folder / "x" / "results.json").read_text())
 
 
-TINY = "--d-model 8 --d-ff 8 --heads 2 --task tense"
+TINY = "--d-model 8 --d-ff 8 --heads 2 --task Tense"
 
 
 def test_a_table_is_kept_and_extended(tmp_path, capsys):
@@ -306,18 +290,13 @@ def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch):
     assert whole == broken
 
 
-def test_the_model_is_tested_on_the_test_part(tmp_path):
+def test_the_model_is_tested_on_the_test_part(tmp_path, publish):
     """Class A is 5 of 8 in training, 1 of 4 in validation, 1 of 5 in the test. The word "yes" means
     A but in the test, where it means B except once. So every part would give other numbers."""
-    counts = {"tr": {"A yes": 5, "B no": 3}, "va": {"A yes": 1, "B no": 3},
-              "te": {"A yes": 1, "B yes": 3, "B no": 1}}
-    lines = []
-    for part, kinds in counts.items():
-        for kind, count in kinds.items():
-            label, word = kind.split()
-            lines += [f"{part}\t{label}\t{word} {len(lines) + i}" for i in range(count)]
-    write(tmp_path / "past_present.txt", lines)
-    flags = f"{TINY} --data {tmp_path} --models baseline --lr 1e-9"
+    kinds = ["tr A yes"] * 5 + ["tr B no"] * 3 + ["va A yes"] + ["va B no"] * 3
+    kinds += ["te A yes"] + ["te B yes"] * 3 + ["te B no"]
+    publish("\t".join(kind.split()) + f" {i}" for i, kind in enumerate(kinds))
+    flags = f"{TINY} --data senteval --data-dir {tmp_path} --models baseline --lr 1e-9"
     assert command(tmp_path / "runs", flags) == 0
     found = {row["model"]: row for row in results(tmp_path / "runs")["runs"]}
     assert found["majority"]["accuracy"] == 1 / 5
@@ -326,22 +305,26 @@ def test_the_model_is_tested_on_the_test_part(tmp_path):
     assert found["baseline"]["accuracy"] in (1 / 5, 4 / 5)
 
 
-def test_changed_sentences_are_computed_anew(tmp_path):
-    flags = f"--data {tmp_path} {TINY} --models baseline"
+def test_changed_sentences_are_computed_anew(tmp_path, publish):
+    flags = f"{TINY} --data senteval --data-dir {tmp_path} --models baseline"
     accuracies = []
     for shown in ("PRES", "PAST"):
-        write(tmp_path / "past_present.txt", [*LINES, f"te\t{shown}\tit rains", "tr\tPAST\ta b"])
+        publish([*LINES, f"te\t{shown}\tit rains", "tr\tPAST\ta b"])
         assert command(tmp_path / "runs", flags) == 0
         accuracies.append(results(tmp_path / "runs")["runs"][0]["accuracy"])
     assert accuracies == [0, 0.5]
 
 
-def test_sentences_and_seed_reach_the_tasks():
-    first, same, other = ([*probe.load_task(parse(probe.Settings, flags.split()), "SubNm").values()]
-                          for flags in ("--sentences 60", "--sentences 60 --data-seed 1",
-                                        "--sentences 60 --data-seed 7"))
-    assert [len(items) for items in first] == [60, 60, 60]
-    assert first == same != other
+def test_sentences_and_seed_reach_the_tasks(tmp_path):
+    """Of the grammar and of a text."""
+    text = write(tmp_path / "text", sentences(3000))
+    for data in ("", f"--text {text}"):
+        first, same, other = (
+            probe.load_task(parse(probe.Settings, f"--sentences 60 {data} {flags}".split()),
+                            "BShif")
+            for flags in ("", "--data-seed 1", "--data-seed 7"))
+        assert [len(items) for items in first.values()] == [60, 60, 60]
+        assert first == same != other
 
 
 # ---- Frozen encoders

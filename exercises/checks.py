@@ -1,7 +1,11 @@
-"""The checks of the tasks, by session: see grade.py for `check`."""
+"""The checks of the tasks, by session.
+
+A check is a function of a module, the student's or the project's, and of inputs. What it returns,
+{name: tensor, numbers or words}, and the gradients by its inputs must be the same for both modules.
+It raises Wrong where a solution does too much work.
+"""
 from types import SimpleNamespace
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
@@ -9,26 +13,33 @@ from torch.overrides import TorchFunctionMode
 
 from attention import Heads
 from capsule_transformer import CapsuleRouting
-from exercises.grade import Wrong, check, grade
-from exercises.make import TASKS
 from toy import Tree, corpus
 
+CHECKS = {}                 # name of a task -> its check, shapes of the check's inputs
 SOURCE = torch.tensor([[True, True, True, True], [True, True, False, False]])      # masks [B, L]
 TARGET = torch.tensor([[True, True, True, False], [True, False, False, False]])
 KEYS = SOURCE[:, None, None, :]                                                # [B, 1, 1, L]
 CELLS = (SOURCE[:, :, None] & SOURCE[:, None, :]).unsqueeze(1)                 # [B, 1, L, L]
+FORWARD = torch.ones(4, 4, dtype=torch.bool).tril()                            # [L, L]
 CAPSULES = torch.tensor([[True, True, True], [True, False, True]])             # [B, N]
+
+
+class Wrong(AssertionError):
+    """A result is not what the equation gives."""
+
+
+def check(name: str, **shapes):
+    """Registers the check of a task; its inputs are tensors of these shapes in float64."""
+    def register(function):
+        CHECKS[name] = (function, shapes)
+        return function
+    return register
 
 
 def name_parts(names: str, values, case: str = "") -> dict:
     """{"A": ..., "O": ...} of a tuple; of a case: {"A, case": ...}."""
     ending = f", {case}" if case else ""
     return {name + ending: value for name, value in zip(names.split(), values, strict=True)}
-
-
-def causal(L: int) -> Tensor:
-    """The forward mask [L, L]."""
-    return torch.ones(L, L, dtype=torch.bool).tril()
 
 
 def fill_parameters(module: nn.Module) -> nn.Module:
@@ -199,7 +210,7 @@ def li2019_eq7_gu_eq8_eq9(module, V, B):
             | name_parts("Omega C", module.combine(V, B, False, CAPSULES), "with a mask"))
 
 
-@check("capsules nobody chooses", V=(4, 3, 2), B=(4, 3))
+@check("unchosen capsules", V=(4, 3, 2), B=(4, 3))
 def li2019_eq7_underflow(module, V, B):
     unchosen = torch.tensor([-800.0, 0, 0]).double()
     return {"Omega": module.combine(V, B + unchosen)[0]}
@@ -339,7 +350,7 @@ def duan_alg3_eq12_to_eq14(module, E):
                     "once")
     return {"Omega": module.horizontal_routing(E),
             "Omega with padding": module.horizontal_routing(E, mask=CELLS),
-            "Omega with the forward mask": module.horizontal_routing(E, 2, causal(4)),
+            "Omega with the forward mask": module.horizontal_routing(E, 2, FORWARD),
             "Omega of the last two tokens": module.horizontal_routing(E, last=2)}
 
 
@@ -348,8 +359,8 @@ def duan_3_2_masks(module, E):
     encoder = fill_parameters(module.CapsuleRouting(3))
     decoder = module.CapsuleRouting(3, ("horizontal",), 2)
     return {"E'": encoder(E), "E' with padding": encoder(E, KEYS),
-            "E' of a decoder": decoder(E, causal(4)),
-            "E' of a decoder's last token": decoder(E, causal(4), 1)}
+            "E' of a decoder": decoder(E, FORWARD),
+            "E' of a decoder's last token": decoder(E, FORWARD, 1)}
 
 
 # ---- Session 7: training, search and tasks
@@ -441,22 +452,3 @@ def li2021_4_3_1(module):
         for right in formulas:
             found.append(f"{left} {module.relation(left, right)} {right}")
     return {"the relation": found}
-
-
-# ---- The test
-
-def parameters() -> list:
-    """Every task with the marker of its session."""
-    found = []
-    for task in TASKS.values():
-        marker = getattr(pytest.mark, f"session{task.session}")
-        found.append(pytest.param(task, id=task.name, marks=marker))
-    return found
-
-
-@pytest.mark.parametrize("task", parameters())
-def test_task(task, pytestconfig, record_property):
-    record_property("task", task.name)                       # for the table of --report
-    message = grade(task, pytestconfig.getoption("mine"))
-    if message:
-        pytest.fail(message, pytrace=False)
