@@ -21,7 +21,7 @@ def test_every_comparison_is_of_models_that_a_table_trains():
         elif claim.metric in (claims.FORMULAS, claims.PROBES):
             known = {row.flags for row in TABLES["li2021-7"].rows}
         models = {model for pair in claim.compared for model in pair}
-        assert models - {BASE} <= known
+        assert {name for name in models - {BASE} if not name.startswith("later.")} <= known
 
 
 def gain(table: str, column: str, label: str, against: str) -> float:
