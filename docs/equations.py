@@ -77,20 +77,20 @@ def find_functions(tree: ast.Module) -> dict[str, ast.AST]:
 
 
 class Module:
-    """A file of code: its comments, functions and classes, and where an entry belongs."""
+    """A file of code: its functions, the numbers in its comments, and where an entry belongs."""
 
     def __init__(self, path: Path):
         source = path.read_text("utf-8")
         self.tree = ast.parse(source)
         self.lines = source.splitlines()
         self.nodes = find_functions(self.tree)
-        self.comments = {}                       # line -> comment
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            if token.type == tokenize.COMMENT:
-                self.comments[token.start[0]] = token.string
         # numbers without a paper are those of the first paper that the file names
         first = PAPER.search(source)
         self.paper = f"{first[1]} {first[2]}" if first else None
+        self.numbers = {}                        # line -> the numbers in its comment
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                self.numbers[token.start[0]] = numbers(token.string, self.paper)
         imports = [n for n in self.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
         self.imports = range(0)
         if imports:
@@ -111,10 +111,6 @@ class Module:
         node = self.nodes[name]
         return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
-    def numbers(self, line: int) -> list[str]:
-        """The numbers in the comment of a line."""
-        return numbers(self.comments.get(line, ""), self.paper)
-
     def named(self, entry: Entry, name: str) -> bool:
         """Whether a function or class names one of the entry's numbers, in comment or docstring."""
         text = "\n".join(self.lines[self.start(name) - 1:self.nodes[name].end_lineno])
@@ -125,7 +121,7 @@ class Module:
         most of its numbers, or of the comments above it; without one, the first line of all."""
         best, most = self.start(name), 0
         for line in range(best, self.nodes[name].end_lineno + 1):
-            shared = len(set(entry.numbers) & set(self.numbers(line)))
+            shared = len(set(entry.numbers) & set(self.numbers.get(line, ())))
             if shared > most:
                 best, most = line, shared
         while most and self.lines[best - 2].lstrip().startswith("#"):

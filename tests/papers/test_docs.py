@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from docs.equations import ROOT, find_functions
 from nmt.run_folder import read_metrics
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "exercises" / "README.md",
              *sorted((ROOT / "docs").glob("*.md"))]
 SCRIPTS = ("train_mt", "translate", "probe", "logic", "analyze", "reproduce", "bench")
@@ -50,13 +50,9 @@ def places(name: str) -> list[str]:
 @cache
 def names(file: str) -> set[str]:
     """Functions, classes, methods ("C.method") and constants of a Python file."""
-    found = set()
-    for node in ast.parse((ROOT / file).read_text()).body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}.{child.name}" for child in node.body
-                      if isinstance(child, ast.FunctionDef)}
+    tree = ast.parse((ROOT / file).read_text())
+    found = set(find_functions(tree))
+    for node in tree.body:
         for target in getattr(node, "targets", ()):
             found |= {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
     return found
@@ -131,25 +127,6 @@ def test_flags_exist(document):
     prose = re.sub(r"<!--.*?-->", "", document.read_text())
     wrong += set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", prose)) - known
     assert not wrong
-
-
-@cache
-def headings(document: Path) -> set[str]:
-    """The anchors that GitHub gives the headings of a document."""
-    titles = re.findall(r"^#+ (.*)$", document.read_text(), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
-
-
-@every_document
-def test_links_resolve(document):
-    """Relative links lead to a file, and a #part of one to a heading in it."""
-    broken = []
-    for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
-        path, _, part = link.partition("#")
-        target = (document.parent / path).resolve() if path else document
-        if "://" not in link and (not target.exists() or part and part not in headings(target)):
-            broken.append(link)
-    assert not broken
 
 
 def test_the_files_of_the_readme():
