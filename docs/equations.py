@@ -45,7 +45,9 @@ def numbers(text: str, paper: str | None = None) -> list[str]:
         elif paper:
             for part in re.split(", | and | or ", value):
                 first, _, last = part.strip(".").partition("-")
-                every = range(int(first), int(last) + 1) if last else [first]
+                every = [first]
+                if first.isdigit() and last.isdigit():                       # not of 5.2-5.3
+                    every = range(int(first), int(last) + 1)
                 found += [f"{paper} {KINDS.get(kind, kind)} {number}" for number in every]
     return found
 
