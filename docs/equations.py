@@ -44,8 +44,10 @@ def numbers(text: str, paper: str | None = None) -> list[str]:
             paper = f"{kind} {value or YEARS[kind]}"
         elif paper:
             for part in re.split(", | and | or ", value):
-                first, _, last = part.strip(".").partition("-")
-                every = range(int(first), int(last) + 1) if last else [first]
+                every = [part.strip(".")]
+                if re.fullmatch(r"\d+-\d+", every[0]):          # not §5.2-5.4
+                    first, last = map(int, every[0].split("-"))
+                    every = range(first, last + 1)
                 found += [f"{paper} {KINDS.get(kind, kind)} {number}" for number in every]
     return found
 
