@@ -124,8 +124,7 @@ def paragraph(name: str, corpus: Corpus) -> str:
     if corpus.blocks < least:
         words[0] += f" of the {least} that the plan asks for, so the verdicts are provisional"
     if corpus.model.levene < 0.01:
-        words.append("The arms' variances differ (Levene's test, p "
-                     f"{corpus.model.levene:.3f}): Welch's test")
+        words.append("The arms' variances differ (Levene's test, p < 0.01): Welch's test")
     else:
         words.append("One residual deviation for all arms: "
                      f"{math.sqrt(corpus.model.variance):.2f} BLEU")
