@@ -255,7 +255,7 @@ def analyze_ablation(runs, beam: int | None):
 # ---- The command
 
 def earlier_parts(path: Path, runs: dict) -> dict:
-    """What analysis.json holds, if it is of the same runs and checkpoints."""
+    """The content of analysis.json, if it is of the same runs and checkpoints."""
     try:
         earlier = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

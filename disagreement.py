@@ -6,7 +6,7 @@ Li et al. 2018, "Multi-Head Attention with Disagreement Regularization", section
 Every D averages over the H x H pairs of heads, i = j included, as printed. So D_subspace and
 D_output are -1 for identical heads, -1/H for orthogonal ones, and 0 only where the heads' unit
 vectors cancel. D_position is below 0: per query it is -1 if all heads attend only to one key, -1/H
-if each attends to a key of its own. (Footnote 2's variant is 0 or more.)
+if each attends to another key. (Footnote 2's variant is 0 or more.)
 """
 from collections.abc import Callable
 from typing import NamedTuple

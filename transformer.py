@@ -64,7 +64,7 @@ class TransformerConfig:
 
     capsule_attention: tuple[str, ...] = ()          # places where the logits are routed
     capsule_parts: tuple[str, ...] = PARTS           # of the encoder; the decoder: horizontal only
-    decoder: bool = True                             # False: an encoder alone
+    decoder: bool = True                             # False: only an encoder
 
     def __post_init__(self):
         if self.agg_at is None:
@@ -108,7 +108,7 @@ class TransformerConfig:
 
 def default_places(config: TransformerConfig) -> tuple[str, ...]:
     """Li's aggregation acts in the lowest two encoder layers (Li 2019 Table 3), Gu's in the last
-    decoder layer (Gu 2019 Table 3, the best row), or in the last layer of an encoder alone."""
+    decoder layer (Gu 2019 Table 3, the best row), or in the last layer if there is only an encoder."""
     if config.agg == "linear":
         return ()
     if config.agg in ("dynamic", "em"):

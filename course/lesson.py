@@ -1,4 +1,4 @@
-"""What the sessions share: the project's folder on Python's path, and the place of figures."""
+"""Shared by the sessions: the project's folder on Python's path, and the place of figures."""
 import os
 import sys
 from pathlib import Path

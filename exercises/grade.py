@@ -61,7 +61,7 @@ def draw_inputs(seed: str, shapes: dict) -> dict[str, Tensor]:
 
 
 def compute_results(module, task: Task) -> dict[str, np.ndarray]:
-    """What the check of a task returns, and the gradients by its inputs of the sum of all that, the
+    """The results of a task's check, and the gradients by its inputs of the sum of all results, the
     numbers of a tensor weighted by cos 0, cos 1, cos 2, ..."""
     function, shapes = CHECKS[task.name]
     inputs = draw_inputs(task.name, shapes)
@@ -124,7 +124,7 @@ def explain(error: BaseException, path: Path) -> str:
 
 
 def grade(task: Task, folder: Path) -> str:
-    """What is wrong with a task in a student's folder, in a line; "" where nothing is."""
+    """Returns the error of a task in a student's folder as one line, "" if there is none."""
     path = folder / Path(task.file).name
     expected = compute_results(project_module(task), task)
     try:
@@ -172,7 +172,7 @@ def main(words: list[str] | None = None) -> None:
     if args.csv:
         table.writerow(["folder", "points", *(task.name for task in tasks)])
     for folder in args.folders:
-        with contextlib.redirect_stdout(sys.stderr):     # what solutions print is no row
+        with contextlib.redirect_stdout(sys.stderr):     # solutions may print
             messages = [grade(task, folder) for task in tasks]
         if args.csv:
             points = [0 if message else task.points for task, message in zip(tasks, messages)]

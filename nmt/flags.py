@@ -115,7 +115,7 @@ def make_parser(kind: type) -> Parser:
 
 
 def flag_name(field) -> str:
-    """How a field is written on the command line."""
+    """A field's name on the command line."""
     return field.name if field.metadata["positional"] else "--" + field.name.replace("_", "-")
 
 

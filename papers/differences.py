@@ -22,7 +22,7 @@ class Contrast(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval, of one contrast alone."""
+        """The 95 % confidence interval, not adjusted for the other contrasts."""
         from scipy.special import stdtrit
         half = float(stdtrit(self.freedom, 0.975)) * self.error
         return self.difference - half, self.difference + half

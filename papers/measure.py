@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
 
 def translate(run: Run, lines, beam: int) -> list[str]:
-    """The run's translations, with the length penalty of its own test."""
+    """The run's translations, with the length penalty of its test."""
     return translate_lines(run.model, run.tokenizer, lines, beam=beam,
                            lenpen=run.config["lenpen"], max_source=run.config["longest_source"])
 
@@ -216,8 +216,9 @@ def trace(module, votes: Tensor) -> tuple[Tensor, Tensor | None]:
 
 @torch.no_grad()
 def routing_statistics(run: Run, max_tokens: int = 4096) -> dict:
-    """What every routing of the heads does on the validation set, see `trace`: {place: {"entropy":
-    [T], "agreement": [T], "activations": each capsule's mean A, or None without EM}}."""
+    """Statistics of every routing of the heads on the validation set, see `trace`: {place:
+    {"entropy": [T], "agreement": [T], "activations": each capsule's mean A, or None without EM}}.
+    """
     totals = {}                         # place -> [sum of rows, of A over the words, their number]
     found = attentions(run.model)
     for heads, masks in passes(run, max_tokens):

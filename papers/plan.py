@@ -32,7 +32,7 @@ class Run(NamedTuple):
 
     @property
     def key(self) -> tuple:
-        """What identifies it, as `results.key_of` its line."""
+        """The key of its line, see `results.key_of`."""
         return self.scale, self.size, self.flags, self.settings.seed
 
 
@@ -55,7 +55,7 @@ def mechanism_flags(config: dict) -> str:
 # ---- Rows fitted to the scale
 
 def largest_divisor(n: int, limit: int) -> int:
-    """The largest divisor of n that is no larger than the limit, or than n; at least 1."""
+    """The largest divisor of n up to the limit; at least 1."""
     return max([1, *(i for i in range(1, min(limit, n) + 1) if n % i == 0)])
 
 

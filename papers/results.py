@@ -20,7 +20,7 @@ def stored_lines() -> list[dict]:
 
 
 def key_of(line: dict) -> tuple:
-    """What identifies a run."""
+    """The key of a run: scale, size, flags and seed."""
     return line["scale"], line["size"], line["flags"], line["seed"]
 
 

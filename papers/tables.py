@@ -36,7 +36,7 @@ class Table(NamedTuple):
     notes: tuple = ()
     kind: str = "mt"
     scale: str = ""             # flags of train_mt.py for all rows; others may be given
-    chinese: str = ""           # the paper's flags for Chinese source text alone
+    chinese: str = ""           # the paper's flags for Chinese source text only
     big: str = "--arch big"     # what "big" is where the scale is exactly --arch base
 
 

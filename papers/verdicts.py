@@ -66,7 +66,7 @@ def verdict(contrast: Contrast, printed: float) -> str:
 
 
 class Corpus(NamedTuple):
-    """What a corpus says: the number of whole blocks, the model and the family of contrasts."""
+    """The result for a corpus: number of whole blocks, model and family of contrasts."""
     blocks: int
     model: Model
     contrasts: dict[tuple[str, str], Contrast]
@@ -116,7 +116,7 @@ def contrast_table(corpus: Corpus) -> str:
 
 
 def paragraph(name: str, corpus: Corpus) -> str:
-    """What the contrasts of a corpus rest on, and its positive control."""
+    """The sample and the model behind a corpus's contrasts, and its positive control."""
     one_head = compare(corpus.model, "one-head", "baseline")
     loses = one_head.p < LEVEL and one_head.difference < 0
     least = LEAST_BLOCKS[name]

@@ -3,7 +3,7 @@
 
 The task, the relations and the file format are those of Bowman, Manning & Potts 2015,
 "Tree-structured composition in neural networks without tree-structured architectures". A formula
-over the letters a..f is written with every operator in brackets of its own, as in
+over the letters a..f is written with separate brackets for every operator, as in
 `( not ( a ( and b ) ) )`; a pair is one line `relation TAB left TAB right`. A formula's meaning is
 its truth table, one 64-bit mask over the 2^6 assignments of the letters, so a relation is exact and
 costs four bitwise operations.
@@ -135,7 +135,7 @@ def relation(left: str, right: str) -> str:
     `=` equivalent, `<` left entails right, `>` right entails left, `^` contradictory and
     exhaustive, `|` contradictory, `v` exhaustive, `#` independent. A tautology or a contradiction
     on either side gives `#`, as in Bowman's data. Raises UserError (a ValueError) for a text that
-    is no formula.
+    is not a formula.
     """
     return table_relation(truth_table(left), truth_table(right))
 

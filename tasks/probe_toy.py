@@ -327,7 +327,7 @@ def exchanged(one: tuple, other: tuple, what: str) -> Sentence:
 # ---- All of them
 
 class ToyTask(NamedTuple):
-    """What makes the items of a task, and the values that are equally frequent among them."""
+    """The generator of a task's items, and the values that are equally frequent among them."""
     make: Callable[[random.Random], Iterator[Item]]
     labels: tuple
     controls: tuple = (None,)

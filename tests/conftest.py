@@ -1,4 +1,4 @@
-"""What the tests share: the project root on sys.path, one thread, the same random numbers, hard
+"""Shared by the tests: the project root on sys.path, one thread, the same random numbers, hard
 inputs for routing."""
 
 import sys

@@ -279,7 +279,7 @@ def english_verbs(clause: Clause, agreement: str, question: bool) -> list[tuple[
 
 
 def english_complements(clause: Clause) -> list[Tree]:
-    """What follows the verbs: particle, objects, adjective, goal, place, time, clauses."""
+    """The parts after the verbs: particle, objects, adjective, goal, place, time, clauses."""
     nodes = []
     if clause.recipient:
         nodes.append(clause.recipient.tree())

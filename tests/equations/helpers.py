@@ -1,4 +1,4 @@
-"""What several tests of the equations share."""
+"""Shared by several tests of the equations."""
 import math
 
 import pytest

@@ -222,7 +222,7 @@ def test_padding_changes_nothing(agg, parts, need_weights):
     ("linear", (), False), ("linear", (), True), ("linear", BOTH, True), ("em", (), False),
     ("gu-em", BOTH, False)])
 def test_gradcheck_attention(agg, parts, need_weights):
-    """The fused and the explicit path; every aggregation has a gradcheck of its own."""
+    """The fused and the explicit path; every aggregation has a separate gradcheck."""
     attention = build(4, 2, agg, parts)
     x = normal(1, 3, 4).requires_grad_()
     names, parameters = zip(*attention.named_parameters())

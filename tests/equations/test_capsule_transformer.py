@@ -40,7 +40,7 @@ def test_duan_alg3_eq12_to_eq14_horizontal(H, L_q, L_k, T):
 @pytest.mark.parametrize("H", [1, 3])
 @pytest.mark.parametrize("garbage", [1.0, 1e4, math.inf])
 def test_duan_alg2_alg3_padding(H, garbage):
-    """What stands in masked cells is of no account: the valid cells are those of the sentence
+    """The content of masked cells has no effect: the valid cells are those of the sentence
     without padding."""
     lengths = 5, 3, 1
     E, weight, bias = inputs(H, 5, 5, B=3)
@@ -59,7 +59,7 @@ def test_duan_alg2_alg3_padding(H, garbage):
 
 
 def test_duan_alg2_key_mask_keeps_every_query():
-    """A mask of keys alone leaves every row a True, so that every query is an output capsule;
+    """A mask of only keys leaves every row a True, so that every query is an output capsule;
     masked cells are 0."""
     E, weight, bias = inputs(2, 4, 4)
     keys = (torch.arange(4) < torch.tensor([4, 2])[:, None])[:, None, None]  # [B, 1, 1, L_k]

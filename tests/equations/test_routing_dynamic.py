@@ -156,8 +156,8 @@ def test_masked_output_capsules_behave_as_if_they_did_not_exist(T, normalize, ga
     result = dynamic_routing(votes, T, normalize, mask=EXISTS)
     assert not result.coupling.masked_select(~EXISTS.unsqueeze(1)).any()
     assert not result.capsules.masked_select(~EXISTS.unsqueeze(-1)).any()
-    nobody = dynamic_routing(votes, T, normalize, mask=torch.zeros_like(EXISTS))
-    assert not nobody.capsules.any() and not nobody.coupling.any()
+    empty = dynamic_routing(votes, T, normalize, mask=torch.zeros_like(EXISTS))
+    assert not empty.capsules.any() and not empty.coupling.any()
     for b, exists in enumerate(EXISTS):
         alone = dynamic_routing(votes[b][:, exists], T, normalize)
         assert_close(result.capsules[b][exists], alone.capsules)

@@ -134,7 +134,7 @@ def test_schedules_of_lambda(schedule, expected):
 @every_schedule
 def test_the_schedule_reaches_the_activations(schedule, T):
     """Same votes for all n: the densities cancel, C_mn = A_n / sum_k A_k: the routing is a
-    recursion in A alone."""
+    recursion in A only."""
     votes = normal(5, 1, 2).expand(5, 3, 2)
     beta_a, beta_mu = betas(3)
     cost = (votes[:, 0].var(0, correction=0).log() / 2 + (1 + math.log(2 * math.pi)) / 2).sum()

@@ -239,7 +239,7 @@ def test_heads_of_every_layer_come_back():
         for layer in heads[name]:
             assert layer.values.shape == (2, 4, L_k, 2) and layer.outputs.shape == (2, 4, L_q, 2)
             assert layer.weights.shape == (2, 4, L_q, L_k)
-    _, heads = model(source, target)                     # nobody asked for weights
+    _, heads = model(source, target)                     # without need_weights
     assert all(layer.weights is None for layers in heads.values() for layer in layers)
 
 

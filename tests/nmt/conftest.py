@@ -1,4 +1,4 @@
-"""What several tests of nmt/ share: a tokenizer, a model, a small corpus; no figures."""
+"""Shared by several tests of nmt/: a tokenizer, a model, a small corpus; no figures."""
 import pytest
 from small_run import TEXT, small, small_corpus
 

@@ -30,7 +30,7 @@ def size(source, target, batch) -> int:
 @pytest.mark.parametrize("max_tokens", [1, 40, 4096, 10 ** 6])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_every_pair_once_within_max_tokens(max_tokens, shuffle):
-    """A pair that is wider is alone."""
+    """A wider pair is a batch by itself."""
     source, target = lengths()
     found = batches(source, target, max_tokens, seed=1, epoch=2, shuffle=shuffle)
     assert np.array_equal(np.sort(np.concatenate(found)), np.arange(len(source)))

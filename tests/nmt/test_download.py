@@ -100,7 +100,7 @@ def test_more_than_published(source, tmp_path):
 
 
 def test_archives_put_there_by_hand(source, tmp_path):
-    """The published one is used, another one refused and left alone."""
+    """The published one is used, another one is refused and kept."""
     archives = tmp_path / "data" / "multi30k" / "archives"
     archives.mkdir(parents=True)
     (source / "train.en.gz").rename(archives / "train.en.gz")
@@ -173,7 +173,7 @@ def test_member_that_points_outside(tmp_path):
 
 
 def test_table_of_sources():
-    """Every archive has a SHA-256, a secure address, and within its corpus a name of its own."""
+    """Every archive has a SHA-256, a secure address and a unique name in its corpus."""
     assert set(download.CORPORA) | {"toy"} == set(corpus.NAMES)
     for _, texts in download.CORPORA.values():
         archives = {archive for parts in texts.values() for part in parts for archive, _ in part}

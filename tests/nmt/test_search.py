@@ -84,7 +84,7 @@ def slow_beam_search(model, sentence, beam, lenpen, limit, nbest):
 
 @torch.no_grad()
 def test_beam_search_against_exhaustive_enumeration():
-    """Of all translations of at most three words."""
+    """The best of all translations of at most three words."""
     model = tiny(6)
     source = sentences(words=(3, 4, 5), count=4)
     every = [list(words) for n in range(4) for words in itertools.product((3, 4, 5), repeat=n)]

@@ -48,7 +48,7 @@ def test_sign_test_of_chinese_counts_characters():
 
 @pytest.mark.parametrize("wrong", [0, 1, 2, 4, 6])
 def test_p_of_a_few_mistakes(wrong):
-    """Of the 2^n ways to swap n mistakes two leave all of them in one system."""
+    """Two of the 2^n ways to swap n mistakes leave all of them in one system."""
     p = randomization_test(wrong_at(range(wrong)), REFERENCES, REFERENCES)
     assert p == pytest.approx(min(1, 2 / 2 ** wrong), abs=0.015)
 

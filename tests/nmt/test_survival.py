@@ -24,7 +24,7 @@ LONG = ("--agg em --agg-at enc cross --reg output subspace position --capsule en
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The folder of a run that nobody disturbs, with every mechanism, over the end of an epoch."""
+    """The folder of a run without interruptions, with every mechanism, over the end of an epoch."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunFolder, "draw_curves", lambda folder: None)
@@ -51,7 +51,7 @@ def test_a_resumed_run_is_the_same_bit_by_bit(step, more, whole, text, tmp_path)
 
 
 def test_a_killed_run_goes_on_at_its_last_checkpoint(whole, text, tmp_path):
-    """What it logged after that is not in the log twice. Checkpoints come between validations,
+    """Later log lines are not repeated. Checkpoints come between validations,
     too."""
     folder = tmp_path / "runs" / "a"
     for step, last in ((3, 2), (5, 4), (8, 6)):
@@ -101,7 +101,7 @@ ENDLESS = "--steps 100000 --eval-every 100000 --save-every 100000 --decay sqrt -
 
 @pytest.fixture
 def start(text):
-    """A function that starts train_mt.py in a process group of its own."""
+    """A function that starts train_mt.py in a new process group."""
     programs = []
 
     def start(words: str, **environment) -> subprocess.Popen:

@@ -25,7 +25,7 @@ def test_every_comparison_is_of_models_that_a_table_trains():
 
 
 def gain(table: str, column: str, label: str, against: str) -> float:
-    """How much more a row of a published table has than another."""
+    """The gain of a row of a published table over another."""
     place = TABLES[table].columns.index(column)
     cells = {row.label: row.published[place] for row in TABLES[table].rows if row.published}
     a, b = (float(cells[name].split()[0].rstrip("↑⇑*")) for name in (label, against))

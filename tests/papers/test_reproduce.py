@@ -288,7 +288,7 @@ def write_run(path: Path, settings) -> None:
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A function: reproduce.main in a project of its own. `trained` lists the runs so far."""
+    """A function: reproduce.main in another project folder. `trained` lists the runs so far."""
     for name, count in {"train": 9, "valid": 2, "test": 2}.items():
         for language in ("en", "de"):
             (tmp_path / f"{name}.{language}").write_text("a b c d e f\n" * count)

@@ -107,7 +107,7 @@ def test_the_forest_plot_is_drawn(tmp_path):
 
 
 def test_the_five_lines_of_the_page_follow_from_the_stored_runs():
-    """By a few lines of their own, on the embedded corpus."""
+    """Computed independently, on the embedded corpus."""
     page = (ROOT / "docs" / "claims.md").read_text("utf-8")
     scores = {}
     for line in map(json.loads, (ROOT / "results" / "runs.jsonl").read_text().splitlines()):

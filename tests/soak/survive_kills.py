@@ -24,7 +24,7 @@ WORDS = ("--agg em --agg-at enc cross --reg output subspace position --capsule e
 
 
 def start(text: list[str], name: str) -> int:
-    """Trains in a process of its own; returns its number."""
+    """Trains in a new process; returns its number."""
     child = os.fork()
     if child == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -54,7 +54,7 @@ def publish(tmp_path, monkeypatch):
 
 
 def test_a_file_is_read_exactly(publish):
-    """Of a line with more than three columns the last one is the sentence."""
+    """If a line has more than three columns, the last one is the sentence."""
     _, path = publish([*LINES, "tr\tPAST\tit rained", "va\tPRES\tmore\tcolumns here\tit counts"])
     assert read_task(path, limit=2) == {
         "train": [Item("PAST", ("the", "dog", "slept", ".")), Item("PRES", ("he", "sings"))],
