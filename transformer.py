@@ -108,7 +108,7 @@ class TransformerConfig:
 
 def default_places(config: TransformerConfig) -> tuple[str, ...]:
     """Li's aggregation acts in the lowest two encoder layers (Li 2019 Table 3), Gu's in the last
-    decoder layer (Gu 2019 Table 3, the best row), or in the last layer if there is only an encoder."""
+    decoder layer (Gu 2019 Table 3, the best row), or in the last layer of an encoder."""
     if config.agg == "linear":
         return ()
     if config.agg in ("dynamic", "em"):

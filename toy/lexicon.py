@@ -114,7 +114,7 @@ def parse_verb(english: str, german: str, subjects: str, objects="", government=
                 " ".join(preposition), case, subjects, objects)
 
 
-VERBS = {}                                     # by frame: what the verb takes in addition to a subject
+VERBS = {}                                     # by frame: what the verb takes
 for section, rows in SECTIONS.items():
     if section.endswith(" verbs"):
         VERBS[section.removesuffix(" verbs")] = [parse_verb(*row) for row in rows]
