@@ -29,7 +29,7 @@ from nmt.run_folder import load_run
 from papers import figures, measure
 from papers.ablation import cost_table, head_costs
 from papers.plan import mechanism_flags
-from papers.tables import TABLES
+from papers.tables import SCORES, SCORES_BY_LAYER
 from transformer import COMPONENTS
 
 QUICK = ("disagreement", "heads", "attention", "routing", "length")
@@ -147,10 +147,9 @@ def analyze_disagreement(runs):
             kinds.append([f"{name} {component}", *(x[kind] for kind in MEASURED)])
         for component, x in scores["layers"].items():
             layers.append([f"{name} {component}", *x["position"]])
-    for key, rows in (("li2018-4", kinds), ("li2018-5", layers)):
-        for row in TABLES[key].rows:
-            label = row.label.replace("n/a", "baseline")
-            rows.append([f"published: {label} (enc)", *row.published])
+    for published, rows in ((SCORES, kinds), (SCORES_BY_LAYER, layers)):
+        for label, cells in published.items():
+            rows.append([f"published: {label} (enc)", *cells])
     text = ("exp(D) on the validation set, D averaged over the layers (Li 2018 Table 4).\n"
             "Subspace and output: 0.368 where the heads are alike, exp(-1/H) where they are\n"
             "orthogonal (4 heads: 0.779, 8: 0.882), 1 where they cancel. Published: base, WMT17\n"

@@ -1,6 +1,6 @@
 """Trains the models of the papers' tables and prints the results beside the published numbers.
 
-    python reproduce.py --list
+    python reproduce.py                                     # lists the tables
     python reproduce.py li2018-1 duan-3 --data multi30k --seeds 1 2 3
     python reproduce.py all --data multi30k --arch small --dry-run
 
@@ -36,9 +36,8 @@ GROUP = "tables"
 @dataclass
 class Settings(train_mt.Settings):
     """The tables, and the settings of train_mt.py for all rows."""
-    tables: tuple[str, ...] = flag((), "which tables, see --list", GROUP, metavar="TABLE",
+    tables: tuple[str, ...] = flag((), "which tables (none: lists them)", GROUP, metavar="TABLE",
                                    positional=True)
-    list: bool = flag(False, "list the tables and stop", GROUP)
     dry_run: bool = flag(False, "train nothing: list the runs and their commands, and show the "
                          "finished ones", GROUP)
     seeds: tuple[int, ...] = flag((1,), "train every row once per seed (1)", GROUP, 0, 2 ** 31,
@@ -53,8 +52,6 @@ class Settings(train_mt.Settings):
 
 def check_tables(settings: Settings) -> None:
     """Raises UserError for a table that does not exist."""
-    if not settings.tables:
-        raise UserError("which table? Name one or several; --list lists them")
     for name in settings.tables:
         if name not in TABLES:
             raise UserError(f"no table {name}: choose from {', '.join(TABLES)}")
@@ -162,7 +159,7 @@ def reproduce(settings: Settings) -> None:
     if settings.write_results:
         write_results()
         return
-    if settings.list:
+    if not settings.tables:
         list_tables()
         return
     check_tables(settings)

@@ -75,8 +75,6 @@ def fit_flags(flags: str, s) -> list[str]:
     values = {"L": L, "H_8th": H / 8, "ffn": wider_ffn(s), "lower": f"1-{max(1, L // 2)}",
               "upper": f"{min(L, L // 2 + 1)}-{L}", "two": f"1-{min(2, L)}",
               "top": f"{max(1, L - 1)}-{L}"}
-    for part in (2, 4, 16, 64):
-        values[f"d_{part}"] = largest_divisor(d, d // part)
     for part in (2, 4):
         values[f"H_{part}"] = largest_divisor(d, H // part)
     for times in (2, 4, 8):

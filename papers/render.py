@@ -4,7 +4,6 @@ import statistics
 
 from tabulate import tabulate
 
-from disagreement import MEASURED
 from papers.tables import TABLES, Row, Table
 
 NONE = "–"
@@ -15,13 +14,11 @@ differences of parameters and ratios of speed to the baseline, here and in the p
 
 # ---- Numbers as cells
 
-def mean_and_deviation(values: list, digits: int) -> str:
+def mean_and_deviation(values: list) -> str:
     """Mean ± sample standard deviation over the seeds; for one seed only the mean."""
-    if not values:
-        return NONE
-    text = f"{statistics.fmean(values):.{digits}f}"
+    text = f"{statistics.fmean(values):.2f}"
     if len(values) > 1:
-        text += f" ± {statistics.stdev(values):.{digits}f}"
+        text += f" ± {statistics.stdev(values):.2f}"
     return text
 
 
@@ -81,35 +78,17 @@ def measured_cells(lines: list[dict], base: list[dict]) -> list[str]:
         parameters += f" ({lines[0]['parameters'] - base[0]['parameters']:+,})"
         means = [statistics.fmean(line["bleu"] for line in of_row) for of_row in (lines, base)]
         gain = f"{means[0] - means[1]:+.2f}"
-    return [str(len(lines)), mean_and_deviation([line["bleu"] for line in lines], 2), gain,
+    return [str(len(lines)), mean_and_deviation([line["bleu"] for line in lines]), gain,
             parameters, speed_cell(lines, base, "tokens_per_second", 0),
             speed_cell(lines, base, "sentences_per_second", 1)]
-
-
-def score_cells(kind: str, header, lines: list[dict]) -> list[str]:
-    """exp(D) by kind, or of the positions by layer."""
-    cells = []
-    for i, name in enumerate(header):
-        values = [line["scores"][name] if kind == "scores" else line["layers"][i] for line in lines]
-        cells.append(mean_and_deviation(values, 3))
-    return cells
 
 
 def table_cells(table: Table, runs: list[list[dict]]) -> list[list[str]]:
     """The header and the rows of a table; runs: the finished runs of every row, as lines of
     results/runs.jsonl."""
-    header = MEASURED_COLUMNS
-    if table.kind == "scores":
-        header = MEASURED
-    elif table.kind == "layers":
-        layers = max(len(line["layers"]) for of_row in runs for line in of_row)
-        header = [f"layer {i}" for i in range(1, layers + 1)]
-    cells = [["", *header, *(f"paper: {column}" for column in table.columns)]]
+    cells = [["", *MEASURED_COLUMNS, *(f"paper: {column}" for column in table.columns)]]
     for i, (row, base) in enumerate(zip(table.rows, find_baselines(table.rows))):
-        if table.kind == "mt":
-            numbers = measured_cells(runs[i], [] if base == i else runs[base])
-        else:
-            numbers = score_cells(table.kind, header, runs[i])
+        numbers = measured_cells(runs[i], [] if base == i else runs[base])
         cells.append([row.label, *numbers, *published_cells(table, row, table.rows[base])])
     return cells
 

@@ -1,6 +1,5 @@
 """Finished runs of train_mt.py as lines: in results/runs.jsonl, or read from their folders."""
 import json
-import math
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
@@ -37,14 +36,13 @@ def read_run(path: Path, run: Run) -> dict:
     test = read_test(path)
     valid = [row for row in read_metrics(path / "metrics.jsonl") if row["type"] == "valid"]
     best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
-    position = best["valid_disagreement"]["enc"]["position"]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True,
                             capture_output=True).stdout.strip()
     return {"scale": run.scale, "size": run.size, "flags": run.flags, "seed": s.seed,
             "bleu": test["test_bleu"], "chrf": test["test_chrf"], "sets": test["sets"],
             "signature": test["signature"], "scores": test["disagreement"]["enc"],
-            "layers": [math.exp(D) for D in position], "parameters": test["parameters"],
-            "tokens": test["tokens"], "tokens_per_second": test["tokens_per_second"],
+            "parameters": test["parameters"], "tokens": test["tokens"],
+            "tokens_per_second": test["tokens_per_second"],
             "sentences_per_second": test["sentences_per_second"], "best_step": best["step"],
             "valid_bleu": best["valid_bleu"], "valid_loss": best["valid_loss"],
             "commit": commit, "torch": torch.__version__,

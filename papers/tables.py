@@ -2,8 +2,8 @@
 
 A row holds the flags of train_mt.py that make its model from the baseline, in their shortest form,
 since a run is named after its flags. A published number is the printed text. In flags, {L} is the
-number of layers, {lower} and {upper} the two halves of them, {H2} twice the heads, {d_4} a quarter
-of the width, and so on: see `plan.fit_flags`. Rows that a paper quotes from elsewhere are left out,
+number of layers, {lower} and {upper} the two halves of them, {H2} twice the heads, {H_4} a quarter
+of them, and so on: see `plan.fit_flags`. Rows that a paper quotes from elsewhere are left out,
 and so are Li 2021 Tables 1 to 4, which repeat Li 2018 Tables 1 and 2 and Li 2019 Tables 2 and 3.
 """
 from typing import NamedTuple
@@ -24,9 +24,8 @@ class Row(NamedTuple):
 class Table(NamedTuple):
     """A table: its source, title, data, published columns, rows and footnotes.
 
-    kind: "mt" (speed and BLEU), "scores" (exp(D) by kind), "layers" (exp(D) of the positions by
-    layer), "probe" (tables of probe.py). A published cell refers to a footnote, numbered from 1, as
-    in "47.43 (+0.11) [1]".
+    kind: "mt" (speed and BLEU), "probe" (tables of probe.py). A published cell refers to a
+    footnote, numbered from 1, as in "47.43 (+0.11) [1]".
     """
     source: str
     title: str
@@ -79,20 +78,15 @@ LI2018_MAIN = (
     Row("big", "", ("0.58", "24.56", "0.61", "28.58"), "big"),
     Row("big + Disagreement", "--reg output", ("0.47", "25.08↑", "0.51", "29.28↑"), "big"))
 
-SCORES = (
-    Row("n/a", "", ("0.882", "0.007", "0.881")),
-    Row("subspace", "--reg subspace --reg-at enc", ("0.999", "0.006", "0.935")),
-    Row("position", "--reg position --reg-at enc", ("0.882", "0.219", "0.882")),
-    Row("output", "--reg output --reg-at enc", ("0.989", "0.006", "0.997")))
-
-SCORES_BY_LAYER = (
-    Row("n/a", "", ("0.040", "0.009", "0.002", "0.003", "0.008", "0.006")),
-    Row("subspace", "--reg subspace --reg-at enc",
-        ("0.039", "0.009", "0.001", "0.003", "0.006", "0.005")),
-    Row("position", "--reg position --reg-at enc",
-        ("0.217", "0.167", "0.219", "0.242", "0.233", "0.249")),
-    Row("output", "--reg output --reg-at enc",
-        ("0.048", "0.009", "0.002", "0.003", "0.008", "0.006")))
+# Li 2018 Tables 4 and 5, which analyze.py prints: exp(D) of the encoder on the validation set of
+# Zh-En, by kind (subspace, position, output), and of the positions by layer.
+SCORES = {"baseline": ("0.882", "0.007", "0.881"), "subspace": ("0.999", "0.006", "0.935"),
+          "position": ("0.882", "0.219", "0.882"), "output": ("0.989", "0.006", "0.997")}
+SCORES_BY_LAYER = {
+    "baseline": ("0.040", "0.009", "0.002", "0.003", "0.008", "0.006"),
+    "subspace": ("0.039", "0.009", "0.001", "0.003", "0.006", "0.005"),
+    "position": ("0.217", "0.167", "0.219", "0.242", "0.233", "0.249"),
+    "output": ("0.048", "0.009", "0.002", "0.003", "0.008", "0.006")}
 
 COMPONENTS = (
     Row("2  baseline", "", ("88.0M", "1.92", "1.67", "27.31", "-")),
@@ -197,8 +191,6 @@ GU_PLACES = (
     Row("ED_5, ED_6, Dec_5, Dec_6", "--agg gu-em --agg-at cross:{top} dec:{top}",
         ("47.99 (+0.31)",)))
 
-SCORE_NOTE = ("The position score falls with the length of the sentences, and so cannot be "
-              "compared between corpora")
 PLOT = "the paper prints a plot without numbers"
 
 DUAN_NETWORKS = (
@@ -298,15 +290,6 @@ TABLES = {
         LI18 + " Table 3", "main results", f"{ZH_EN} and {EN_DE}",
         ("Zh-En steps/s", "Zh-En BLEU", "En-De steps/s", "En-De BLEU"), LI2018_MAIN,
         notes=("↑: significantly better than the baseline of the same size (p < 0.01)",)),
-    "li2018-4": Table(
-        LI18 + " Table 4", "disagreement scores exp(D) of the encoder, validation set",
-        f"{ZH_EN}, base", ("subspace", "position", "output"), SCORES, kind="scores",
-        notes=("8 orthogonal heads score exp(-1/8) = 0.882, and 1 means that the heads' unit "
-               f"vectors cancel. {SCORE_NOTE}",)),
-    "li2018-5": Table(
-        LI18 + " Table 5", "exp(D) of the attended positions by encoder layer, validation set",
-        f"{ZH_EN}, base", tuple(f"layer {i}" for i in range(1, 7)), SCORES_BY_LAYER, kind="layers",
-        notes=(SCORE_NOTE,)),
     "li2019-1": Table(
         LI19 + " Table 1", "ten probing tasks, 3 encoder layers, accuracy in per cent", "SentEval",
         TASKS, PROBING_2019, kind="probe"),
