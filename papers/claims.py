@@ -26,12 +26,13 @@ SCORE = "exp(D) of the encoder's outputs"
 COST = "BLEU that a head costs on average"
 FORMULAS = "points on seven and more operators"
 PROBES = "points on average over the tasks"
-NAMES = {"": "embedded corpus",         # of scales
+NAMES = {"": "embedded",                # of scales
          "--data multi30k --vocab-size 6000 (test_2016_flickr)": "Multi30K",
-         "--steps 300 --eval-every 300": "embedded corpus, 300 steps"}
+         "--steps 300 --eval-every 300": "embedded, 300 steps"}
 ABOUT = """Exploratory: these runs were not planned, and with two to five seeds most differences are
 not resolved. Ours: the difference in BLEU, unless another unit is named, and its 95 % interval, by
-the linear model of docs/plan.md over all runs of a text and recipe."""
+the linear model of docs/plan.md over all runs of a text and recipe. "Embedded": the embedded
+corpus."""
 
 
 class Claim(NamedTuple):

@@ -107,7 +107,7 @@ def test_runs_of_one_scale_are_compared_with_each_other():
     found = rows_of(claims.page(lines, {}))
     # +2, +1.9, +2.1: standard error 0.1 / sqrt(3), t of two degrees 4.303
     (em,) = [rows for name, rows in found.items() if "uniform coupling" in name]
-    assert em == [["Li 2019 Table 4", "+0.95 En-De, +0.55 Zh-En", "embedded corpus",
+    assert em == [["Li 2019 Table 4", "+0.95 En-De, +0.55 Zh-En", "embedded",
                    "+2.00 [+1.75, +2.25]; –"]]
     assert found["Simple routing beats the baseline"][0][-1] == "not run"    # one seed
     assert found["Gu's capsules with EM routing beat the baseline"][0][-1] == "not run"
