@@ -81,9 +81,9 @@ def load_runs(settings: Settings) -> list[measure.Run]:
                                  encode_pairs(tokenizer, corpora.valid))
     first, *others = runs.values()
     for run in others:
-        if run.languages != first.languages:
-            raise UserError(f"{run.name} translates {' to '.join(run.languages)}, {first.name}: "
-                            f"{' to '.join(first.languages)}: analyze them separately")
+        if run.config["languages"] != first.config["languages"]:
+            raise UserError(f"{run.name} and {first.name} translate other languages: analyze them "
+                            "separately")
         if run.config["text"] != first.config["text"]:
             print(f"warning: {run.name} and {first.name} were trained on different texts",
                   file=sys.stderr)
@@ -131,11 +131,6 @@ def table(header: list, rows: list) -> str:
     return tabulate(rows, header, "plain", floatfmt=".3f", missingval="-")
 
 
-def numbered(word: str, count: int) -> list[str]:
-    """Headings: "word 1", "word 2", ..."""
-    return [f"{word} {i}".strip() for i in range(1, count + 1)]
-
-
 def analyze_disagreement(runs):
     """exp(D) by run, component and kind, and the position score by layer (Li 2018 Tables 4, 5)."""
     found = {run.name: measure.scores(run) for run in runs}
@@ -156,7 +151,7 @@ def analyze_disagreement(runs):
             f"Zh-En.\n{table(['', *MEASURED], kinds)}\n\n"
             "exp(D) of the attended positions by layer (Li 2018 Table 5). It falls with the\n"
             "length of the sentences: compare it only on one text.\n"
-            f"{table(['layer', *numbered('', depth)], layers)}")
+            f"{table(['layer', *range(1, depth + 1)], layers)}")
     return found, text
 
 
@@ -182,7 +177,7 @@ def analyze_heads(runs, component: str, folder: Path):
     text = (f"Mean cosine of two heads ({component}), their outputs averaged over words; mean: "
             "also over layers,\nas in Li 2021 Fig. 3. The axes of heads.png (t-SNE) have no unit, "
             "and with few heads their places\nmean little.\n"
-            + table(["", "mean", *numbered("layer", depth)], rows))
+            + table(["", "mean", *(f"layer {i + 1}" for i in range(depth))], rows))
     return found, text
 
 
@@ -199,7 +194,7 @@ def analyze_attention(pairs, component: str, layer: int | None, folder: Path):
     keys = dict.fromkeys("  " + " ".join(x["keys"]) for x in maps.values())
     heading = (f"Entropy of the attention (nats; uniform over n tokens: log n) in {where}, mean "
                "over queries; keys:")
-    text = "\n".join([heading, *keys, table(["head", *numbered("", heads)], rows)])
+    text = "\n".join([heading, *keys, table(["head", *range(1, heads + 1)], rows)])
     return maps, text
 
 
@@ -225,7 +220,7 @@ def analyze_routing(runs):
 
 def analyze_length(runs, beam: int | None, folder: Path):
     """BLEU by source length (Gu 2019 Fig. 3), all runs in the bins of the first."""
-    src, _ = runs[0].languages
+    src, _ = runs[0].config["languages"]
     ends = measure.fitting_bins([measure.source_length(x, src) for x in runs[0].test.source])
     found = {run.name: measure.bleu_by_length(run, ends, beam) for run in runs}
     figures.draw_lengths(found, folder / "length.png")

@@ -74,7 +74,6 @@ class Settings:
     batches: int = flag(2, "training batches per turn", low=1, high=1000)
     sentences: int = flag(32, "sentences to decode at once (512 with CUDA)", low=1, high=10 ** 6)
     repeats: int = flag(3, "turns of every row", low=1, high=1000)
-    minutes: float = flag(8.0, "start no turn after this time", above=0, high=10 ** 5)
     device: str = flag("auto", DEVICES)
     amp: bool = flag(False, "bfloat16 matrix products (yes on a GPU that has them)")
     compile: bool = flag(False, "compile the layers for training: some minutes more per turn")
@@ -215,16 +214,12 @@ def measure_turn(name: str, s: Settings, machine: Machine) -> dict:
 # ---- All turns
 
 def measure(s: Settings, machine: Machine) -> dict[str, list[dict]]:
-    """The turns of every row; a row without a turn is left out."""
+    """The turns of every row."""
     names = [name for name in ROWS if name in s.rows or name == "linear"]
     rows = {name: [] for name in names}
-    end = time.monotonic() + 60 * s.minutes
     for name in tqdm(names * s.repeats, unit="turn", disable=None):
-        if time.monotonic() > end:
-            print(f"{s.minutes:g} minutes are over: no further turns", file=sys.stderr)
-            break
         rows[name].append(measure_turn(name, s, machine))
-    return {name: turns for name, turns in rows.items() if turns}
+    return rows
 
 
 # ---- The table

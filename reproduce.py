@@ -73,13 +73,13 @@ def plan_jobs(settings: Settings, plans: dict) -> dict[Job, plan.Run | None]:
             continue
         runs = [run for _, of_row in plans[name] for run in of_row]
         for run in sorted(runs, key=lambda run: settings.seeds.index(run.settings.seed)):
-            jobs[Job("train_mt.py", tuple(run.words), folder / run.name)] = run
+            jobs[Job("train_mt.py", tuple(run.words), folder / run.settings.name)] = run
     return jobs
 
 
 def line_of(run: plan.Run, settings: Settings, stored: dict) -> dict | None:
     """The line of a run, from results/runs.jsonl or its folder; None if it is not finished."""
-    path = Path(settings.runs) / run.name
+    path = Path(settings.runs) / run.settings.name
     if run.key in stored:
         return stored[run.key]
     return results.read_run(path, run) if results.read_test(path) else None
@@ -126,13 +126,6 @@ def show(name: str, rows, settings: Settings, stored: dict) -> None:
           f"{first['torch']}")
 
 
-def list_tables() -> None:
-    """Prints the names of the tables and their contents."""
-    for name, table in TABLES.items():
-        data = f"; {table.data}" if table.data else ""
-        print(f"{name:<13}  {table.source:<16}  {len(table.rows):2} rows  {table.title}{data}")
-
-
 def write_results() -> None:
     """Renews the parts of docs/claims.md that are made from results/, and the forest plot."""
     lines = results.stored_lines()
@@ -160,7 +153,9 @@ def reproduce(settings: Settings) -> None:
         write_results()
         return
     if not settings.tables:
-        list_tables()
+        for name, table in TABLES.items():
+            print(f"{name:<13}  {table.source:<16}  {len(table.rows):2} rows  {table.title}; "
+                  f"{table.data or 'no published numbers'}")
         return
     check_tables(settings)
     settings.seeds = tuple(dict.fromkeys(settings.seeds))

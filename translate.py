@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from tabulate import tabulate
+
 from nmt.evaluate import corpus_bleu, corpus_chrf
 from nmt.files import read_lines, reported
 from nmt.flags import UserError, flag, run
 from nmt.machine import DEVICES, pick_device
 from nmt.run_folder import load_checkpoint, load_run, name_runs_beside, read_config
 from nmt.search import Translation, translate_nbest
-from papers.significance import comparison_table, p_in_words, sign_test
+from papers.significance import bleu_interval, randomization_test, sign_test
 
 SEARCH = "beam search"
 SCORING = "scoring (on standard error)"
@@ -129,6 +131,27 @@ def load_translator(folder: str, settings: Settings, device):
         max_tokens=settings.max_tokens, nbest=settings.nbest,
         max_source=config["longest_source"])
     return translate, config
+
+
+def p_in_words(p: float) -> str:
+    """p to four decimals."""
+    return "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}"
+
+
+def comparison_table(systems: dict, references, tgt: str = "", lowercase: bool = False) -> str:
+    """BLEU of systems {name: lines} with its 95 % interval, and p of the difference to the first,
+    the baseline."""
+    baseline, *_ = systems
+    rows = []
+    for name, lines in systems.items():
+        score, (low, high) = bleu_interval(lines, references, tgt, lowercase)
+        p = "baseline"
+        if name != baseline:
+            test = randomization_test(systems[baseline], lines, references, tgt, lowercase)
+            p = p_in_words(test)
+        rows.append([name, f"{score:.2f}", f"[{low:.2f}, {high:.2f}]", p])
+    header = ["run", "BLEU", "95 % (bootstrap)", "against the baseline (randomization)"]
+    return tabulate(rows, header, tablefmt="plain", disable_numparse=True)
 
 
 def print_scores(systems: dict, references: list[str], tgt: str, settings: Settings) -> None:

@@ -35,7 +35,7 @@ def head_costs(run: measure.Run, beam: int | None = None) -> dict:
 
     def score() -> tuple[float, str]:
         lines = measure.translate(run, pairs.source, beam)
-        return corpus_bleu(lines, pairs.target, run.languages[1], run.config["lowercase"])
+        return corpus_bleu(lines, pairs.target, run.config["languages"][1], run.config["lowercase"])
 
     whole, signature = score()
     costs = {}

@@ -1,6 +1,7 @@
 """The claims of the five papers beside the exploratory measurements in results/. A claim
 compares two models by one number per run."""
 import statistics
+from collections import defaultdict
 from typing import NamedTuple
 
 from tabulate import tabulate
@@ -105,11 +106,7 @@ class Pool(NamedTuple):
     """Runs that can be compared with each other: the text and recipe, and their numbers by
     (metric, model) and seed."""
     where: str
-    values: dict[tuple[str, str], dict[int, float]]
-
-    def add(self, metric: str, model: str, seed: int, value: float) -> None:
-        """Adds a number of a run."""
-        self.values.setdefault((metric, model), {})[seed] = value
+    values: defaultdict[tuple[str, str], dict[int, float]]
 
 
 def pools_from_lines(lines: list[dict]) -> list[Pool]:
@@ -119,30 +116,30 @@ def pools_from_lines(lines: list[dict]) -> list[Pool]:
     for line in lines:
         scale = line["scale"]
         if scale not in planned and line["size"] == "base":
-            pool = pools.setdefault(scale, Pool(NAMES.get(scale, scale), {}))
-            pool.add(BLEU, line["flags"], line["seed"], line["bleu"])
-            pool.add(SCORE, line["flags"], line["seed"], line["scores"]["output"])
+            pool = pools.setdefault(scale, Pool(NAMES.get(scale, scale), defaultdict(dict)))
+            pool.values[BLEU, line["flags"]][line["seed"]] = line["bleu"]
+            pool.values[SCORE, line["flags"]][line["seed"]] = line["scores"]["output"]
     return list(pools.values())
 
 
 def pool_from_file(name: str, stored: dict) -> Pool:
     """The runs of analyze.py, logic.py or probe.py. In a file of probe.py an encoder of a run
     NAME-seed1 is the model NAME with that seed."""
-    pool = Pool(name, {})
+    pool = Pool(name, defaultdict(dict))
     if stored["kind"] == "analysis":
         for run_name, run in stored["runs"].items():
             if run_name in stored.get("ablation", {}):
-                pool.add(COST, run["flags"], run["seed"], stored["ablation"][run_name]["mean"])
+                pool.values[COST, run["flags"]][run["seed"]] = stored["ablation"][run_name]["mean"]
             if run_name in stored.get("length", {}):
                 length = stored["length"][run_name]
                 longest = length["bins"][-1]["bleu"]
-                pool.add(LONG, run["flags"], run["seed"], longest - length["bleu"])
+                pool.values[LONG, run["flags"]][run["seed"]] = longest - length["bleu"]
     if stored["kind"] == "logic":
         pairs = {size: count for size, count in stored["pairs"].items()
                  if size.isdecimal() and int(size) >= 7}
         for run in stored["runs"] if any(pairs.values()) else ():
             right = sum(count * run["accuracy"][size] for size, count in pairs.items() if count)
-            pool.add(FORMULAS, run["model"], run["seed"], 100 * right / sum(pairs.values()))
+            pool.values[FORMULAS, run["model"]][run["seed"]] = 100 * right / sum(pairs.values())
     if stored["kind"] == "probing":
         accuracies = {}                                  # (model, seed) -> of every task
         for run in stored["runs"]:
@@ -150,7 +147,7 @@ def pool_from_file(name: str, stored: dict) -> Pool:
             key = (model, int(seed)) if model else (run["model"], run["seed"])
             accuracies.setdefault(key, []).append(run["accuracy"])
         for (model, seed), of_tasks in accuracies.items():
-            pool.add(PROBES, model, seed, 100 * statistics.fmean(of_tasks))
+            pool.values[PROBES, model][seed] = 100 * statistics.fmean(of_tasks)
     return pool
 
 

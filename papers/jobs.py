@@ -1,5 +1,4 @@
-"""Runs of train_mt.py and probe.py as processes, several at a time: one per GPU, or
-sharing the cores."""
+"""Runs of train_mt.py and probe.py as processes: one per GPU, or sharing the cores."""
 import os
 import platform
 import re

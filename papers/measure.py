@@ -36,11 +36,6 @@ class Run(NamedTuple):
     test: Pairs                 # all test sets; without any, the validation set
     encoded: EncodedPairs       # the validation set
 
-    @property
-    def languages(self) -> tuple[str, str]:
-        """Source and target language."""
-        return tuple(self.config["languages"])
-
 
 def translate(run: Run, lines, beam: int) -> list[str]:
     """The run's translations, with the length penalty of its test."""
@@ -261,7 +256,7 @@ def bleu_by_length(run: Run, ends: list[int], beam: int | None = None) -> dict:
     ends: of the bins, see `fitting_bins`; bins without a sentence are left out.
     """
     source, references = run.test
-    src, tgt = run.languages
+    src, tgt = run.config["languages"]
     lowercase = run.config["lowercase"]
     beam = beam or run.config["beam"]
     hypotheses = translate(run, source, beam)

@@ -26,11 +26,6 @@ class Run(NamedTuple):
     flags: str                  # those of its row
 
     @property
-    def name(self) -> str:
-        """The name of its folder."""
-        return self.settings.name
-
-    @property
     def key(self) -> tuple:
         """The key of its line, see `results.key_of`."""
         return self.scale, self.size, self.flags, self.settings.seed

@@ -3,7 +3,6 @@
 Li 2019 and Li 2021 use the bootstrap, Li 2018 and Gu 2019 the sign test.
 """
 import numpy as np
-from tabulate import tabulate
 
 from nmt.evaluate import bleu_metric
 
@@ -67,24 +66,3 @@ def sign_test(baseline, other, references, tgt: str = "",
     worse = int((gains < 0).sum())
     p = binomtest(better, better + worse).pvalue if better + worse else 1.0
     return better, worse, p
-
-
-def p_in_words(p: float) -> str:
-    """p to four decimals."""
-    return "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}"
-
-
-def comparison_table(systems: dict, references, tgt: str = "", lowercase: bool = False) -> str:
-    """BLEU of systems {name: lines} with its 95 % interval, and p of the difference to the first,
-    the baseline."""
-    baseline, *_ = systems
-    rows = []
-    for name, lines in systems.items():
-        score, (low, high) = bleu_interval(lines, references, tgt, lowercase)
-        p = "baseline"
-        if name != baseline:
-            test = randomization_test(systems[baseline], lines, references, tgt, lowercase)
-            p = p_in_words(test)
-        rows.append([name, f"{score:.2f}", f"[{low:.2f}, {high:.2f}]", p])
-    header = ["run", "BLEU", "95 % (bootstrap)", "against the baseline (randomization)"]
-    return tabulate(rows, header, tablefmt="plain", disable_numparse=True)

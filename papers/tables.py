@@ -248,18 +248,6 @@ CLAIMS = (
     Row("subspace disagreement in the encoder", "--reg subspace --reg-at enc"),
     Row("position disagreement in the encoder", "--reg position --reg-at enc"))
 
-EM_OPTIONS = (
-    Row("baseline", ""),
-    Row("EM", "--agg em"),
-    Row("EM, full gradient", "--agg em --em-gradient full"),
-    Row("EM, released schedule of λ", "--agg em --em-schedule released"),
-    Row("Gu's EM", "--agg gu-em"),
-    Row("Gu's EM, full gradient", "--agg gu-em --em-gradient full"),
-    Row("Gu's EM, released schedule of λ", "--agg gu-em --em-schedule released"),
-    Row("EM, no activations", "--agg em --no-em-activations"),
-    Row("Gu's EM, no activations", "--agg gu-em --no-em-activations"),
-    Row("Gu's EM, sum of the densities", "--agg gu-em --em-density sum"))
-
 # docs/plan.md: the runs that decide. {toy4000} is a folder with the first 4,000 training pairs of
 # the embedded corpus.
 PLAN = (
@@ -356,8 +344,6 @@ TABLES = {
     "claims": Table(
         OWN, "what the five papers claim, and the controls, the most important first", "", (),
         CLAIMS),
-    "em-options": Table(
-        OWN, "EM routing: density, schedule of λ, gradient, activations", "", (), EM_OPTIONS),
     "plan-multi30k": Table(
         OWN, "the runs of docs/plan.md on Multi30K", "", (), PLAN,
         scale="--arch tiny --heads 8 --data multi30k --vocab-size 6000 --steps 8000"),

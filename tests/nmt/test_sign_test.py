@@ -3,7 +3,8 @@ randomization (Riezler and Maxwell 2005)."""
 import pytest
 from sacrebleu.metrics import BLEU
 
-from papers.significance import comparison_table, p_in_words, randomization_test, sign_test
+from papers.significance import randomization_test, sign_test
+from translate import comparison_table, p_in_words
 
 REFERENCES = [f"the dog number {i} sees a man and a cat" for i in range(60)]
 

@@ -81,7 +81,7 @@ def test_every_row_is_a_model_with_one_name_in_all_tables():
     names = {}                          # model -> its runs
     for table in TRAINED:
         for run in plan_runs(table, arch="base").values() if not TABLES[table].scale else ():
-            names.setdefault(repr(run.settings.model_config(100)), set()).add(run.name)
+            names.setdefault(repr(run.settings.model_config(100)), set()).add(run.settings.name)
     assert max(map(len, names.values())) == 1
     assert len(names) == len(set.union(*names.values()))
 
@@ -95,7 +95,7 @@ def test_rows_fit_a_tiny_model(name):
 def test_a_run_has_the_name_that_train_mt_gives_it():
     run = plan_runs("li2018-1", steps=7)["4  output", "base"]
     assert run.words == ["--steps", "7", *"--reg output --reg-at enc --seed 1".split()]
-    assert run.name == "toy-tiny-output-reg-at-enc-steps-7-seed1"
+    assert run.settings.name == "toy-tiny-output-reg-at-enc-steps-7-seed1"
 
 
 @pytest.mark.parametrize("name, places", [
