@@ -225,11 +225,7 @@ def tree_depth(rng: random.Random) -> Iterator[Item]:
 
 
 def by_depth(phrases, relative, groups, verbs, conjunction) -> dict[int, list[Sentence]]:
-    """The eight sentences of ARRANGEMENTS by their depths, {depth: sentences}.
-
-    Most derivations give {}: the first arrangement, the shallowest, is too deep, or the second, the
-    deepest, not deep enough.
-    """
+    """The eight sentences of ARRANGEMENTS by their depths, {depth: sentences}."""
     sentences: dict[int, list[Sentence]] = {}
     for place, front in ARRANGEMENTS:
         four = phrases[1:]
@@ -241,12 +237,7 @@ def by_depth(phrases, relative, groups, verbs, conjunction) -> dict[int, list[Se
             sentence = Sentence(main, reason)
         else:
             sentence = Sentence(main._replace(reason=reason))
-        deep = depth(sentence.tree())
-        if (place, front) == ARRANGEMENTS[0] and deep > DEPTHS[0]:
-            return {}
-        if (place, front) == ARRANGEMENTS[1] and deep < DEPTHS[-1]:
-            return {}
-        sentences.setdefault(deep, []).append(sentence)
+        sentences.setdefault(depth(sentence.tree()), []).append(sentence)
     return sentences
 
 

@@ -15,8 +15,7 @@ from typing import Iterator, NamedTuple
 from .grammar import sentence
 from .readings import Sentence, Tree
 
-__all__ = ["LONGEST", "SHORTEST", "Example", "Tree", "corpus", "derive", "splits", "words",
-           "write_pairs"]
+__all__ = ["LONGEST", "SHORTEST", "Example", "Tree", "corpus", "derive", "splits", "words"]
 
 SHORTEST = 6                                   # English words in a sentence, without punctuation
 LONGEST = 20
@@ -91,17 +90,3 @@ def splits(train: int, valid: int, test: int, seed: int = 1) -> dict[str, list[E
     stream = distinct(seed)
     held_out = {"test": list(islice(stream, test)), "valid": list(islice(stream, valid))}
     return {"train": list(islice(stream, train)), **held_out}
-
-
-def write_pairs(prefix: str, count: int, seed: int = 1) -> None:
-    """Writes `count` pairs to PREFIX.en and PREFIX.de, for corpora of millions of sentences.
-
-    Sentences may repeat: a set of all of them would not fit in memory.
-    """
-    rng = random.Random(seed)
-    with (open(f"{prefix}.en", "w", encoding="utf-8", newline="\n") as english,
-          open(f"{prefix}.de", "w", encoding="utf-8", newline="\n") as german):
-        for _ in range(count):
-            pair = derive(rng)
-            english.write(pair.english + "\n")
-            german.write(pair.german + "\n")

@@ -119,13 +119,15 @@ def test_a_plain_solution_loses_only_the_harder_task(file, task, plain, tmp_path
 
 @pytest.mark.parametrize("squash, message", [
     ("return s / s.size", ": return s / s.size"),
+    ("x = right(s, dim); x[0, 0] += 1e-3; return x", "(wrong in 1 of 12 places"),
     ("return 0 * s[..., :2]", "squash(s) has shape [4, 2], expected [4, 3]"),
     ("return s.detach() * (s.norm(dim=dim, keepdim=True) /", "SyntaxError"),
     ("while True: pass", "did not end within 0.2 s"),
 ])
 def test_a_mistake_is_one_line(squash, message, tmp_path, monkeypatch):
     monkeypatch.setattr("exercises.grade.SECONDS", 0.2)
-    write_solution(tmp_path, "routing_dynamic.py", f"def squash(s, dim=-1):\n    {squash}\n")
+    write_solution(tmp_path, "routing_dynamic.py",
+                   f"right = squash\ndef squash(s, dim=-1):\n    {squash}\n")
     line = grade(TASKS["squash"], tmp_path)
     assert message in line and "\n" not in line
     assert line.startswith("Li 2019 Eq. 8, squash: ")

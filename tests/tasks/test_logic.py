@@ -1,7 +1,6 @@
 """logic.py, logic_model.py: the model, a run that is interrupted and extended, the table."""
 import json
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,8 +8,8 @@ import torch.nn.functional as F
 
 import logic
 from disagreement import output_disagreement
-from tasks import classifier, logic_model
-from tasks.logic_data import BINS, IDS, LETTERS, Formulas, Pair, encode, generate
+from tasks import logic_model
+from tasks.logic_data import BINS, IDS, Formulas, Pair, encode, generate
 from transformer import TransformerConfig, positions
 
 # ---- The model
@@ -147,20 +146,6 @@ def test_a_formula_longer_than_the_spread_is_counted(training):
     assert long == list(range(30)) and short[2] < 12
 
 
-def test_training_learns():
-    """`=` of a letter with itself, `^` with its negation."""
-    pairs = []
-    for letter in LETTERS:
-        negation = f"( not {letter} )"
-        pairs += [Pair("=", letter, letter), Pair("^", letter, negation),
-                  Pair("^", negation, letter)]
-    data = encode(pairs)
-    settings = SimpleNamespace(epochs=60, lr=0.003, batch=6)
-    model, result = classifier.fit(lambda: build(d=32, dropout=0.0).float(),
-                                   {"train": data, "valid": data}, settings, 1, "x")
-    assert result["history"][-1]["loss"] < 0.05 and classifier.accuracy(model, data) == 1
-
-
 # ---- A run
 
 def command(folder, flags, pairs=400):
@@ -183,24 +168,6 @@ def test_finished_models_are_kept_and_others_added(tmp_path, capsys):
     again = results(tmp_path)
     assert again["runs"][:2] == first["runs"] and len(again["runs"]) == 4
     assert (tmp_path / "x" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch):
-    """Ctrl-C after the first epoch: the model is trained again from its beginning."""
-    flags = "--models combined --dropout 0.3"
-    assert command(tmp_path / "whole", flags) == 0
-    with monkeypatch.context() as broken:
-        broken.setattr(classifier, "accuracy", interrupt)
-        assert command(tmp_path / "broken", flags) == 130
-    assert command(tmp_path / "broken", flags) == 0
-    (whole,) = results(tmp_path / "whole")["runs"]
-    (broken,) = results(tmp_path / "broken")["runs"]
-    assert whole.pop("seconds") > 0 and broken.pop("seconds") > 0
-    assert whole == broken
-
-
-def interrupt(*_):
-    raise KeyboardInterrupt
 
 
 def first_epoch(folder, flags):

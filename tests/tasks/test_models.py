@@ -42,6 +42,11 @@ def test_the_four_models_of_li2021(script, flags):
     assert not found["combined"].decoder
 
 
+def test_uniform_aggregation_does_not_route():
+    (config,) = configs(probe, "--models uniform").values()
+    assert (config.agg, config.iterations) == ("em", 1)
+
+
 def test_the_settings_of_li2021():
     """§4.2.2 and §4.3.2; four heads, see logic.py."""
     s = settings(probe, "--protocol li2021")

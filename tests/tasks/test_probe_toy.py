@@ -10,7 +10,7 @@ import pytest
 from tasks import probe_data, probe_model
 from tasks.probe_toy import TOY_TASKS, toy_task
 from toy import Tree
-from toy.lexicon import NOUNS, VERBS
+from toy.lexicon import VERBS
 
 COUNTS = {"train": 480, "valid": 60, "test": 240}
 WC_COUNTS = {"train": 155, "valid": 31, "test": 31}
@@ -29,8 +29,6 @@ CHECKSUMS = {
 }
 LABELS = {name: task.labels for name, task in TOY_TASKS.items()}
 HIDDEN = ("BShif", "CoIn", "SOMO", "ToCo", "TrDep")             # tasks whose words say nothing
-CLASSES = {word: kind for kind in "HAFTXVP" for noun in NOUNS[kind]
-           for word in (noun.english, noun.english_plural)}
 
 
 @pytest.fixture(scope="module")
@@ -139,52 +137,14 @@ def relabel_top(item, node):
     return "_".join(part.label for part in node.children if part.label not in (",", ".", "?"))
 
 
-def with_words(node, words) -> Tree:
-    """The tree with other words, an iterator, at its leaves."""
-    children = [with_words(part, words) if isinstance(part, Tree) else next(words)
-                for part in node.children]
-    return Tree(node.label, tuple(children))
-
-
-def is_allowed(noun, classes) -> bool:
-    """Whether a verb takes a (label, word); of pronouns and names it takes all."""
-    return noun is None or noun[0] not in ("NN", "NNS") or CLASSES[noun[1]] in classes
-
-
 def relabel_odd(item, node):
-    """By the meaning of the sentence as it is: O where the verb takes nouns of the subject's and
-    object's class."""
-    clause = with_words(node, iter(item.tokens))
-    phrase = innermost(clause) if child(clause, "VP") else clause
-    verb = next(word for label, word in leaves(phrase) if label[:2] == "VB")
-    frames = []
-    for frame, forms in VERBS.items():
-        frames += [(frame, form) for form in forms if frame not in ("modal", "clause")
-                   and verb in (form.base, form.third, form.past, form.participle)]
-    nouns = [head(part) for part in phrase.children if part.label == "NP"]
-    particle = child(phrase, "PP")
-    if particle:
-        preposition = leaves(particle)[0][1]
-        object_ = head(child(particle, "NP"))
-        oblique = [(frame, form) for frame, form in frames
-                   if frame == "oblique" and form.particle == preposition]
-        if oblique and not (object_ and CLASSES.get(object_[1]) == "P"):     # "laugh at the lake"
-            frames = oblique
-    subject = head(child(clause, "NP"))
-    fits = []
-    for frame, form in frames:
-        if frame == "oblique" and particle and preposition == form.particle:
-            objects = [object_]
-        elif frame in ("object", "recipient") and len(nouns) == 1 + (frame == "recipient"):
-            objects = nouns[-1:]
-        elif frame in ("alone", "place", "goal", "journey") and not nouns:
-            objects = []
-        else:
-            continue
-        fits.append(is_allowed(subject, form.subjects)
-                    and all(is_allowed(noun, form.objects) for noun in objects))
-    assert fits, item
-    return "O" if any(fits) else "C"
+    """C where another word of the same kind, of the open classes, is in one place."""
+    intact = leaves(node)
+    changed = [label for (label, word), other in zip(intact, item.tokens)
+               if word != other and word not in ("a", "an")]
+    assert len(intact) == len(item.tokens) and len(changed) <= 1
+    assert all(label[:2] in ("NN", "VB") for label in changed)
+    return "C" if changed else "O"
 
 
 RELABEL = {

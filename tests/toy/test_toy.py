@@ -1,6 +1,5 @@
 """toy/__init__.py, lexicon.py: the same corpus everywhere, ordinary text, leaves of the trees."""
 import hashlib
-import random
 import re
 from collections import Counter
 
@@ -46,15 +45,6 @@ def test_more_training_pairs_keep_the_others():
 
 def test_another_seed_another_corpus():
     assert toy.corpus(20, seed=2) != toy.corpus(20, seed=1)
-
-
-def test_write_pairs(tmp_path):
-    toy.write_pairs(tmp_path / "big", 50, seed=9)
-    rng = random.Random(9)
-    pairs = [toy.derive(rng) for _ in range(50)]
-    english = (tmp_path / "big.en").read_text(encoding="utf-8").splitlines()
-    german = (tmp_path / "big.de").read_text(encoding="utf-8").splitlines()
-    assert list(zip(english, german)) == [(pair.english, pair.german) for pair in pairs]
 
 
 # ---- Words
