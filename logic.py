@@ -52,7 +52,7 @@ class Settings(TaskFlags):
     data: str | None = flag(
         None, "folder with train1..12 and test1..12 in Bowman's format, lines `relation TAB left "
         "TAB right`; generated without it", DATA, metavar="DIR")
-    pairs: int = flag(600_000, "pairs to draw, duplicates included", DATA, 100, 10 ** 8)
+    pairs: int = flag(600_000, "pairs to draw, duplicates included", DATA, 300, 10 ** 8)
     notation: str = flag(
         "compact", "brackets, as in Bowman's files, or compact: `( a and b )`, letters named in "
         "order of appearance", DATA, choices=("brackets", "compact"))
@@ -92,43 +92,35 @@ def presets(s: Settings) -> dict:
 
 # ---- The table
 
-def share_of(accuracies: dict, sizes: list[str], pairs: dict) -> float | None:
-    """The accuracy over all pairs of several bins; None where they have none."""
-    total = sum(pairs[size] for size in sizes)
-    if not total:
-        return None
-    return sum(accuracies[size] * pairs[size] for size in sizes if pairs[size]) / total
-
-
 def summarize(data: dict, rows: list[dict]) -> dict:
     """Accuracy by number of operators, and over all test pairs of up to 6 and of 7 and more
     operators.
 
     {"pairs": {bin: n}, "majority": {bin: share}, "models": {name: {bin: {"mean", "spread",
     "seeds"}}}}; a bin is "1" to "12", "<=6" or ">=7"; majority is the share of the most frequent
-    relation, which is what a model must beat. Empty bins have None.
+    relation, which is what a model must beat. Empty bins are left out.
     """
-    groups = {str(size): [str(size)] for size in BINS}
-    groups["<=6"] = [str(size) for size in TRAINED]
-    groups[">=7"] = [str(size) for size in BINS if size not in TRAINED]
     counts = {}                                          # bin -> pairs of each relation [7]
     for size, examples in data["test"].items():
-        counts[str(size)] = torch.bincount(examples.labels, minlength=len(RELATIONS)).cpu()
-    pairs = {}
-    majority = {}
+        counts[size] = torch.bincount(examples.labels, minlength=len(RELATIONS)).cpu()
+    groups = {str(size): [size] for size in counts}
+    groups["<=6"] = [size for size in counts if size in TRAINED]
+    groups[">=7"] = [size for size in counts if size not in TRAINED]
+    summary = {"pairs": {}, "majority": {}, "models": {row["model"]: {} for row in rows}}
     for group, sizes in groups.items():
-        total = sum(counts[size] for size in sizes)
-        pairs[group] = int(total.sum())
-        majority[group] = (total.max() / total.sum()).item() if pairs[group] else None
-
-    models = {}
-    for model in dict.fromkeys(row["model"] for row in rows):
-        models[model] = {}
-        for group, sizes in groups.items():
-            shares = [share_of(row["accuracy"], sizes, pairs) for row in rows
-                      if row["model"] == model]
-            models[model][group] = summarize_seeds(shares)
-    return {"pairs": pairs, "majority": majority, "models": models}
+        total = sum(counts[size] for size in sizes)      # [7]
+        pairs = int(total.sum())
+        summary["pairs"][group] = pairs
+        summary["majority"][group] = (total.max() / pairs).item()
+        for model, cells in summary["models"].items():
+            shares = []                                  # of every seed
+            for row in rows:
+                if row["model"] == model:
+                    right = sum(row["accuracy"][str(size)] * int(counts[size].sum())
+                                for size in sizes)
+                    shares.append(right / pairs)
+            cells[group] = summarize_seeds(shares)
+    return summary
 
 
 def table(summary: dict) -> str:
@@ -149,7 +141,7 @@ def draw(summary: dict, path: Path) -> None:
     from matplotlib.figure import Figure
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.subplots()
-    sizes = [str(size) for size in BINS if summary["pairs"][str(size)]]
+    sizes = [group for group in summary["pairs"] if group.isdigit()]
     for name, cells in summary["models"].items():
         means = [100 * cells[size]["mean"] for size in sizes]
         spreads = [100 * (cells[size]["spread"] or 0) for size in sizes]
@@ -211,7 +203,8 @@ def encode_parts(parts: dict, s: Settings, device) -> dict:
     EncodedPairs}}."""
     train = [pair for size in TRAINED for pair in parts["train"][size]]
     valid = [pair for size in BINS for pair in parts["valid"][size]]
-    test = {size: encode(parts["test"][size], device, s.notation) for size in BINS}
+    test = {size: encode(parts["test"][size], device, s.notation)
+            for size in BINS if parts["test"][size]}
     return {"train": encode(train, device, s.notation, tables=s.learn == "batch"),
             "valid": encode(valid, device, s.notation),
             "test": test}

@@ -55,10 +55,8 @@ def learning_rate(step: int, steps: int, peak: float, decay: bool) -> float:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, examples, size: int = 512) -> float | None:
-    """The share of the examples whose class is found; None where there are no examples."""
-    if not len(examples.labels):
-        return None
+def accuracy(model: nn.Module, examples, size: int = 512) -> float:
+    """The share of the examples whose class is found."""
     model.eval()
     right = torch.zeros((), dtype=torch.long, device=examples.labels.device)
     for index in examples.lengths.argsort().split(size):
@@ -100,7 +98,7 @@ def fit(build, data: dict, s, seed: int, label: str, decay: bool = False):
             optimizer.step()
             total += loss.detach() * len(index)
         mean_loss = total.item() / len(examples.labels)
-        valid = accuracy(model, data["valid"]) or 0.0
+        valid = accuracy(model, data["valid"])
         if valid > best:
             best = valid
             best_state = copy.deepcopy(model.state_dict())
@@ -123,21 +121,15 @@ def find_row(folder: RunFolder, key: dict) -> dict | None:
     return None
 
 
-def summarize_seeds(accuracies: list) -> dict:
-    """A cell of a table: mean and sample standard deviation ("spread") over the seeds. The mean of
-    empty parts (None) is None, and so is the spread of one seed."""
-    cell = {"mean": None, "seeds": len(accuracies), "spread": None}
-    if None not in accuracies:
-        cell["mean"] = statistics.fmean(accuracies)
-        if len(accuracies) > 1:
-            cell["spread"] = statistics.stdev(accuracies)
-    return cell
+def summarize_seeds(accuracies: list[float]) -> dict:
+    """A cell of a table: mean and sample standard deviation ("spread") over the seeds; the spread
+    of one seed is None."""
+    spread = statistics.stdev(accuracies) if len(accuracies) > 1 else None
+    return {"mean": statistics.fmean(accuracies), "seeds": len(accuracies), "spread": spread}
 
 
 def percent(cell: dict, digits: int) -> str:
     """A cell of a table as text."""
-    if cell["mean"] is None:
-        return "-"
     text = f"{100 * cell['mean']:.{digits}f}"
     if cell["spread"] is not None:
         text += f" ±{100 * cell['spread']:.{digits}f}"

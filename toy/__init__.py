@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Iterator, NamedTuple
 
 from .grammar import sentence
-from .readings import Sentence, Tree
+from .readings import Tree
 
 __all__ = ["LONGEST", "SHORTEST", "Example", "Tree", "corpus", "derive", "splits", "words"]
 
@@ -51,17 +51,13 @@ def join_words(words: list[str]) -> str:
     return line[0].upper() + line[1:]
 
 
-def make_example(sentence: Sentence) -> Example:
-    """Both readings of one derivation."""
-    tree = sentence.tree()
-    return Example(join_words(words(tree)), join_words(sentence.german()), tree)
-
-
 def derive(rng: random.Random) -> Example:
     """One random derivation with SHORTEST to LONGEST English words."""
     start = sentence()
     while True:
-        example = make_example(start.sample(rng.random))
+        derivation = start.sample(rng.random)
+        tree = derivation.tree()
+        example = Example(join_words(words(tree)), join_words(derivation.german()), tree)
         if SHORTEST <= len(example.english.split()) <= LONGEST:
             return example
 

@@ -154,16 +154,7 @@ def test_splits_are_disjoint_and_complete():
 
 # ---- Files
 
-def write_files(folder, parts):
-    """Writes {part: {bin: pairs}} in Bowman's format."""
-    folder.mkdir()
-    for part, bins in parts.items():
-        for size, pairs in bins.items():
-            text = "".join("\t".join(pair) + "\n" for pair in pairs)
-            (folder / f"{part}{size}").write_text(text)
-
-
-def test_the_last_ninth_of_a_training_file_is_the_validation_part(tmp_path):
+def test_the_last_ninth_of_a_training_file_is_the_validation_part(tmp_path, write_files):
     pairs = [Pair("#", letter, f"( not {other} )") for letter in "abc" for other in LETTERS]
     write_files(tmp_path / "new", {part: dict.fromkeys(BINS, pairs) for part in ("train", "test")})
     read = read_files(tmp_path / "new")
