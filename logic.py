@@ -19,7 +19,6 @@ batch's formulas (--learn batch), reads pairs in a shorter notation that says th
 compact), spreads the positions (--spread) and lets the learning rate rise and fall (--decay).
 """
 import sys
-import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -39,8 +38,8 @@ TRAINED = tuple(size for size in BINS if size <= 6)      # the operators of the 
 FULL = dict(models=("baseline", "disagreement", "aggregation", "combined"), d_model=256, heads=4,
             d_ff=512, dropout=0.2, norm="post", epochs=100, lr=1e-4, decay="none", pairs=RAW_PAIRS,
             notation="brackets", spread=0, learn="pairs")
-# settings that may differ between two runs in one folder; rows have a checksum of the data
-FREE = ("models", "seeds", "data", "pairs", "data_seed", "name", "runs", "device")
+# settings that may differ between two runs in one folder
+FREE = ("models", "seeds", "name", "runs", "device")
 DATA = "data (Bowman et al. 2015)"
 
 
@@ -81,12 +80,9 @@ def presets(s: Settings) -> dict:
     """The defaults that depend on the setting and the data."""
     values = dict(FULL) if s.full else {}
     parts = ["logic", "full"] if s.full else ["logic"]
-    free = {*FREE, "full"}
     if s.data:
         parts.append(Path(s.data).resolve().name)
-    else:
-        free -= {"pairs", "data_seed"}
-    values["name"] = name_run(s, parts, free)
+    values["name"] = name_run(s, parts, (*FREE, "full", "data"))
     return values
 
 
@@ -164,7 +160,6 @@ def infer(s: Settings) -> None:
     keep_freed_memory()
     configs = {model: encoder_config(s, model, len(IDS) + 1) for model in s.models}
     parts = read_files(s.data) if s.data else split(generate(s.pairs, s.data_seed))
-    data_checksum = checksum(parts)
     data = encode_parts(parts, s, device)
     path = Path(s.runs) / s.name
     with RunFolder(path, asdict(s), FREE) as folder:
@@ -176,7 +171,7 @@ def infer(s: Settings) -> None:
         rows = []
         for seed in s.seeds:
             for model, config in configs.items():
-                key = {"model": model, "seed": seed, "data_checksum": data_checksum}
+                key = {"model": model, "seed": seed}
                 row = find_row(folder, key)
                 if row is None:
                     row = {**key, **train_and_test(config, data, s, seed, f"{model}, seed {seed}")}
@@ -187,15 +182,6 @@ def infer(s: Settings) -> None:
         draw(summary, path / "accuracy.png")
         say(f"\naccuracy (%) by number of operators; trained on up to 6\n{table(summary)}\n\n"
             f"{path / 'results.json'}, {path / 'accuracy.png'}")
-
-
-def checksum(parts: dict) -> int:
-    """A checksum of the pairs."""
-    lines = []
-    for bins in parts.values():
-        for size in BINS:
-            lines += ["\t".join(pair) for pair in bins[size]]
-    return zlib.crc32("\n".join(lines).encode())
 
 
 def encode_parts(parts: dict, s: Settings, device) -> dict:

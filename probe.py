@@ -33,16 +33,7 @@ from nmt.run_folder import RunFolder, load_run, say
 from tasks import probe_model
 from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results
 from tasks.models import FRAME, MODELS, TaskFlags, encoder_config, name_run
-from tasks.probe_data import (
-    GROUPS,
-    TASKS,
-    TEXT_TASKS,
-    Parts,
-    download_task,
-    read_task,
-    read_text,
-    text_task,
-)
+from tasks.probe_data import GROUPS, TASKS, Parts, download_task, read_task
 from tasks.probe_toy import toy_task
 
 SMALL = dict(models=("baseline", "disagreement", "aggregation", "combined"))
@@ -56,8 +47,8 @@ BASELINES = {                                            # columns beside the mo
     "majority": probe_model.majority,
     "bag of words": probe_model.bag_of_words,
 }
-# settings that may differ between two runs in one folder; rows have a checksum of the data
-FREE = ("task", "models", "seeds", "encoder", "data_dir", "text", "name", "runs", "device")
+# settings that may differ between two runs in one folder
+FREE = ("task", "models", "seeds", "encoder", "data_dir", "name", "runs", "device")
 ENCODERS = "frozen encoders (Conneau et al. 2018)"
 DATA = "data"
 ALL = 10 ** 7                                            # more sentences than a file has
@@ -67,8 +58,7 @@ ALL = 10 ** 7                                            # more sentences than a
 class Settings(TaskFlags):
     """Every setting of a run; the defaults are those of the small setting, see `presets`."""
     task: tuple[str, ...] = flag(
-        TASKS, f"one or several of {', '.join(TASKS)} (all; with --text {', '.join(TEXT_TASKS)})",
-        choices=TASKS, metavar="TASK")
+        TASKS, f"one or several of {', '.join(TASKS)} (all)", choices=TASKS, metavar="TASK")
     protocol: str = flag("small", "the setting: small, li2019, li2021, see above",
                          choices=tuple(PROTOCOLS), metavar="PROTOCOL")
 
@@ -83,25 +73,19 @@ class Settings(TaskFlags):
                      choices=("toy", "senteval"))
     data_dir: str = flag("data", "where these files are, in the folder senteval; missing ones are "
                          "downloaded", DATA, metavar="DIR")
-    text: str | None = flag(
-        None, f"{', '.join(TEXT_TASKS)} from a plain English text, a sentence on a line", DATA,
-        metavar="FILE")
     sentences: int = flag(
-        4_000, "training sentences of a task; toy and --text have up to 1,000 more to validate and "
-        "2,000 to test; of senteval all are read unless this is given", DATA, 50, ALL)
-    data_seed: int = flag(1, "seed of the drawing, for toy and --text", DATA, 0)
+        4_000, "training sentences of a task; toy has up to 1,000 more to validate and 2,000 to "
+        "test; of senteval all are read unless this is given", DATA, 50, ALL)
+    data_seed: int = flag(1, "seed of the drawing, for toy", DATA, 0)
 
 
 def presets(s: Settings) -> dict:
     """The defaults that depend on the setting and the data."""
     values = dict(FROZEN if s.encoder else PROTOCOLS[s.protocol])
-    if s.text:
-        values["task"] = TEXT_TASKS
     if s.data == "senteval":
         values["sentences"] = ALL
     parts = ["probe", "frozen"] if s.encoder else ["probe"]
-    parts.append(Path(s.text).name if s.text else s.data)
-    values["name"] = name_run(s, parts, (*FREE, "data"))
+    values["name"] = name_run(s, [*parts, s.data], (*FREE, "data"))
     return values
 
 
@@ -110,10 +94,6 @@ def check(s: Settings) -> None:
     if s.encoder and s.given & {"models", "protocol", *FRAME}:
         raise UserError("--encoder probes trained runs: leave out --models, --protocol and the"
                         " flags of a model")
-    for task in s.task:
-        if s.text and task not in TEXT_TASKS:
-            raise UserError(f"--task {task} needs parsed sentences; from --text there are"
-                            f" {', '.join(TEXT_TASKS)}")
 
 
 def model_config(s: Settings, model: str, vocab_size: int):
@@ -127,8 +107,6 @@ def load_task(s: Settings, task: str) -> Parts:
     """The parts of a task."""
     counts = {"train": s.sentences, "valid": min(VALID, s.sentences),
               "test": min(TEST, s.sentences)}
-    if s.text:
-        return text_task(task, read_text(s.text), counts, s.data_seed)
     if s.data == "toy":
         return toy_task(task, counts, s.data_seed)
     return read_task(download_task(task, Path(s.data_dir) / "senteval"), s.sentences)
@@ -176,16 +154,15 @@ def measure(s: Settings, column: str, encoder: Encoder | None, parts: Parts, see
 
 def probe_task(s: Settings, task: str, columns: dict, folder: RunFolder, device) -> list[dict]:
     """The rows of a task, {"task", "model", "seed", "accuracy", ...}. A row is computed unless
-    metrics.jsonl has it, of the same data and checkpoint."""
+    metrics.jsonl has it, of the same checkpoint."""
     parts = load_task(s, task)
-    checksum = zlib.crc32(repr(parts).encode())
     counts = [f"{len(items):,} {part}" for part, items in parts.items()]
     say(f"{task}: {', '.join(counts)}")
     rows = []
     for column, encoder in columns.items():
         for seed in [0] if column in BASELINES else s.seeds:
             key = {"task": task, "model": column, "seed": seed,
-                   "checkpoint": encoder.checksum if encoder else None, "data_checksum": checksum}
+                   "checkpoint": encoder.checksum if encoder else None}
             row = find_row(folder, key)
             if row is None:
                 label = f"{task}, {column}, seed {seed}"

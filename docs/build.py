@@ -5,12 +5,12 @@ course with what they print and draw, and code beside the papers' equations.
     python -m docs.build [FOLDER]
 
 From README.md on, whatever a page links to becomes a page, too; files that are neither Markdown nor
-Python are copied. The pages need no server and no script. Each session is also written as a
-notebook.
+Python are copied. The pages need no server and no script.
 """
 import argparse
+import contextlib
 import html
-import json
+import io
 import os
 import re
 import shutil
@@ -27,8 +27,6 @@ try:
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import get_lexer_by_name
-
-    from docs.sessions import run_session
 except ImportError as missing:
     print(f"docs.build: {missing}: pip install -r requirements.txt -r requirements-docs.txt",
           file=sys.stderr)
@@ -210,23 +208,29 @@ def code_page(site: Site, path: Path) -> str:
 
 
 def session_page(site: Site, path: Path) -> str:
-    """A session of the course: its prose, code, output and figures; writes its notebook, too."""
-    target = site.folder / site.address(path)
-    notebook = run_session(path, target.parent)
-    target.with_name(f"{path.stem}.ipynb").write_text(json.dumps(notebook, indent=1), "utf-8")
+    """A session of the course, a py:percent file: its prose, code, output and figures."""
+    folder = (site.folder / site.address(path)).parent
+    # for course/lesson.py and matplotlib
+    os.environ |= {"FIGURES": str(folder), "FIGURE_FORMAT": "png", "MPLBACKEND": "Agg"}
+    sys.path.insert(0, str(path.parent))
+    names = {"__name__": "__main__"}
     parts = []
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "markdown":
-            parts.append(markdown(site, cell["source"], path, path.parent))
+    for cell in re.split(r"(?m)^# %%", path.read_text("utf-8"))[1:]:
+        kind, _, source = cell.partition("\n")
+        source = source.strip("\n")
+        if "[markdown]" in kind:
+            text = re.sub("(?m)^# ?", "", source)
+            parts.append(markdown(site, text, path, path.parent))
             continue
-        parts.append(f"<pre>{color(cell['source'], 'python')}</pre>")
-        for output in cell["outputs"]:
-            if "text" in output:
-                parts.append(f'<pre class="output">{html.escape(output["text"])}</pre>')
-            else:
-                name = output["metadata"]["file"]
-                parts.append(f'<p><a href="{name}"><img src="{name}" alt="{name}"></a></p>')
-    parts.append(f'<p><a href="{path.stem}.ipynb">notebook</a>, to be opened in course/</p>')
+        parts.append(f"<pre>{color(source, 'python')}</pre>")
+        printed, drawn = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(drawn):
+            exec(compile(source, path, "exec"), names)
+        if printed.getvalue():
+            parts.append(f'<pre class="output">{html.escape(printed.getvalue())}</pre>')
+        for figure in re.findall("(?m)^figure: (.+)$", drawn.getvalue()):
+            name = Path(figure).name
+            parts.append(f'<p><a href="{name}"><img src="{name}" alt="{name}"></a></p>')
     return "\n".join(parts)
 
 

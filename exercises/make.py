@@ -106,16 +106,6 @@ HINTS = {
     "smoothing without logits": "the same, without a tensor of all n V logits, also for backward",
 }
 
-# From these files a stub takes only the task's function, below these lines
-EXCERPTS = {
-    "train_mt.py": ["from train_mt import Settings"],
-    "nmt/loss.py": ["import torch", "import torch.nn.functional as F", "from torch import Tensor"],
-    "nmt/search.py": ["import math", "", "import torch", "from torch import Tensor", "",
-                      "from nmt.tokenizer import EOS"],
-    "tasks/probe_toy.py": ["from toy import Tree"],
-    "tasks/logic_data.py": ["from tasks.logic_data import EVERY, truth_table"],
-}
-
 
 class Task(NamedTuple):
     """A row of the table, with its file."""
@@ -155,10 +145,9 @@ def describe_tasks(tasks: list[Task]) -> list[str]:
 
 
 def make_stub(file: str, bodies: set[str]) -> str:
-    """The text of a file without these bodies; for a file in EXCERPTS, of the function only."""
+    """The text of a file without these bodies."""
     source = (ROOT / file).read_text("utf-8")
     lines = source.splitlines()
-    excerpt = []
     functions = find_functions(ast.parse(source))
     for name, node in reversed(functions.items()):       # from the end: line numbers above it hold
         if name not in bodies:
@@ -167,9 +156,6 @@ def make_stub(file: str, bodies: set[str]) -> str:
         kept = last_kept(node)
         hole = [" " * kept.col_offset + line for line in describe_tasks(tasks)]
         lines[kept.end_lineno:node.end_lineno] = hole
-        excerpt = lines[node.lineno - 1:kept.end_lineno + len(hole)]
-    if file in EXCERPTS:
-        lines = [f'"""A function of {file}."""', *EXCERPTS[file], "", "", *excerpt]
     return "\n".join(lines) + "\n"
 
 

@@ -6,7 +6,6 @@ for modeling hierarchical structure"). The data: logic_data.py; training: classi
 logic.py.
 """
 import math
-from typing import NamedTuple
 
 import torch
 import torch.nn as nn
@@ -55,14 +54,6 @@ class SpreadEmbedding(Embedding):
         return self.dropout(words * math.sqrt(self.embedding_dim) + p)
 
 
-class Reading(NamedTuple):
-    """What the encoder and the pooling make of the formulas of B pairs."""
-    vectors: Tensor             # [n, 2d] of the n formulas read
-    rows: Tensor                # [2B] the row in `vectors` of the left and right formulas in turn
-    heads: dict                 # {"enc": Heads of every layer}
-    mask: Tensor                # [n, L] True at a token
-
-
 class LogicModel(nn.Module):
     """Two formulas -> one of seven relations (Li 2021 §4.3.2; Tran et al. 2018).
 
@@ -93,31 +84,23 @@ class LogicModel(nn.Module):
             nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
             nn.init.zeros_(linear.bias)
 
-    def copies_differ(self) -> bool:
-        """Whether a formula that is in several pairs is read anew for each: dropout draws each copy
-        apart, and the disagreement counts each."""
-        return self.training and bool(self.config.dropout or self.config.reg)
-
-    def read(self, formulas: Formulas) -> Reading:
-        """Reads every distinct formula once, or (`copies_differ`) all 2B of them in turn."""
-        ids, rows = formulas                                                 # [k, L], [2B]
-        if self.copies_differ():
-            ids = ids[rows]                                                  # [2B, L]
-            rows = torch.arange(len(rows), device=rows.device)
-        mask = ids != PAD
-        states, heads = self.encoder(self.embedding(ids), mask)              # [n, L, d]
-        queries = self.queries.expand(len(ids), -1, -1)                      # [n, 2, d]
-        vectors, _ = self.pooling(queries, states, mask[:, None, None, :])   # [n, 2, d]
-        return Reading(vectors.flatten(1), rows, {"enc": heads}, mask)
+    def read(self, formulas: Formulas) -> tuple[Tensor, dict, Tensor]:
+        """The k formulas of B pairs -> vectors [k, 2d], the encoder's heads {"enc": [Heads, ...]},
+        mask [k, L]."""
+        mask = formulas.ids != PAD
+        states, heads = self.encoder(self.embedding(formulas.ids), mask)     # [k, L, d]
+        queries = self.queries.expand(len(mask), -1, -1)                     # [k, 2, d]
+        vectors, _ = self.pooling(queries, states, mask[:, None, None, :])   # [k, 2, d]
+        return vectors.flatten(1), {"enc": heads}, mask
 
     def forward(self, formulas: Formulas) -> Tensor:
         """The formulas of B pairs -> logits [B, 7]."""
-        return self.classify(self.read(formulas))
+        vectors, _, _ = self.read(formulas)
+        return self.classify(vectors, formulas.rows)
 
-    def classify(self, reading: Reading) -> Tensor:
-        """The classifier on B pairs: logits [B, 7]."""
-        vectors = reading.vectors.index_select(0, reading.rows)              # [2B, 2d]
-        return self.classifier(vectors.view(len(vectors) // 2, -1))
+    def classify(self, vectors: Tensor, rows: Tensor) -> Tensor:
+        """The classifier on B pairs: vectors [k, 2d], rows [2B] -> logits [B, 7]."""
+        return self.classifier(vectors.index_select(0, rows).view(len(rows) // 2, -1))
 
     def classify_all(self, vectors: Tensor) -> Tensor:
         """The classifier on all ordered pairs of formulas: vectors [n, 2d] -> logits [n, n, 7].
@@ -140,14 +123,12 @@ class LogicModel(nn.Module):
         labels [B]: of the pairs; labels [k, k]: of every distinct formula to every one, which is
         thousands of answers to learn from for the cost of reading k formulas.
         """
-        reading = self.read(formulas)
+        vectors, heads, mask = self.read(formulas)
         if labels.dim() == 1:
-            cross_entropy = F.cross_entropy(self.classify(reading), labels)
+            cross_entropy = F.cross_entropy(self.classify(vectors, formulas.rows), labels)
         else:
-            if self.copies_differ():
-                labels = labels[formulas.rows][:, formulas.rows]
-            cross_entropy = self.loss_of_all(reading.vectors, labels)
-        D = model_disagreement(self.config, reading.heads, reading.mask)
+            cross_entropy = self.loss_of_all(vectors, labels)
+        D = model_disagreement(self.config, heads, mask)
         return cross_entropy - self.config.reg_weight * D
 
     def loss_of_all(self, vectors: Tensor, labels: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ import random
 import zlib
 from typing import Any, Callable, Iterator, NamedTuple
 
-from tasks.probe_data import Item, Parts, fill, is_word, shifted, word_count
+from tasks.probe_data import Item, Parts, fill, is_word, word_count
 from toy import LONGEST, SHORTEST, grammar, words
 from toy.lexicon import BE, NOUNS, VERBS
 from toy.readings import (
@@ -126,9 +126,19 @@ def word_content(rng: random.Random) -> Iterator[Item]:
 def bigram_shift(rng: random.Random) -> Iterator[Item]:
     """BShif: I where two neighbouring words changed places, else O."""
     for intact in usual(item("O", sentence) for sentence in sampled(rng)):   # others draw nothing
-        labelled = shifted(intact, rng, fixed="sometimes")
-        if labelled:
-            yield labelled
+        tokens = intact.tokens
+        places = []                          # i, where tokens i and i + 1 may be exchanged
+        for i in range(1, len(tokens) - 1):
+            pair = tokens[i:i + 2]
+            if pair[0] != pair[1] and "sometimes" not in pair and all(map(is_word, pair)):
+                places.append(i)
+        i = pick(rng, places) if places else 0
+        exchange = rng.random() < 0.5
+        if places and exchange:
+            changed = (*tokens[:i], tokens[i + 1], tokens[i], *tokens[i + 2:])
+            yield intact._replace(label="I", tokens=changed)
+        elif places:
+            yield intact
 
 
 def tense(rng: random.Random) -> Iterator[Item]:

@@ -70,13 +70,12 @@ def test_sizes_that_do_not_fit_are_named_by_their_flags():
     (logic, "", "logic"),
     (logic, "--models combined --seeds 1 2", "logic"),
     (logic, "--full --heads 2", "logic-full-heads-2"),
-    (logic, "--data some/bowman --pairs 900", "logic-bowman"),
+    (logic, "--data some/bowman --batch 9", "logic-bowman-batch-9"),
     (logic, "--pairs 900 --data-seed 2", "logic-pairs-900-data-seed-2"),
     (probe, "", "probe-toy"),
     (probe, "--task Tense --seeds 2", "probe-toy"),
     (probe, "--batch 9 --epochs 2", "probe-toy-epochs-2-batch-9"),
     (probe, "--protocol li2019 --data senteval", "probe-senteval-protocol-li2019"),
-    (probe, "--text some/text.en --lr 0.1", "probe-text.en-lr-0.1"),
     (probe, "--encoder runs/a runs/b --checkpoint last", "probe-frozen-toy-checkpoint-last"),
 ])
 def test_a_run_is_named_after_its_settings(script, flags, name):

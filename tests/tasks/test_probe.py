@@ -1,5 +1,5 @@
-"""probe.py, probe_data.py, probe_model.py: SentEval's files, plain text, the model, the table, and
-runs that are interrupted and extended, with trained and with frozen encoders."""
+"""probe.py, probe_data.py, probe_model.py: SentEval's files, the model, the table; runs that are
+interrupted and extended, with trained and with frozen encoders."""
 import dataclasses
 import hashlib
 import io
@@ -17,23 +17,12 @@ from nmt.flags import UserError, parse
 from nmt.run_folder import RunFolder, load_run
 from nmt.tokenizer import save_tokenizer, train_tokenizer
 from tasks import classifier, probe_data, probe_model
-from tasks.probe_data import (
-    TASKS,
-    Item,
-    detokenize,
-    download_task,
-    fill,
-    read_task,
-    read_text,
-    shifted,
-    text_task,
-)
+from tasks.probe_data import TASKS, Item, detokenize, download_task, fill, read_task
 from transformer import Transformer, TransformerConfig
 
 LINES = ["tr\tPAST\tthe dog slept .", "tr\tPRES\the sings", "va\tPAST\tshe saw it .",
          "te\tPRES\tit 's cold ."]
 WORDS = "some of these old words are here while another dozen stand there".split()
-COUNTS = {"train": 120, "valid": 20, "test": 40}
 
 
 # ---- SentEval's files
@@ -82,70 +71,6 @@ def test_a_file_is_downloaded_once_and_must_be_the_published_one(publish, monkey
         download_task("Tense", path.parent)
 
 
-# ---- Plain text
-
-def write(path, lines):
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def sentences(count):
-    """Lines of 5 to 11 words."""
-    rng = random.Random(1)
-    return [f"{' '.join(rng.sample(WORDS, rng.randint(5, 11))).capitalize()}."
-            for _ in range(count)]
-
-
-@pytest.fixture
-def tokens(tmp_path):
-    """The sentences of a text in which some lines are too short or too long."""
-    lines = [*sentences(3000), "too short.", "a " * 40, ""]
-    return read_text(write(tmp_path / "text", lines))
-
-
-@pytest.mark.parametrize("ranges", [[(n, n) for n in range(5, 11)],
-                                    [(n, n + 1) for n in range(5, 17, 2)]])
-def test_lengths_of_plain_text_fall_into_six_equal_ranges(ranges):
-    """As many sentences in each as can be: here one length a range, then two."""
-    found = []
-    for low, high in ranges:
-        for n in range(low, high + 1):
-            found += [(*(f"w{i}x{n}{j}" for j in range(n)), ".") for i in range(20)]
-    parts = text_task("SeLen", found, {"train": 60, "valid": 6, "test": 6}, 1)
-    assert {item.label for item in parts["train"]} == {f"{low}-{high}" for low, high in ranges}
-    for item in parts["train"]:
-        low, high = map(int, item.label.split("-"))
-        assert low <= len(item.tokens) - 1 <= high
-
-
-def test_shifted_sentences_are_not_in_the_text(tokens):
-    assert {len(words) - 1 for words in tokens} == set(range(5, 12))
-    for items in text_task("BShif", tokens, COUNTS, 1).values():
-        for item in items:
-            assert (item.tokens in set(tokens)) == (item.label == "O")
-
-
-def test_a_sentence_has_one_target_word(tokens):
-    items = text_task("WC", tokens, {"train": 60, "valid": 10, "test": 10}, 1)["train"]
-    targets = {item.label for item in items}
-    assert len(targets) > 1
-    for item in items:
-        assert [word.lower() for word in item.tokens if word.lower() in targets] == [item.label]
-
-
-def test_too_little_text_is_an_error(tokens):
-    with pytest.raises(UserError, match="--sentences"):
-        text_task("SeLen", tokens, {"train": 10 ** 6, "valid": 6, "test": 6}, 1)
-
-
-def test_a_shift_exchanges_two_neighbours_or_nothing():
-    rng = random.Random(2)
-    intact = ("a", ".", "b", "c")
-    found = {shifted(Item("", intact), rng)[:2] for _ in range(60)}
-    assert found == {("O", intact), ("I", ("a", ".", "c", "b"))}
-    assert shifted(Item("", ("a", "b", ".", "c")), rng) is None
-
-
 def test_fill_balances_the_classes():
     """A sentence in another order of its words is the same sentence."""
     items = [Item("AB"[i % 3 == 0], (str(i), "x")) for i in range(90)]
@@ -155,8 +80,6 @@ def test_fill_balances_the_classes():
     counts = [[item.label for item in items].count("A") for items in parts.values()]
     assert counts == [20, 3, 3]
     assert len({item for items in parts.values() for item in items}) == 52
-    with pytest.raises(UserError, match="30 sentences of class B and 31 are needed"):
-        fill(iter(items[:90]), cells, {"train": 62}, 0)
 
 
 # ---- The model
@@ -305,26 +228,12 @@ def test_the_model_is_tested_on_the_test_part(tmp_path, publish):
     assert found["baseline"]["accuracy"] in (1 / 5, 4 / 5)
 
 
-def test_changed_sentences_are_computed_anew(tmp_path, publish):
-    flags = f"{TINY} --data senteval --data-dir {tmp_path} --models baseline"
-    accuracies = []
-    for shown in ("PRES", "PAST"):
-        publish([*LINES, f"te\t{shown}\tit rains", "tr\tPAST\ta b"])
-        assert command(tmp_path / "runs", flags) == 0
-        accuracies.append(results(tmp_path / "runs")["runs"][0]["accuracy"])
-    assert accuracies == [0, 0.5]
-
-
-def test_sentences_and_seed_reach_the_tasks(tmp_path):
-    """Of the grammar and of a text."""
-    text = write(tmp_path / "text", sentences(3000))
-    for data in ("", f"--text {text}"):
-        first, same, other = (
-            probe.load_task(parse(probe.Settings, f"--sentences 60 {data} {flags}".split()),
-                            "BShif")
-            for flags in ("", "--data-seed 1", "--data-seed 7"))
-        assert [len(items) for items in first.values()] == [60, 60, 60]
-        assert first == same != other
+def test_sentences_and_seed_reach_the_tasks():
+    first, same, other = (
+        probe.load_task(parse(probe.Settings, f"--sentences 60 {flags}".split()), "BShif")
+        for flags in ("", "--data-seed 1", "--data-seed 7"))
+    assert [len(items) for items in first.values()] == [60, 60, 60]
+    assert first == same != other
 
 
 # ---- Frozen encoders
