@@ -54,18 +54,12 @@ class Cache:
         self.logits[attention] = new
         return new
 
-    def reorder(self, index: Tensor, shared_sources: bool = False) -> None:
-        """Keeps the rows `index` [B'] of the batch: the beams that live on, repeated or dropped.
-
-        shared_sources=True where the beams of a sentence have one source together: the sources
-        then stay, see `select_sources`.
-        """
+    def reorder(self, index: Tensor) -> None:
+        """Keeps the target sentences `index` [B']: the beams that live on, repeated or dropped."""
         for attention, E in self.logits.items():
             self.logits[attention] = E.index_select(0, index)
         for attention, tensors in self.growing.items():
             self.growing[attention] = tuple(x.index_select(0, index) for x in tensors)
-        if not shared_sources:
-            self.select_sources(index)
 
     def select_sources(self, index: Tensor) -> None:
         """Keeps the source sentences `index` [B']."""

@@ -89,13 +89,6 @@ def presets(s: Settings) -> dict:
     return values
 
 
-def check(s: Settings) -> None:
-    """Raises UserError for flags that contradict each other."""
-    if s.encoder and s.given & {"models", "protocol", *FRAME}:
-        raise UserError("--encoder probes trained runs: leave out --models, --protocol and the"
-                        " flags of a model")
-
-
 def model_config(s: Settings, model: str, vocab_size: int):
     """The configuration of a model of the papers. Raises UserError."""
     if s.protocol == "li2019" and "agg" in MODELS[model]:                    # in all layers
@@ -225,7 +218,9 @@ def table(lines: list[dict]) -> str:
 def probe(s: Settings) -> None:
     """Trains and tests what is missing of tasks x models x seeds, prints the table and writes it as
     JSON."""
-    check(s)
+    if s.encoder and s.given & {"models", "protocol", *FRAME}:
+        raise UserError("--encoder probes trained runs: leave out --models, --protocol and the"
+                        " flags of a model")
     device = pick_device(s.device)
     keep_freed_memory()
     for model in s.models:                               # reports a mistake in the flags at once

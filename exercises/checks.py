@@ -13,7 +13,6 @@ from torch.overrides import TorchFunctionMode
 
 from attention import Heads
 from capsule_transformer import CapsuleRouting
-from toy import Tree, corpus
 
 CHECKS = {}                 # name of a task -> its check, shapes of the check's inputs
 SOURCE = torch.tensor([[True, True, True, True], [True, True, False, False]])      # masks [B, L]
@@ -51,18 +50,15 @@ def fill_parameters(module: nn.Module) -> nn.Module:
 
 
 class Work(TorchFunctionMode):
-    """Counts, in a block: calls of torch, the numbers in their results, the largest result."""
+    """Counts, in a block: calls of torch, the numbers in their results."""
     calls = 0
     numbers = 0
-    largest = 0
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         results = result if isinstance(result, (tuple, list)) else [result]
-        sizes = [x.numel() for x in results if isinstance(x, Tensor)]
         self.calls += 1
-        self.numbers += sum(sizes)
-        self.largest = max(self.largest, *sizes, 0)
+        self.numbers += sum(x.numel() for x in results if isinstance(x, Tensor))
         return result
 
 
@@ -391,35 +387,12 @@ def vaswani_5_3(module):
     return results
 
 
-def smoothed_losses(module, hidden, weight) -> dict:
+@check("label smoothing", hidden=(5, 3), weight=(7, 3))
+def szegedy_7(module, hidden, weight):
     target = torch.tensor([3, 0, 6, 3, 2])
     loss = module.smoothed_cross_entropy
     return {"the loss": loss(hidden, weight, target),
             "the loss, smoothing=0.1": loss(hidden, weight, target, 0.1)}
-
-
-@check("label smoothing", hidden=(5, 3), weight=(7, 3))
-def szegedy_7(module, hidden, weight):
-    return smoothed_losses(module, hidden, weight)
-
-
-@check("smoothing without logits", hidden=(5, 3), weight=(7, 3))
-def szegedy_7_without_logits(module, hidden, weight):
-    n, V = 4096, 40
-    h = torch.ones(n, 4, requires_grad=True)
-    W = torch.ones(V, 4, requires_grad=True)
-    kept = {}
-
-    def keep(x):
-        kept[x.data_ptr()] = x.numel()
-        return x
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x), Work() as work:
-        module.smoothed_cross_entropy(h, W, torch.zeros(n, dtype=torch.long), 0.1)
-    numbers = max(work.largest, sum(kept.values()))
-    if numbers > n * V / 2:
-        raise Wrong(f"for {n} tokens and {V} words the loss holds {numbers} numbers at once or for "
-                    f"backward, more than {n * V // 2}: take some tokens at a time")
-    return smoothed_losses(module, hidden, weight)
 
 
 @check("step of beam search", logits=(4, 9), log_p=(2, 2))
@@ -433,14 +406,6 @@ def wu_7(module, logits, log_p):
             "the new token": token[0], "log P of ending": ends,
             "log P of the first step": first[0], "the first token": first[2],
             "log P of ending at once": first[3]}
-
-
-@check("probing label")
-def conneau_3_tree_depth(module):
-    flat = Tree("NP", ("she",))
-    return {"the depth of one label": module.depth(flat),
-            "the depth of three": module.depth(Tree("S", (flat, Tree("VP", (flat,))))),
-            "the depths of 20 sentences": [module.depth(pair.tree) for pair in corpus(20)]}
 
 
 @check("seven relations")

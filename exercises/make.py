@@ -74,13 +74,9 @@ TABLE = {
     ],
     "nmt/loss.py": [
         (7, "label smoothing", 1, "Szegedy 2016 §7", "smoothed_cross_entropy"),
-        (7, "smoothing without logits", 3, "Szegedy 2016 §7", "smoothed_cross_entropy"),
     ],
     "nmt/search.py": [
         (7, "step of beam search", 3, "Wu 2016 §7", "expand"),
-    ],
-    "tasks/probe_toy.py": [
-        (7, "probing label", 1, "Conneau 2018 §2, TrDep", "depth"),
     ],
     "tasks/logic_data.py": [
         (7, "seven relations", 2, "Li 2021 §4.3.1", "relation"),
@@ -103,7 +99,6 @@ HINTS = {
     "Gu's pose votes": 'routing="em"; the shapes are in the docstring of the class',
     "horizontal, one token": "last=1",
     "horizontal, all at once": "every last, without a loop over the tokens",
-    "smoothing without logits": "the same, without a tensor of all n V logits, also for backward",
 }
 
 

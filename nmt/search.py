@@ -157,7 +157,7 @@ def search_batch(model, source, beam, lenpen, max_length, nbest) -> list[list[Hy
             memory = memory.select(index)
             cache.select_sources(index)
         if fewer or beam > 1:
-            cache.reorder(rows.flatten(), shared_sources=True)
+            cache.reorder(rows.flatten())
 
 
 # ---- Lines of text

@@ -31,15 +31,7 @@ from typing import Any, Callable, Iterator, NamedTuple
 from tasks.probe_data import Item, Parts, fill, is_word, word_count
 from toy import LONGEST, SHORTEST, grammar, words
 from toy.lexicon import BE, NOUNS, VERBS
-from toy.readings import (
-    Clause,
-    NounPhrase,
-    Relative,
-    Sentence,
-    Subordinate,
-    Tree,
-    is_pronoun,
-)
+from toy.readings import Clause, NounPhrase, Relative, Sentence, Subordinate, Tree, is_pronoun
 
 LENGTH_RANGES = {               # of SeLen
     "6-7": range(6, 8),

@@ -105,12 +105,6 @@ def horizontal_routing(E, T=3, mask=None, last=None):
     omega = [right(E[..., :l + 1, :], T, mask[..., :l + 1, :], 1) for l in rows]
     return torch.cat(omega, dim=-2)
 """),
-    ("nmt/loss.py", "smoothing without logits", """
-def smoothed_cross_entropy(hidden, weight, target, smoothing=0.0):
-    logits = hidden @ weight.T
-    return torch.nn.functional.cross_entropy(logits, target, reduction="sum",
-                                             label_smoothing=smoothing)
-"""),
 ])
 def test_a_plain_solution_loses_only_the_harder_task(file, task, plain, tmp_path):
     write_solution(tmp_path, file, plain)
