@@ -43,8 +43,7 @@ class Settings:
     runs: tuple[str, ...] = flag((), "run folders, e.g. runs/NAME; the first is the baseline",
                                  metavar="RUN", positional=True)
     only: tuple[str, ...] = flag(QUICK, f"only these parts of {', '.join(PARTS)} (all but "
-                                 "ablation); the other parts of analysis.json stay", choices=PARTS,
-                                 metavar="PART")
+                                 "ablation)", choices=PARTS, metavar="PART")
     out: str | None = flag(None, "where analysis.json and the figures go (the first run's folder)",
                            metavar="DIR")
     checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
@@ -224,14 +223,11 @@ def analyze_length(runs, beam: int | None, folder: Path):
     ends = measure.fitting_bins([measure.source_length(x, src) for x in runs[0].test.source])
     found = {run.name: measure.bleu_by_length(run, ends, beam) for run in runs}
     figures.draw_lengths(found, folder / "length.png")
-    cells = {}                          # (start of a bin, its label) -> run -> BLEU and sentences
+    cells = {}                          # label of a bin -> run -> BLEU and sentences
     for name, result in found.items():
         for x in result["bins"]:
-            cell = f"{x['bleu']:.2f} ({x['count']})"
-            cells.setdefault((x["low"], figures.bin_label(x)), {})[name] = cell
-    rows = []
-    for low, label in sorted(cells):
-        rows.append([label, *(cells[low, label].get(name) for name in found)])
+            cells.setdefault(figures.bin_label(x), {})[name] = f"{x['bleu']:.2f} ({x['count']})"
+    rows = [[label, *map(by_run.get, found)] for label, by_run in cells.items()]
     rows.append(["all", *(f"{result['bleu']:.2f}" for result in found.values())])
     signatures = "; ".join(dict.fromkeys(result["signature"] for result in found.values()))
     text = (f"BLEU (and number of sentences) by source length (Gu 2019 Fig. 3). {signatures}\n"
@@ -248,15 +244,6 @@ def analyze_ablation(runs, beam: int | None):
 
 # ---- The command
 
-def earlier_parts(path: Path, runs: dict) -> dict:
-    """The content of analysis.json, if it is of the same runs and checkpoints."""
-    try:
-        earlier = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return earlier if earlier.get("runs") == runs else {}
-
-
 def analyze(settings: Settings) -> None:
     """Measures the parts asked for, prints the tables, writes analysis.json and the figures."""
     if not settings.runs:
@@ -271,7 +258,6 @@ def analyze(settings: Settings) -> None:
     for run in runs:
         result["runs"][run.name] = {"checkpoint": settings.checkpoint, "seed": run.config["seed"],
                                     "flags": mechanism_flags(run.config)}
-    result = {**earlier_parts(folder / "analysis.json", result["runs"]), **result}
     component = settings.component
     for part in dict.fromkeys(settings.only):
         if part == "disagreement":

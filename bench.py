@@ -211,17 +211,6 @@ def measure_turn(name: str, s: Settings, machine: Machine) -> dict:
             "decoding": None if name == "torch" else decoding_speed(model, s, machine.device)}
 
 
-# ---- All turns
-
-def measure(s: Settings, machine: Machine) -> dict[str, list[dict]]:
-    """The turns of every row."""
-    names = [name for name in ROWS if name in s.rows or name == "linear"]
-    rows = {name: [] for name in names}
-    for name in tqdm(names * s.repeats, unit="turn", disable=None):
-        rows[name].append(measure_turn(name, s, machine))
-    return rows
-
-
 # ---- The table
 
 def take_medians(rows: dict, name: str, what: str) -> tuple:
@@ -264,7 +253,10 @@ def bench(s: Settings) -> None:
     name = processor(machine.device)
     if machine.device.type == "cpu":
         name += f", threads: {torch.get_num_threads()}"
-    rows = measure(s, machine)
+    names = [row for row in ROWS if row in s.rows or row == "linear"]
+    rows = {row: [] for row in names}                    # the turns of each
+    for row in tqdm(names * s.repeats, unit="turn", disable=None):
+        rows[row].append(measure_turn(row, s, machine))
     print(f"{name}; PyTorch {torch.__version__}; size {s.arch}, vocabulary {s.vocab_size:,}, "
           f"batches of {s.max_tokens:,} tokens; {'bfloat16' if s.amp else 'float32'}"
           + ", layers compiled" * s.compile

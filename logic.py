@@ -165,9 +165,8 @@ def infer(s: Settings) -> None:
     with RunFolder(path, asdict(s), FREE) as folder:
         folder.begin()
         folder.drop_metrics_after(0)                     # a line that was cut off
-        tested = sum(len(examples.labels) for examples in data["test"].values())
         say(f"{path}: {len(data['train'].labels):,} pairs to train on, "
-            f"{len(data['valid'].labels):,} to validate, {tested:,} to test; {device}")
+            f"{len(data['valid'].labels):,} to validate; {device}")
         rows = []
         for seed in s.seeds:
             for model, config in configs.items():

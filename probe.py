@@ -149,8 +149,6 @@ def probe_task(s: Settings, task: str, columns: dict, folder: RunFolder, device)
     """The rows of a task, {"task", "model", "seed", "accuracy", ...}. A row is computed unless
     metrics.jsonl has it, of the same checkpoint."""
     parts = load_task(s, task)
-    counts = [f"{len(items):,} {part}" for part, items in parts.items()]
-    say(f"{task}: {', '.join(counts)}")
     rows = []
     for column, encoder in columns.items():
         for seed in [0] if column in BASELINES else s.seeds:

@@ -18,7 +18,7 @@ from nmt.evaluate import corpus_bleu, corpus_chrf
 from nmt.files import read_lines, reported
 from nmt.flags import UserError, flag, run
 from nmt.machine import DEVICES, pick_device
-from nmt.run_folder import load_checkpoint, load_run, name_runs_beside, read_config
+from nmt.run_folder import load_run, name_runs_beside
 from nmt.search import Translation, translate_nbest
 from papers.significance import bleu_interval, randomization_test, sign_test
 
@@ -55,7 +55,7 @@ class Settings:
         False, "with --compare: the sign test of Li 2018 and Gu 2019 as well", SCORING)
 
 
-def check_flags(settings: Settings, interactive: bool) -> None:
+def check_flags(settings: Settings) -> None:
     """Raises UserError for a missing run, flags that contradict each other, or an --output that
     cannot be written."""
     if settings.run is None:
@@ -66,10 +66,6 @@ def check_flags(settings: Settings, interactive: bool) -> None:
         raise UserError("--compare compares scores: it needs --reference FILE")
     if settings.sign_test and not settings.compare:
         raise UserError("--sign-test compares two runs: it needs --compare OTHER")
-    if interactive:
-        for name in ("reference", "output"):
-            if getattr(settings, name):
-                raise UserError(f"--{name} needs text from --input or a pipe")
     if settings.output:
         for other in (settings.input, settings.reference):
             if other and Path(other).resolve() == Path(settings.output).resolve():
@@ -120,11 +116,6 @@ def translate_terminal(translate, settings: Settings, toy: bool) -> None:
 def load_translator(folder: str, settings: Settings, device):
     """(translate, config) of a run: a function from lines to their nbest translations, and the
     settings of the training. Raises UserError for a run without such a checkpoint."""
-    last = Path(folder) / "last.pt"
-    if settings.checkpoint == "best" and last.exists() and not last.with_name("best.pt").exists():
-        step, steps = load_checkpoint(last)["step"], read_config(folder)["steps"]
-        raise UserError(f"{folder}: not validated yet, stopped at step {step:,} of {steps:,}; "
-                        "resume it, or translate with --checkpoint last")
     model, tokenizer, config = load_run(folder, settings.checkpoint, device)
     translate = partial(
         translate_nbest, model, tokenizer, beam=settings.beam, lenpen=settings.lenpen,
@@ -173,10 +164,8 @@ def print_scores(systems: dict, references: list[str], tgt: str, settings: Setti
 
 def command(settings: Settings) -> None:
     """Reads, translates, writes and, with --reference, scores."""
-    if settings.input is None and sys.stdin is None:     # closed, as by <&-
-        raise UserError("standard input is closed: name a file with --input FILE")
     interactive = settings.input is None and sys.stdin.isatty()
-    check_flags(settings, interactive)
+    check_flags(settings)
     device = pick_device(settings.device)
     translators = {}
     languages = []

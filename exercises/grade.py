@@ -101,8 +101,7 @@ def compare(results: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> 
 
 
 def set_alarm(seconds: float) -> None:
-    """Raises Wrong after so many seconds; 0: no more. Windows, which lacks SIGALRM, has no limit.
-    """
+    """Raises Wrong after so many seconds; 0: never. Windows, without SIGALRM, has no limit."""
     def stop(*_):
         raise Wrong(f"did not end within {seconds} s")
     if hasattr(signal, "SIGALRM"):

@@ -191,8 +191,6 @@ def translate_nbest(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
     """The nbest translations of every line, best first. A blank line has the one translation ""
     (score 0). A line of more than max_source tokens is translated in pieces, whose n-th
     translations are joined with spaces. max_tokens: size of a batch, beams x source tokens."""
-    if isinstance(lines, str):
-        raise TypeError("lines is one str: give a list of lines, [line]")
     sources = []                                         # of all pieces of all lines
     owners = []                                          # the line that each belongs to
     for i, line in enumerate(lines):

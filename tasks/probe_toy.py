@@ -342,10 +342,7 @@ TOY_TASKS = {
 
 def toy_task(task: str, counts: dict[str, int], seed: int) -> Parts:
     """A task of those counts (rounded down to equal classes), {"train": [Item, ...], "valid": ...,
-    "test": ...}.
-
-    The same seed gives the same items on every machine and Python.
-    """
+    "test": ...}, the same for the same seed on every machine and Python."""
     make, labels, controls = TOY_TASKS[task]
     cells = [(label, control) for label in labels for control in controls]
     rng = random.Random(seed * 1_000_003 + zlib.crc32(task.encode()))

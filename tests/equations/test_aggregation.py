@@ -1,7 +1,6 @@
 """aggregation.py against the formulas of Li 2019 Eq. 3-12 and Gu 2019 Eq. 3-15, one capsule at a
 time."""
 
-import inspect
 import math
 
 import by_hand
@@ -14,7 +13,6 @@ from helpers import build_aggregation, close, every_aggregation, normal, randomi
 import capsule_aggregation
 from aggregation import LinearAggregation, RoutingAggregation, random_coupling, route_votes
 from capsule_aggregation import CapsuleAggregation
-from capsule_transformer import CapsuleRouting
 from routing_dynamic import dynamic_routing
 from routing_em import em_routing
 from transformer import Transformer, TransformerConfig
@@ -349,19 +347,6 @@ def test_coupling_random_is_drawn_anew_at_every_call(kind, routing):
     assert torch.equal(control(heads), first)
 
 
-def test_coupling_random_is_one_m_step_under_the_drawn_coupling():
-    """Omega_n = A_n mu_n with mu_n = sum_h C_hn V_hn / sum_h C_hn; A_n is 1 here."""
-    aggregation = RoutingAggregation(12, 3, routing="em", coupling="random").double()
-    torch.nn.init.constant_(aggregation.beta_a, 1e8)
-    heads = normal(2, 3, 5, 4)
-    torch.manual_seed(5)
-    found = aggregation(heads)
-    torch.manual_seed(5)
-    V = aggregation.cast_votes(heads)                                        # [B, L, H, N, D]
-    C = random_coupling(V).exp().unsqueeze(-1)
-    assert close(found, ((C * V).sum(-3) / C.sum(-3)).flatten(-2), 1e-6)     # C is float32
-
-
 @every_kind
 @both_routings
 def test_coupling_random_is_the_drawn_one_and_not_iterated(kind, routing):
@@ -378,13 +363,6 @@ def test_coupling_random_is_the_drawn_one_and_not_iterated(kind, routing):
     else:
         want = dynamic_routing(V, 1, normalize=kind is RoutingAggregation, start=start)
     torch.testing.assert_close(got, want.capsules)
-
-
-@pytest.mark.parametrize("kind", [RoutingAggregation, CapsuleAggregation, CapsuleRouting,
-                                  TransformerConfig])
-def test_three_iterations_are_the_default(kind):
-    """T = 3, as Gu 2019 (§5.1) and Li 2021 (§4.1) have it."""
-    assert inspect.signature(kind).parameters["iterations"].default == 3
 
 
 def test_one_iteration_is_uniform_coupling():

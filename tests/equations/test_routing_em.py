@@ -200,25 +200,6 @@ def test_the_gradient_changes_no_result(active):
         assert all(torch.equal(results[0], other) for other in results[1:])
 
 
-def test_last_keeps_no_graph_of_the_iterations_before():
-    """Its backward pass is that of one M-step: the capsules' graph has as many nodes after 2
-    iterations as after 9."""
-
-    def nodes(T: int, gradient: str) -> int:
-        votes = normal(4, 3, 2).requires_grad_()
-        waiting = [em_routing(votes, iterations=T, gradient=gradient).capsules.grad_fn]
-        seen = set()
-        while waiting:
-            node = waiting.pop()
-            if node is not None and node not in seen:
-                seen.add(node)
-                waiting += [following for following, _ in node.next_functions]
-        return len(seen)
-
-    assert nodes(2, "last") == nodes(9, "last")
-    assert nodes(2, "full") < nodes(9, "full")
-
-
 def test_start_replaces_the_uniform_coupling():
     votes = normal(2, 4, 3, 5)
     start = normal(2, 4, 3).log_softmax(-1)
@@ -279,46 +260,7 @@ def test_moving_all_votes_moves_the_means_alone(active, dtype, atol):
     assert_routing(moved, (mu + 1000, A, C), atol, rtol=0)
 
 
-# Convergence on planted inputs
-
-
-def part_whole(assignment: list, N: int, D: int = 4) -> tuple[Tensor, Tensor]:
-    """Votes [M, N, D] = pose of part m minus its place in whole n, and the wholes' poses [N, D].
-
-    A part stands at its place in its own whole, so its vote there is that whole's pose up to noise
-    0.1; its votes on the other wholes lie 3 sqrt(2) off in every dimension.
-    """
-    wholes = normal(N, D)
-    places = 3 * normal(len(assignment), N, D)
-    parts = torch.stack([wholes[n] + places[m, n] for m, n in enumerate(assignment)])
-    return (parts + 0.1 * normal(len(assignment), D)).unsqueeze(1) - places, wholes
-
-
-PLANTED = {"even": ([0, 0, 0, 1, 1, 1], 2), "uneven": ([1, 1, 1, 0, 0, 0, 0, 0], 2),
-           "three": ([0, 1, 2] * 4, 3)}
-
-
-@with_and_without
-@pytest.mark.parametrize("trial", range(3))
-@pytest.mark.parametrize("name", PLANTED)
-def test_more_iterations_recover_the_planted_parts(name, trial, active):
-    """Lower entropy, members' coupling to 1, capsules at the poses; with activations at beta = 0,
-    where training starts, as without."""
-    assignment, N = PLANTED[name]
-    whole = torch.tensor(assignment)
-    beta = [torch.zeros(N).double()] * 2 if active else [None, None]
-    torch.manual_seed(trial)
-    votes, wholes = part_whole(assignment, N)
-    entropies = [math.log(N)]
-    members = [1 / N]
-    for T in (1, 2, 3, 5, 10):
-        mu, _, C = em_routing(votes, *beta, T, scale_by_activation=False)
-        entropies.append(-torch.xlogy(C, C).sum(-1).mean().item())
-        members.append(C.gather(1, whole.unsqueeze(1)).mean().item())
-    assert C.argmax(-1).equal(whole) and members[-1] > 0.99
-    assert all(later < earlier or earlier < 1e-6 for earlier, later in pairwise(entropies))
-    assert all(later > earlier or earlier > 1 - 1e-6 for earlier, later in pairwise(members))
-    assert_close(mu, wholes, atol=0.2, rtol=0)
+# Planted inputs
 
 
 def found(each: int, T: int, draws: int = 40, **options) -> float:

@@ -54,9 +54,3 @@ def test_line_ends_and_byte_order_marks(tmp_path, monkeypatch):
     assert list(lines) == expected == list(lines) and len(lines) == 5
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
     assert read_lines() == expected == read_lines(tmp_path / "text")
-
-
-@pytest.mark.parametrize("text, count", [(b"\n", 1), (b"a", 1), (b"a\n", 1), (b"a\n\nb", 3)])
-def test_line_count(tmp_path, text, count):
-    (tmp_path / "text").write_bytes(text)
-    assert len(Lines(tmp_path / "text")) == count == len(list(Lines(tmp_path / "text")))

@@ -241,13 +241,6 @@ def test_a_translation_is_one_line(tokenizer):
     assert search.to_line(tokens, tokenizer) == "a b c"
 
 
-def test_one_str_is_no_list_of_lines(model, tokenizer):
-    """It would be translated letter by letter."""
-    for function in (translate_lines, translate_nbest):
-        with pytest.raises(TypeError, match="lines"):
-            function(model, tokenizer, "Hello there.")
-
-
 def test_a_model_whose_scores_are_not_numbers_gives_empty_lines(tokenizer):
     model = small(tokenizer)
     model.output.weight.data.fill_(float("nan"))

@@ -4,11 +4,9 @@ import json
 import sys
 
 import pytest
-import torch
-from small_run import TEXT, small, write_run
+from small_run import TEXT, write_run
 
 import translate
-from nmt import run_folder
 from nmt.flags import parse
 from nmt.search import translate_lines, translate_nbest
 
@@ -143,28 +141,8 @@ def test_ctrl_c_at_the_prompt_ends_the_line(runs, monkeypatch, capsys):
     assert captured.out == "" and captured.err.endswith("> \n")
 
 
-def test_closed_standard_input(runs, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", None)                                  # as after <&-
-    assert call("NAME") == 2
-    assert "standard input is closed: name a file with --input" in capsys.readouterr().err
-
-
 def test_output_into_a_device(runs):
     assert call("NAME --input in.txt --output /dev/null --device cpu") == 0
-
-
-def test_a_run_that_was_not_validated_yet(runs, tokenizer, capsys):
-    other = small(tokenizer, seed=7)
-    torch.save({"model": other.state_dict(), "format": run_folder.FORMAT, "step": 116},
-               runs / "NAME" / "last.pt")
-    change_config(runs / "NAME", steps=2000)
-    (runs / "NAME" / "best.pt").unlink()
-    assert call("NAME --input in.txt") == 2
-    error = capsys.readouterr().err
-    assert "NAME: not validated yet, stopped at step 116 of 2,000; resume it" in error
-    assert call("NAME --input in.txt --checkpoint last --device cpu") == 0
-    lines = translate_lines(other, tokenizer, TEXT)
-    assert capsys.readouterr().out.splitlines() == lines
 
 
 def test_runs_of_other_languages_are_not_compared(runs, capsys):

@@ -332,16 +332,9 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     assert torch.tensor(found["heads"]["plain"]["points"]).shape == (4, 2)
     assert join_labels(found["attention"]["routed"]["keys"][:-1]) == ENGLISH[1].replace(" ", "")
     assert sum(x["count"] for x in found["length"]["plain"]["bins"]) == len(ENGLISH)
-
-    # a later call adds its part
     assert analyze.main([*runs, "--only", "ablation", "--out", str(tmp_path)]) == 0
-    later = json.loads((tmp_path / "analysis.json").read_text())
-    assert later.pop("ablation").keys() == {"plain", "routed"} and later == found
-    # another checkpoint is another analysis
-    (folders / "plain" / "last.pt").write_bytes((folders / "plain" / "best.pt").read_bytes())
-    words = ["--only", "disagreement", "--checkpoint", "last", "--out", str(tmp_path)]
-    assert analyze.main([runs[0], *words]) == 0
-    assert "length" not in json.loads((tmp_path / "analysis.json").read_text())
+    found = json.loads((tmp_path / "analysis.json").read_text())
+    assert found["ablation"].keys() == {"plain", "routed"}
 
 
 @pytest.mark.parametrize("change, status, message", [

@@ -107,15 +107,6 @@ def test_files_of_commands_exist(document):
 
 
 @every_document
-def test_imports_of_examples_exist(document):
-    line = r"^from (\w+(?:\.\w+)*) import ([\w, ]+)$"
-    imports = re.findall(line, document.read_text(), flags=re.MULTILINE)
-    for module, imported in imports:
-        loaded = importlib.import_module(module)
-        assert all(hasattr(loaded, name.strip()) for name in imported.split(","))
-
-
-@every_document
 def test_flags_exist(document):
     """A flag behind a script is one of that script; any other, one of some script."""
     wrong = []
