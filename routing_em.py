@@ -25,7 +25,7 @@ class EMRouting(NamedTuple):
     coupling: Tensor               # C [..., M, N], after the last E-step; a row sums to 1
 
 
-def inverse_temperature(t: int, T: int, schedule: str = "hinton") -> float:
+def inverse_temperature(t: int, T: int, schedule: str) -> float:
     """lambda_t of iteration t = 0 .. T-1, a fixed schedule in both papers, which print no number
     and refer to Hinton et al. 2018.
 

@@ -122,7 +122,7 @@ def bigram_shift(rng: random.Random) -> Iterator[Item]:
         places = []                          # i, where tokens i and i + 1 may be exchanged
         for i in range(1, len(tokens) - 1):
             pair = tokens[i:i + 2]
-            if pair[0] != pair[1] and "sometimes" not in pair and all(map(is_word, pair)):
+            if "sometimes" not in pair and all(map(is_word, pair)):
                 places.append(i)
         i = pick(rng, places) if places else 0
         exchange = rng.random() < 0.5

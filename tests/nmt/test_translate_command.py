@@ -59,13 +59,13 @@ def test_with_files_nbest_and_scores(runs, model, tokenizer, capfd):
 
 
 def test_scores_and_comparison(runs, capfd):
-    assert call("OTHER --input in.txt --output reference.txt --beam 1") == 0
+    assert call("OTHER --input in.txt --output reference.txt --beam 2") == 0
     translations = (runs / "reference.txt").read_text()
     (runs / "reference.txt").write_text(translations.upper())
-    flags = "--input in.txt --reference reference.txt --beam 1 --lowercase"
-    assert call(f"OTHER {flags}") == 0
+    flags = "--input in.txt --reference reference.txt --beam 2 --lowercase"
+    assert call(f"OTHER {flags} --nbest 2") == 0
     captured = capfd.readouterr()
-    assert captured.out == translations
+    assert captured.out.startswith("1\t" + translations.partition("\n")[0])
     bleu, chrf = captured.err.splitlines()
     assert bleu.startswith("BLEU 100.00  nrefs:1|case:lc|") and chrf.startswith("chrF 100.00  ")
     assert call(f"NAME {flags} --compare OTHER --sign-test") == 0

@@ -331,7 +331,9 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     assert "published: output (enc)" in out and "routed enc:1 " in out
     assert torch.tensor(found["heads"]["plain"]["points"]).shape == (4, 2)
     assert join_labels(found["attention"]["routed"]["keys"][:-1]) == ENGLISH[1].replace(" ", "")
-    assert sum(x["count"] for x in found["length"]["plain"]["bins"]) == len(ENGLISH)
+    bins = found["length"]["plain"]["bins"]
+    assert sum(x["count"] for x in bins) == len(ENGLISH)
+    assert f"{bins[0]['bleu']:.2f} ({bins[0]['count']})" in out
     assert analyze.main([*runs, "--only", "ablation", "--out", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "analysis.json").read_text())
     assert found["ablation"].keys() == {"plain", "routed"}

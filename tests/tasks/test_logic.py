@@ -198,6 +198,7 @@ def test_trained_on_up_to_6_operators_and_tested_on_the_test_part(tmp_path, writ
     seen = {}
 
     def fit(build, data, s, seed, label, decay):
+        assert decay and data["train"].tables is not None                    # the defaults
         for part in ("train", "valid"):
             negations = (data[part].ids == IDS["not"]).sum(-1)[data[part].rows[:, 0]]
             seen[part] = sorted(set(negations.tolist()))

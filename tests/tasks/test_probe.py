@@ -73,13 +73,13 @@ def test_a_file_is_downloaded_once_and_must_be_the_published_one(publish, monkey
 
 def test_fill_balances_the_classes():
     """A sentence in another order of its words is the same sentence."""
-    items = [Item("AB"[i % 3 == 0], (str(i), "x")) for i in range(90)]
+    items = [Item("AB"[i % 3 == 0], (str(i), "x")) for i in range(60)]
     items += [Item("B", ("x", str(i))) for i in range(90)]
     cells = [("A", None), ("B", None)]
     parts = fill(iter(items), cells, {"train": 40, "valid": 6, "test": 7}, 0)
     counts = [[item.label for item in items].count("A") for items in parts.values()]
     assert counts == [20, 3, 3]
-    assert len({item for items in parts.values() for item in items}) == 52
+    assert len({frozenset(item.tokens) for items in parts.values() for item in items}) == 52
 
 
 # ---- The model
