@@ -112,11 +112,11 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     "product" and without activations the mixture's likelihood cannot fall between iterations.
     schedule: of lambda, see `inverse_temperature`.
     gradient: "full" runs through every iteration, as in Hinton et al. 2018, to whom both papers
-    refer. The others are departures from them. "last", the model's default, takes the coupling that
-    enters the last M-step as a constant, so that its backward pass is that of one M-step; beta_a
-    and beta_mu then learn only through A_n in the result, and without it not at all. "beta" takes
-    votes, mu and sigma before the last iteration as constants; that coupling has a gradient with
-    respect to beta_a and beta_mu, so they are learned in either case.
+    refer. The others are departures from them. "last" takes the coupling that enters the last
+    M-step as a constant, so that its backward pass is that of one M-step; beta_a and beta_mu then
+    learn only through A_n in the result, and without it not at all. "beta", the model's default,
+    takes votes, mu and sigma before the last iteration as constants; that coupling has a gradient
+    with respect to beta_a and beta_mu, so they are learned in either case.
     start: log C [..., M, N] or [M, N] to start from; None: C = 1/N.
     trace: hands out the coupling of every iteration, [T, ..., M, N], in place of the last one.
     Returns capsules [..., N, D], activations [..., N], coupling [..., M, N]. Half precision is

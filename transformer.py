@@ -56,7 +56,7 @@ class TransformerConfig:
     em_density: str = "product"                      # of em and gu-em: see routing_em.py
     em_schedule: str = "hinton"
     em_activations: bool = True
-    em_gradient: str = "last"
+    em_gradient: str = "beta"
 
     reg: tuple[str, ...] = ()                        # kinds of disagreement, see KINDS
     reg_at: tuple[str, ...] | None = None            # None: every component

@@ -225,7 +225,7 @@ class ModelFlags:
     em_density: str = flag("product", "over the dimensions", AGGREGATION, choices=DENSITIES)
     em_schedule: str = flag("hinton", "lambda: near 0.001, or 1 to 3", AGGREGATION,
                             choices=SCHEDULES)
-    em_gradient: str = flag("last", "see routing_em.py", AGGREGATION, choices=GRADIENTS)
+    em_gradient: str = flag("beta", "see routing_em.py", AGGREGATION, choices=GRADIENTS)
     em_activations: bool = flag(True, "activations A_n in EM routing (yes)", AGGREGATION)
     coupling: str = flag("routed", "random: a control", AGGREGATION, choices=COUPLINGS)
 

@@ -228,22 +228,22 @@ OWN = "this project"
 # The most important first: an interrupted table has the first of them with all their seeds.
 CLAIMS = (
     BASELINE,
-    Row("EM routing", "--agg em"),
+    Row("EM routing", "--agg em --em-gradient last"),
     Row("control: EM, uniform coupling", "--agg em --iterations 1"),
     Row("output disagreement in the encoder, λ = H/8",
         "--reg output --reg-at enc --reg-weight {H_8th}"),
-    Row("EM + output disagreement (Li 2021)", "--agg em --reg output"),
-    Row("Gu's capsules, EM", "--agg gu-em"),
+    Row("EM + output disagreement (Li 2021)", "--agg em --em-gradient last --reg output"),
+    Row("Gu's capsules, EM", "--agg gu-em --em-gradient last"),
     Row("Capsule-Transformer", "--capsule-attention enc dec"),
     Row("output disagreement", "--reg output"),
     Row("output disagreement, λ = H/8", "--reg output --reg-weight {H_8th}"),
     Row("output disagreement in the encoder", "--reg output --reg-at enc"),
-    Row("EM without activations", "--agg em --no-em-activations"),
+    Row("EM without activations", "--agg em --em-gradient last --no-em-activations"),
     Row("simple routing", "--agg dynamic"),
     Row("control: EM, random coupling", "--agg em --coupling random"),
     Row("control: one head", "--heads 1"),
     Row("control: FFN wider by EM's parameters", "--d-ff {ffn}"),
-    Row("EM routing in the whole encoder", "--agg em --agg-at enc"),
+    Row("EM routing in the whole encoder", "--agg em --agg-at enc --em-gradient last"),
     Row("Gu's capsules, dynamic", "--agg gu-dynamic"),
     Row("subspace disagreement in the encoder", "--reg subspace --reg-at enc"),
     Row("position disagreement in the encoder", "--reg position --reg-at enc"))
@@ -253,10 +253,10 @@ CLAIMS = (
 PLAN = (
     BASELINE,
     Row("wide-ffn", "--d-ff 385"),
-    Row("em", "--agg em"),
+    Row("em", "--agg em --em-gradient last"),
     Row("uniform", "--agg em --iterations 1"),
     Row("output", "--reg output"),
-    Row("both", "--agg em --reg output"),
+    Row("both", "--agg em --em-gradient last --reg output"),
     Row("one-head", "--heads 1"))
 
 PLAN_TOY = (

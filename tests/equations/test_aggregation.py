@@ -267,8 +267,8 @@ def test_positions_do_not_mix(agg):
             assert close(together[b, l], module(x[b:b + 1, :, l:l + 1])[0, 0], 1e-12)
 
 
-@pytest.mark.parametrize("gradient, learned", [("last", False), ("full", True)])
-def test_gu_betas_learn_with_the_full_gradient_alone(gradient, learned):
+@pytest.mark.parametrize("gradient, learned", [("last", False), ("beta", True), ("full", True)])
+def test_gu_betas_learn_unless_the_e_steps_are_constants(gradient, learned):
     """A_n is not in Gu's result: beta acts in the E-steps, which "last" takes as constants."""
     layer = CapsuleAggregation(8, 2, routing="em", gradient=gradient).double()
     layer(normal(3, 2, 5, 4)).square().sum().backward()
@@ -375,7 +375,7 @@ def test_one_iteration_is_uniform_coupling():
 
 @pytest.mark.parametrize("coupling", ["routed", "random"])
 @pytest.mark.parametrize("flags, passed", [
-    ({}, dict(density="product", schedule="hinton", gradient="last")),
+    ({}, dict(density="product", schedule="hinton", gradient="beta")),
     (dict(em_density="sum", em_schedule="released", em_gradient="full"),
      dict(density="sum", schedule="released", gradient="full"))])
 @every_routing

@@ -114,8 +114,9 @@ def test_the_five_lines_of_the_page_follow_from_the_stored_runs():
         if "toy4000" in line["scale"]:
             scores.setdefault(line["seed"], {})[line["flags"]] = line["bleu"]
     blocks = [block for block in scores.values() if len(block) == 12]
-    pairs = [("--reg output", ""), ("--agg em", "--agg em --iterations 1"),
-             ("--agg em --reg output", ""), ("--agg gu-em --em-gradient last", ""),
+    em = "--agg em --em-gradient last"
+    pairs = [("--reg output", ""), (em, "--agg em --iterations 1"), (f"{em} --reg output", ""),
+             ("--agg gu-em --em-gradient last", ""),
              ("--capsule-attention enc dec", "")]
     assert f"{len(blocks)} whole blocks" in page
     for flags, against in pairs:
