@@ -1,6 +1,7 @@
 """The verdicts of the planned runs: the statistics against scipy's and by hand, the rules, and the
 page recomputed from results/."""
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -106,22 +107,55 @@ def test_the_forest_plot_is_drawn(tmp_path):
     assert (tmp_path / "plot.png").stat().st_size > 5_000
 
 
-def test_the_five_lines_of_the_page_follow_from_the_stored_runs():
-    """Computed independently, on the embedded corpus."""
-    page = (ROOT / "docs" / "claims.md").read_text("utf-8")
-    scores = {}
+def scores_of(corpus: str) -> dict[str, np.ndarray]:
+    """The scores of the whole blocks in results/, by arm."""
+    table = TABLES[corpus]
+    blocks = {}
     for line in map(json.loads, (ROOT / "results" / "runs.jsonl").read_text().splitlines()):
-        if "toy4000" in line["scale"]:
-            scores.setdefault(line["seed"], {})[line["flags"]] = line["bleu"]
-    blocks = [block for block in scores.values() if len(block) == 12]
-    em = "--agg em --em-gradient last"
-    pairs = [("--reg output", ""), (em, "--agg em --iterations 1"), (f"{em} --reg output", ""),
-             ("--agg gu-em --em-gradient last", ""),
-             ("--capsule-attention enc dec", "")]
-    assert f"{len(blocks)} whole blocks" in page
-    for flags, against in pairs:
-        mean = np.mean([block[flags] - block[against] for block in blocks])
-        assert f"{mean:+.2f} [" in page
+        if line["scale"] == table.scale:
+            blocks.setdefault(line["seed"], {})[line["flags"]] = line["bleu"]
+    whole = [block for block in blocks.values() if len(block) == len(table.rows)]
+    return {row.label: np.array([block[row.flags] for block in whole]) for row in table.rows}
+
+
+@pytest.mark.parametrize("corpus", [TOY, verdicts.MULTI30K])
+def test_the_numbers_of_the_page_follow_from_the_stored_runs(corpus):
+    """Computed again without papers/differences.py: means, differences, intervals, p by Holm."""
+    scores = scores_of(corpus)
+    seeds = len(scores["baseline"])
+    if seeds < 2:
+        pytest.skip("no two whole blocks")
+    page = (ROOT / "docs" / "claims.md").read_text("utf-8")
+    five_lines, _, section = page.partition(f"On {verdicts.NAMES[corpus]}: {seeds} whole blocks")
+    section = section.split("\n\nOn ")[0].split("<!-- end -->")[0]
+    table = np.array(list(scores.values()))
+    residuals = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
+    pooled_freedom = (len(table) - 1) * (seeds - 1)
+    pooled = np.sqrt((residuals ** 2).sum() / pooled_freedom * 2 / seeds)
+    assert ("Welch" in section) == (stats.levene(*table).pvalue < 0.01)
+    rows = [row.strip("| ").split("|") for row in section.splitlines() if row.startswith("|")]
+    rows = [[cell.strip() for cell in row] for row in rows[2:]]
+    smallest = 0.0
+    for k, row in enumerate(sorted(rows, key=lambda row: float(row[4]))):
+        arm, against = scores[row[0]], scores[row[1]]
+        difference = arm.mean() - against.mean()
+        error, freedom = pooled, pooled_freedom
+        if "Welch" in section:
+            error = np.sqrt((arm.var(ddof=1) + against.var(ddof=1)) / seeds)
+            freedom = stats.ttest_ind(arm, against, equal_var=False).df
+        half = stats.t.ppf(0.975, freedom) * error
+        p = 2 * stats.t.sf(abs(difference) / error, freedom)
+        smallest = max(smallest, min(1, (len(rows) - k) * p))
+        ours = f"{difference:+.2f} [{difference - half:+.2f}, {difference + half:+.2f}]"
+        detectable = half + stats.t.ppf(0.8, freedom) * error
+        assert row[2:6] == [ours, f"{detectable:.2f}", f"{p:.4f}", f"{smallest:.4f}"]
+        assert f"{row[0]} {arm.mean():.2f}" in section
+    printed = {(row[0], row[1]): row[2] for row in rows}
+    judged = re.findall(rf"(\S+ \[.*?\]) .*?\| (\S+) less (\S+) on {verdicts.NAMES[corpus]}",
+                        five_lines)
+    assert judged
+    for ours, arm, against in judged:
+        assert ours == printed[arm, against]
 
 
 def test_the_planned_runs_are_stored_as_the_page_reads_them():
