@@ -149,7 +149,7 @@ def test_the_bleu_of_the_results_are_those_of_the_runs():
                 expected = f"{statistics.mean(scores):.2f}±{statistics.stdev(scores):.2f}"
                 assert cells[column] == f"{expected} ({len(scores)})"
                 checked += 1
-    assert checked == 28
+    assert checked == 24
 
 
 def test_pip_and_uv_install_the_same():
