@@ -157,7 +157,7 @@ def test_the_numbers_of_the_page_follow_from_the_stored_runs(corpus):
     printed = {(row[0], row[1]): row[2] for row in rows}
     judged = re.findall(rf"(\S+ \[.*?\]) .*?\| (\S+) less (\S+) on {verdicts.NAMES[corpus]}",
                         five_lines)
-    assert judged
+    assert len(judged) == five_lines.count(f" on {verdicts.NAMES[corpus]}") > 0
     for ours, arm, against in judged:
         assert ours == printed[arm, against]
 
