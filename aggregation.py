@@ -83,7 +83,7 @@ class RoutingAggregation(nn.Module):
     papers' best.
     routing: "em" (Algorithm 2) or "dynamic" (Algorithm 1); activations: whether EM has A_n.
     coupling: "routed", or "random" for the control of `random_coupling`. settings: further
-    arguments of the routing. Raises ValueError for another name or another N.
+    arguments of the routing. Raises ValueError for an unknown name or another N.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None, routing: str = "em",

@@ -1,7 +1,7 @@
-"""Scaled dot-product attention with several heads, and the cache that decoding step by step keeps.
+"""Scaled dot-product attention with several heads, and the cache for step-by-step decoding.
 
 Li et al. 2019, section 2, Eq. 1-2 (Li 2021 Eq. 1-2, Gu 2019 Eq. 1-2, Duan 2020 Eq. 1-2 and 4-5);
-Vaswani et al. 2017. How the heads become one vector (Li 2019 Eq. 3-4) is a module handed in: see
+Vaswani et al. 2017. How the heads become one vector (Li 2019 Eq. 3-4) is a module passed in: see
 aggregation.py. So is the routing of the attention logits: see capsule_transformer.py.
 """
 import math

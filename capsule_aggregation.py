@@ -1,4 +1,4 @@
-"""From the heads' outputs to one vector: a capsule layer behind the heads.
+"""From the heads' outputs to one vector: a capsule layer after the heads.
 
 Gu and Feng 2019, "Improving Multi-Head Attention with Capsule Networks", section 4, Eq. 3-7, with
 dynamic routing (Eq. 8-11, routing_dynamic.py) or EM routing (Eq. 12-15, routing_em.py).

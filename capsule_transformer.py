@@ -100,7 +100,7 @@ class CapsuleRouting(nn.Module):
 
     parts: "vertical", "horizontal" or both; a decoder has only the horizontal one (section 3.4.3).
     New parameters: W and b of the vertical part, H^2 + H, which start at 0, so that every head
-    takes 1/H. Raises ValueError for another part.
+    takes 1/H. Raises ValueError for an unknown part.
     """
 
     def __init__(self, heads: int, parts: tuple[str, ...] = PARTS, iterations: int = 3):

@@ -6,7 +6,7 @@ Li et al. 2018, "Multi-Head Attention with Disagreement Regularization", section
 Every D averages over the H x H pairs of heads, i = j included, as printed. So D_subspace and
 D_output are -1 for identical heads, -1/H for orthogonal ones, and 0 only where the heads' unit
 vectors cancel. D_position is below 0: per query it is -1 if all heads attend only to one key, -1/H
-if each attends to another key. (Footnote 2's variant is 0 or more.)
+if each attends to a different key. (Footnote 2's variant is 0 or more.)
 """
 from collections.abc import Callable
 from typing import NamedTuple
@@ -87,7 +87,7 @@ def position_disagreement(weights: Tensor, mask: Tensor | None = None,
     reduce: "mean" sums over the keys and averages over the valid queries (training, as in the
     released code); "sum" is the literal equation, the sum over all cells of a sentence's matrix,
     averaged over the sentences (Tables 4 and 5).
-    Returns a scalar <= 0 (>= -1 for "mean"). Raises ValueError for another reduce.
+    Returns a scalar <= 0 (>= -1 for "mean"). Raises ValueError for an unknown reduce.
     """
     # (1/H^2) sum_i sum_j A^i (*) A^j = ((1/H) sum_h A^h)^2 in every cell, linear in H
     mean = at_least_float32(weights).mean(-3)                                # [..., L_q, L_k]
@@ -105,7 +105,7 @@ def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None,
     code (commit 24cf258): a difference grows as the heads disagree, so training maximizes D.
 
     weights, mask, reduce: as in `position_disagreement`. Returns a scalar >= 0 (for "mean" <= 2 -
-    2/H), 0 where the heads attend alike. Raises ValueError for another reduce.
+    2/H), 0 where the heads attend alike. Raises ValueError for an unknown reduce.
     """
     A = at_least_float32(weights)                                            # [..., H, L_q, L_k]
     # (1/H^2) sum_i sum_j (A^i - A^j)^2 = (2/H) sum_h (A^h - mean A)^2 in every cell, linear in H

@@ -7,9 +7,8 @@
 
 An encoder reads a sentence, the mean of its top layer is the sentence's vector, and an MLP predicts
 its class, in ten classification tasks. In the papers all of that is trained on the task; with
---encoder only the MLP is. The table also has the accuracy of the most frequent class
-and that of a logistic regression on the bag of words. The same command again computes what is
-missing in the table.
+--encoder only the MLP is. The table also has the accuracy of the most frequent class and that of a
+logistic regression on the bag of words. The same command again fills in the missing cells.
 
 The papers' settings (--protocol): 6 layers of width 512 (Li 2019: 3, with routing in all of them),
 8 heads, d_ff 2048, 250 epochs at a learning rate of 5e-4. Li 2019 leaves learning rate and epochs

@@ -32,7 +32,7 @@ def inverse_temperature(t: int, T: int, schedule: str) -> float:
     "hinton": 0.01 (1 - 0.95^(t+1)), which Hinton et al. give in a reply on OpenReview (HJWLfGWRb),
     not in the paper. "released": 1 + (min(T, 3) - 1) t / max(1, T-1), from 1 to 3 for T = 3, in the
     code that Li et al. released, where the cost is standardized over the capsules; on the printed
-    cost it saturates A. Raises ValueError for another schedule.
+    cost it saturates A. Raises ValueError for an unknown schedule.
     """
     if schedule == "hinton":
         return 0.01 * (1 - 0.95 ** (t + 1))
@@ -74,8 +74,8 @@ def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
     Eq. 14-15.
 
     V: votes [..., M, N, D]; mu, log_sigma: [..., N, D]; log_A: [..., N]. density: what P is of its
-    D dimensions, see `em_routing`. Returns log C [..., M, N]. Raises ValueError for another
-    density.
+    D dimensions, see `em_routing`. Returns log C [..., M, N]. Raises ValueError for an
+    unknown density.
     """
     # (V_mn^i - mu_n^i)^2 / (2 sigma_n^i^2)
     precision = (-2 * log_sigma).exp().unsqueeze(-3)                         # [..., 1, N, D]

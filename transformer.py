@@ -119,7 +119,7 @@ def default_places(config: TransformerConfig) -> tuple[str, ...]:
 
 def layers_of(place: str, layers: int) -> list[int]:
     """The layers (from 1) that a place names, in a model with so many: "enc" all, "enc:1-2,4" 1, 2
-    and 4; [] where it is not written so or names a layer that is not there."""
+    and 4; [] for another format or a layer that does not exist."""
     _, colon, spans = place.partition(":")
     named = []
     for span in (spans if colon else f"1-{layers}").split(","):

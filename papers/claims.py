@@ -25,16 +25,16 @@ GATED = "later.GatedAttention"
 BLEU = "BLEU"
 LONG = "BLEU of the longest sentences less that of all"
 SCORE = "exp(D) of the encoder's outputs"
-COST = "BLEU that a head costs on average"
+COST = "BLEU lost without a head, on average"
 FORMULAS = "points on seven and more operators"
 PROBES = "points on average over the tasks"
 NAMES = {"": "embedded",                # of scales
          "--data multi30k --vocab-size 6000 (test_2016_flickr)": "Multi30K",
          "--steps 300 --eval-every 300": "embedded, 300 steps"}
 ABOUT = """Exploratory: these runs were not planned, and with two to five seeds most differences are
-not resolved. Ours: the difference in BLEU, unless another unit is named, and its 95 % interval, by
-the linear model of docs/plan.md over all runs of a text and recipe. "Embedded": the embedded
-corpus."""
+not significant. Ours: the difference in BLEU, unless another unit is named, and its 95 % interval,
+by the linear model of docs/plan.md over all runs of a text and recipe. "Embedded": the embedded
+corpus. Other names: files in results/."""
 
 
 class Claim(NamedTuple):
@@ -80,8 +80,8 @@ CLAIMS = (
           "baseline, disagreement and aggregation", "Li 2021 Fig. 4", "a plot",
           (("combined", "baseline"), ("combined", "disagreement"), ("combined", "aggregation")),
           FORMULAS),
-    Claim("Heads become less redundant (our reading): leaving one out costs more after "
-          "disagreement, after EM routing, after both", "Li 2018 §1, Li 2021 §1", "not measured",
+    Claim("Heads become less redundant (our reading): leaving one out costs more with "
+          "disagreement, with EM routing, with both", "Li 2018 §1, Li 2021 §1", "not measured",
           ((OUTPUT, BASE), (EM, BASE), (BOTH, BASE)), COST),
     Claim("Gu's capsules with EM routing beat the baseline", "Gu 2019 Tables 1, 2",
           "+0.43 En-De, +0.75 Zh-En", ((GU_EM, BASE),)),

@@ -32,12 +32,12 @@ class Claim(NamedTuple):
 
 
 CLAIMS = (
-    Claim("Li 2018", "rewarding outputs for disagreeing gains", "output", "baseline", 0.87),
-    Claim("Li 2019", "EM routing of the heads gains, more than its uniform coupling", "em",
+    Claim("Li 2018", "rewarding outputs for disagreeing helps", "output", "baseline", 0.87),
+    Claim("Li 2019", "EM routing of the heads helps, more than uniform coupling", "em",
           "uniform", 0.95),
-    Claim("Li 2021", "disagreement and EM routing together gain", "both", "baseline", 1.10),
-    Claim("Gu 2019", "a capsule layer over the heads gains", "gu-em", "baseline", 0.43, (TOY,)),
-    Claim("Duan 2020", "routing the logits gains", "capsule", "baseline", 0.61, (TOY,)),
+    Claim("Li 2021", "disagreement and EM routing together help", "both", "baseline", 1.10),
+    Claim("Gu 2019", "a capsule layer over the heads helps", "gu-em", "baseline", 0.43, (TOY,)),
+    Claim("Duan 2020", "routing the logits helps", "capsule", "baseline", 0.61, (TOY,)),
 )
 
 
@@ -92,10 +92,10 @@ def five_lines(corpora: dict[str, Corpus]) -> list[list[str]]:
         where = next(corpus for corpus in claim.corpora if corpus in corpora)
         found = corpora[where].contrasts
         contrast = found[claim.arm, claim.against]
-        why = f"{claim.arm} less {claim.against} on {NAMES[where]}"
+        why = f"{claim.arm} minus {claim.against} on {NAMES[where]}"
         if claim.against != "baseline":
-            why += (f"; less the baseline {in_figures(found[claim.arm, 'baseline'])}, and the "
-                    f"control {in_figures(found[claim.against, 'baseline'])}")
+            for arm in (claim.arm, claim.against):
+                why += f"; {arm} minus baseline {in_figures(found[arm, 'baseline'])}"
         rows.append([claim.paper, claim.text, f"{claim.printed:+.2f}", in_figures(contrast),
                      f"{contrast.detectable:.2f}", verdict(contrast, claim.printed), why])
     return rows

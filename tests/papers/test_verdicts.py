@@ -93,7 +93,7 @@ def test_em_routing_is_judged_by_its_uniform_coupling():
     lines = made_up_lines(20, {"em": 3.0, "uniform": 3.0})
     rows = {row[0]: row for row in verdicts.five_lines(verdicts.analyze(lines))}
     assert rows["Li 2019"][5] != "gain found"
-    assert "the control +" in rows["Li 2019"][6]
+    assert "; uniform minus baseline +" in rows["Li 2019"][6]
 
 
 def test_a_setting_in_which_one_head_does_not_lose_cannot_test_the_papers():
@@ -161,7 +161,7 @@ def test_the_numbers_of_the_page_follow_from_the_stored_runs(corpus):
         adjusted = max(adjusted, min(1, (len(rows) - k) * p))
         assert holm == f"{adjusted:.4f}"
     printed = {(row[0], row[1]): row[2] for row in rows}
-    judged = re.findall(rf"(\S+ \[.*?\]) .*?\| (\S+) less (\S+) on {verdicts.NAMES[corpus]}",
+    judged = re.findall(rf"(\S+ \[.*?\]) .*?\| (\S+) minus (\S+) on {verdicts.NAMES[corpus]}",
                         five_lines)
     assert len(judged) == five_lines.count(f" on {verdicts.NAMES[corpus]}") > 0
     for ours, arm, against in judged:
