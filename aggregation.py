@@ -1,8 +1,8 @@
 """From the heads' outputs to one vector: the linear map of the Transformer, and Li's routing
 aggregation.
 
-Li et al. 2019, Eq. 3-4 (linear) and section 4.1, Eq. 5-6 with Algorithm 1 or 2 (Li et al. 2021,
-section 3.2). Every class takes O^h [B, H, L, d_k] and returns [B, L, d].
+Li et al. 2019, Eq. 3-4 (linear) and §4.1, Eq. 5-6 with Algorithm 1 or 2 (Li et al. 2021,
+§3.2). Every class takes O^h [B, H, L, d_k] and returns [B, L, d].
 """
 import torch
 import torch.nn as nn
@@ -72,7 +72,7 @@ COUPLINGS = ("routed", "random")
 
 
 class RoutingAggregation(nn.Module):
-    """Li 2019, section 4.1: votes from all heads together, routing, the N capsules concatenated.
+    """Li 2019 §4.1: votes from all heads together, routing, the N capsules concatenated.
     Replaces W^O.
 
     `Omega_in = f(O_hat)` (Eq. 5) is `relu(hidden(norm(O_hat)))`, one hidden layer for all heads:

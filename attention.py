@@ -1,6 +1,6 @@
 """Scaled dot-product attention with several heads, and the cache for step-by-step decoding.
 
-Li et al. 2019, section 2, Eq. 1-2 (Li 2021 Eq. 1-2, Gu 2019 Eq. 1-2, Duan 2020 Eq. 1-2 and 4-5);
+Li et al. 2019, §2, Eq. 1-2 (Li 2021 Eq. 1-2, Gu 2019 Eq. 1-2, Duan 2020 Eq. 1-2 and 4-5);
 Vaswani et al. 2017. How the heads become one vector (Li 2019 Eq. 3-4) is a module passed in: see
 aggregation.py. So is the routing of the attention logits: see capsule_transformer.py.
 """
@@ -111,7 +111,8 @@ class MultiHeadAttention(nn.Module):
         [B, 1, L_q, L_k], True where a query may look; causal adds that it may not look ahead.
         need_weights asks for A^h and so for the explicit path; without it the fused kernel runs,
         unless a capsule needs the logits. cache: filled in place; in self-attention query holds
-        only the new positions, in cross-attention memory is read at the first step only.
+        only the new positions, in cross-attention memory is read at the first step only. A query
+        that may look nowhere gets 0 from the fused kernel, the mean of all values otherwise.
         """
         if query is memory:
             Q, K, V = self.project_self(query)                               # [B, H, L, d_k] each
@@ -156,7 +157,7 @@ class MultiHeadAttention(nn.Module):
         # separate `if`: under torch.compile `queries == keys` is symbolic, the kernel takes a bool
         if queries != keys:
             kernel_is_causal = False
-        # a single newest query may look at everything there is
+        # one newest query sees every key: no mask needed
         if causal and not kernel_is_causal and queries > 1:
             mask = both_masks(mask, causal_mask(queries, keys, Q.device))
         return F.scaled_dot_product_attention(Q, K, V, attn_mask=mask, is_causal=kernel_is_causal,
@@ -167,27 +168,27 @@ class MultiHeadAttention(nn.Module):
         """The same written out, with the routing of the logits (Duan 2020) where there is one:
         (A^h, O^h)."""
         queries, keys = Q.shape[2], K.shape[2]
-        if causal and keys > 1:
+        if causal and queries > 1:
             mask = both_masks(mask, causal_mask(queries, keys, Q.device))
         # E^h = Q^h K^hT / sqrt(d_k)                                           Duan Eq. 5
-        logits = Q @ K.transpose(-2, -1) / math.sqrt(self.d_k)               # [B, H, L_q, L_k]
+        E = Q @ K.transpose(-2, -1) / math.sqrt(self.d_k)                    # [B, H, L_q, L_k]
         if self.capsule is not None:
-            # E' = E + Omega_vertical + Omega_horizontal, before mask and softmax
-            #                                                             Duan section 3.2
-            logits = self.routed_logits(logits, mask, cache)                 # [B, H, L_q, L_k]
+            # E' = E + Omega_vertical + Omega_horizontal, before mask and softmax  Duan §3.2
+            E = self.routed_logits(E, mask, cache)                           # [B, H, L_q, L_k]
         if mask is not None:
-            logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
+            E = E.masked_fill(~mask, torch.finfo(E.dtype).min)
         # A^h = softmax(E^h)                                                   Duan Eq. 4
-        weights = logits.softmax(-1)                                         # [B, H, L_q, L_k]
-        O = self.dropout(weights).to(V.dtype) @ V                            # [B, H, L_q, d_k]
-        return weights, O
+        A = E.softmax(-1)                                                    # [B, H, L_q, L_k]
+        # O^h = A^h V^h                                                        Li 2019 Eq. 2
+        O = self.dropout(A).to(V.dtype) @ V                                  # [B, H, L_q, d_k]
+        return A, O
 
-    def routed_logits(self, logits: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
-        """The routed logits of the queries at hand. With a cache these are the newest rows: the
-        routing runs over all rows t <= l so far, which the cache keeps. Duan 2020 section 3.4.3."""
+    def routed_logits(self, E: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
+        """The routed logits of the queries at hand. With a cache these are the newest rows, and
+        there is no mask: the routing runs over all rows t <= l so far, which the cache keeps.
+        Duan 2020 §3.4.3."""
         if cache is None:
-            return self.capsule(logits, mask)
-        rows, keys = logits.shape[2:]
-        seen = both_masks(mask, causal_mask(rows, keys, logits.device))
-        E = cache.extend_logits(self, logits.masked_fill(~seen, 0))          # [B, H, L, L]
-        return self.capsule(E, causal_mask(keys, keys, logits.device), rows)
+            return self.capsule(E, mask)
+        queries, keys = E.shape[2:]
+        E = cache.extend_logits(self, E)                                     # [B, H, L, L]
+        return self.capsule(E, causal_mask(keys, keys, E.device), queries)

@@ -1,6 +1,6 @@
 """From the heads' outputs to one vector: a capsule layer after the heads.
 
-Gu and Feng 2019, "Improving Multi-Head Attention with Capsule Networks", section 4, Eq. 3-7, with
+Gu and Feng 2019, "Improving Multi-Head Attention with Capsule Networks", §4, Eq. 3-7, with
 dynamic routing (Eq. 8-11, routing_dynamic.py) or EM routing (Eq. 12-15, routing_em.py).
 """
 import math
@@ -22,7 +22,7 @@ def pose_columns(d_k: int, width: int) -> int:
 
 
 class CapsuleAggregation(nn.Module):
-    """Gu 2019, section 4: a vote per pair of heads and output capsules, routing, `O = u + FFN(v)`.
+    """Gu 2019 §4: a vote per pair of heads and output capsules, routing, `O = u + FFN(v)`.
     No W^O.
 
     routing "dynamic" (Eq. 8-11): `u_hat_{j|i} = W_ij u_i` with `weight` [H, N, d_k, d/N], which

@@ -1,12 +1,10 @@
 """Capsule routing of the attention logits of self-attention: vertical, horizontal and positional.
 
-Duan et al. 2020, "Capsule-Transformer for Neural Machine Translation", section 3.4, Eq. 8-14,
+Duan et al. 2020, "Capsule-Transformer for Neural Machine Translation", §3.4, Eq. 8-14,
 Algorithms 2-3. The logits E = Q K^T / sqrt(d_k) [B, H, L_q, L_k] are seen as capsules and routed;
 what comes out is added to them: `E' = E + Omega_vertical + Omega_horizontal`, before mask and
 softmax.
 """
-import contextlib
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -23,12 +21,6 @@ def _masked(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]
         return E, None
     rows = mask.expand(E.shape).any(-1).any(-2)                              # [..., L_q]
     return E.masked_fill(~mask, 0), rows
-
-
-def _full_precision(x: Tensor):
-    """A context in which matrix products keep the precision of x, also under autocast; a meta
-    device has no autocast."""
-    return contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def vertical_routing(logits: Tensor, weight: Tensor, bias: Tensor, iterations: int = 3,
@@ -49,7 +41,7 @@ def vertical_routing(logits: Tensor, weight: Tensor, bias: Tensor, iterations: i
     # omega [..., L_q, L_k], B [..., H, L_q]
     # Lambda = W [sum_l B_{1->l}, ..., sum_l B_{H->l}] + b                     Eq. 11
     # a masked query has zero votes: its B is 0 and adds nothing
-    with _full_precision(V):
+    with torch.autocast(V.device.type, enabled=False):                       # in full precision
         Lambda = F.linear(B.sum(-1), weight.to(V.dtype), bias.to(V.dtype))   # [..., H]
     # Omega = softmax(Lambda) [Omega_1 .. Omega_L]                             Eq. 10
     return Lambda.softmax(-1)[..., None, None] * omega.unsqueeze(-3)         # [..., H, L_q, L_k]
@@ -79,7 +71,7 @@ def horizontal_routing(logits: Tensor, iterations: int = 3, mask: Tensor | None 
         takes_part = takes_part & rows[..., L - last:].unsqueeze(-1)         # [..., last, L_q]
         takes_part = takes_part.unsqueeze(-3)                                # [..., 1, last, L_q]
     B = E.new_zeros(*E.shape[:-2], last, L)                                  # [..., H, l, t]
-    with _full_precision(E):
+    with torch.autocast(E.device.type, enabled=False):                       # in full precision
         # Omega_l = ROUTING({V_{t->h}}, T), t <= l                             Eq. 14
         # the L routings side by side: row l of B[:, h] routes to head h, two matrix products an
         # iteration
@@ -96,9 +88,9 @@ PARTS = ("vertical", "horizontal")
 
 class CapsuleRouting(nn.Module):
     """The routing of one attention's logits, `E' = E + Omega_vertical + Omega_horizontal` (Duan
-    section 3.2).
+    §3.2).
 
-    parts: "vertical", "horizontal" or both; a decoder has only the horizontal one (section 3.4.3).
+    parts: "vertical", "horizontal" or both; a decoder has only the horizontal one (§3.4.3).
     New parameters: W and b of the vertical part, H^2 + H, which start at 0, so that every head
     takes 1/H. Raises ValueError for an unknown part.
     """

@@ -1,6 +1,6 @@
 """Disagreement regularization: three ways to measure how much the heads differ.
 
-Li et al. 2018, "Multi-Head Attention with Disagreement Regularization", section 3.2, Eq. 1-3
+Li et al. 2018, "Multi-Head Attention with Disagreement Regularization", §3.2, Eq. 1-3
 (Li et al. 2021, Eq. 5-7, prints the same). Training maximizes `likelihood + lambda * D`.
 
 Every D averages over the H x H pairs of heads, i = j included, as printed. So D_subspace and
@@ -67,8 +67,8 @@ def subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def _reduce_rows(rows: Tensor, mask: Tensor | None, reduce: str) -> Tensor:
-    """Sums over the keys [..., L_q] to a scalar: mean over the valid queries, or sum of a
-    sentence's, mean over these."""
+    """rows [..., L_q], the sums over the keys -> a scalar: the mean over the valid queries, or the
+    sum over a sentence's queries and the mean over the sentences."""
     if reduce == "mean":
         return _masked_mean(rows, mask)
     if reduce == "sum":
@@ -90,8 +90,8 @@ def position_disagreement(weights: Tensor, mask: Tensor | None = None,
     Returns a scalar <= 0 (>= -1 for "mean"). Raises ValueError for an unknown reduce.
     """
     # (1/H^2) sum_i sum_j A^i (*) A^j = ((1/H) sum_h A^h)^2 in every cell, linear in H
-    mean = at_least_float32(weights).mean(-3)                                # [..., L_q, L_k]
-    rows = (mean * mean).sum(-1)                                             # [..., L_q]
+    A_mean = at_least_float32(weights).mean(-3)                              # [..., L_q, L_k]
+    rows = (A_mean * A_mean).sum(-1)                                         # [..., L_q]
     return -_reduce_rows(rows, mask, reduce)
 
 

@@ -1,6 +1,6 @@
 """Dynamic routing ("simple routing") between capsules.
 
-Li et al. 2019, section 4.2.1, Algorithm 1 with Eq. 7-8; Gu and Feng 2019, Eq. 8-11; Duan et al.
+Li et al. 2019, §4.2.1, Algorithm 1 with Eq. 7-8; Gu and Feng 2019, Eq. 8-11; Duan et al.
 2020, Algorithm 1 with Eq. 6-7. All three go back to Sabour et al. 2017, "Dynamic Routing Between
 Capsules".
 """
@@ -39,8 +39,8 @@ def combine(V: Tensor, B: Tensor, normalize: bool = True,
     """The output capsules under the logits B: the first half of an iteration, Li 2019 Algorithm 1
     lines 4-5.
 
-    V: votes [..., M, N, D]; B: [..., M, N] or [M, N]; normalize, mask: see `dynamic_routing`.
-    Returns Omega [..., N, D] and the coupling C [..., M, N] (or [M, N]).
+    V: votes [..., M, N, D]; B: [..., M, N]; normalize, mask: see `dynamic_routing`.
+    Returns Omega [..., N, D] and the coupling C [..., M, N].
     """
     logits = B
     if mask is not None:

@@ -1,6 +1,6 @@
 """EM routing: output capsules as Gaussian clusters of the votes.
 
-Li et al. 2019, section 4.2.2, Algorithm 2 with Eq. 9-12 (Li et al. 2021, Eq. 12-15); Gu and Feng
+Li et al. 2019, §4.2.2, Algorithm 2 with Eq. 9-12 (Li et al. 2021, Eq. 12-15); Gu and Feng
 2019, Eq. 12-15. Both go back to Hinton, Sabour and Frosst 2018, "Matrix Capsules with EM Routing".
 Where the papers print different things, or leave one open, `em_routing` has an option for each.
 """
@@ -61,9 +61,9 @@ def m_step(V: Tensor, log_C: Tensor, beta_a: Tensor | None = None, beta_mu: Tens
     log_sigma = sigma2.log() / 2                                             # [..., N, D]
     if beta_a is None:
         return mu, log_sigma, torch.zeros_like(log_sigma[..., 0])
-    # chi_n = sum_i (log sigma_n^i + (1 + log 2 pi) / 2) sum_m C_mn  Li section 4.2.2, Gu Eq. 13
+    # chi_n = sum_i (log sigma_n^i + (1 + log 2 pi) / 2) sum_m C_mn           Li §4.2.2, Gu Eq. 13
     chi = (log_sigma + (1 + math.log(2 * math.pi)) / 2).sum(-1) * total_C    # [..., N]
-    # A_n = logistic(lambda_t (beta_A - beta_mu sum_m C_mn - chi_n)) Li section 4.2.2, Gu Eq. 13
+    # A_n = logistic(lambda_t (beta_A - beta_mu sum_m C_mn - chi_n))          Li §4.2.2, Gu Eq. 13
     log_A = F.logsigmoid(lambda_t * (beta_a - beta_mu * total_C - chi))      # [..., N]
     return mu, log_sigma, log_A
 
@@ -87,7 +87,7 @@ def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
         # P_mn = prod_i Normal(V_mn^i | mu_n^i, sigma_n^i)        Hinton et al. 2018, Procedure 1
         log_P = -distance.sum(-1) - log_divisor.sum(-1)                      # [..., M, N]
     elif density == "sum":
-        # P_mn = sum_i Normal(V_mn^i | mu_n^i, sigma_n^i)                      Li section 4.2.2
+        # P_mn = sum_i Normal(V_mn^i | mu_n^i, sigma_n^i)                              Li §4.2.2
         log_P = (-distance - log_divisor).logsumexp(-1)                      # [..., M, N]
     else:
         raise ValueError(f"density={density!r}: choose from {', '.join(DENSITIES)}")
@@ -115,8 +115,8 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     refer. The others are departures from them. "last" takes the coupling that enters the last
     M-step as a constant, so that its backward pass is that of one M-step; beta_a and beta_mu then
     learn only through A_n in the result, and without it not at all. "beta", the model's default,
-    takes votes, mu and sigma before the last iteration as constants; that coupling has a gradient
-    with respect to beta_a and beta_mu, so they are learned in either case.
+    takes the votes and the coupling before the last iteration as constants, and so mu and sigma;
+    beta_a and beta_mu then also learn through A_n of the last iteration but one, if T >= 2.
     start: log C [..., M, N] or [M, N] to start from; None: C = 1/N.
     trace: hands out the coupling of every iteration, [T, ..., M, N], in place of the last one.
     Returns capsules [..., N, D], activations [..., N], coupling [..., M, N]. Half precision is

@@ -64,7 +64,7 @@ class TransformerConfig:
 
     capsule_attention: tuple[str, ...] = ()          # places where the logits are routed
     capsule_parts: tuple[str, ...] = PARTS           # of the encoder; the decoder: horizontal only
-    decoder: bool = True                             # False: only an encoder
+    decoder: bool = True                             # False: for an Encoder, with places in enc
 
     def __post_init__(self):
         if self.agg_at is None:
@@ -217,14 +217,14 @@ class Layer(nn.Module):
         self.attention = build_attention(config, component, layer)
         self.norm1 = nn.LayerNorm(config.d_model)
         self.norm2 = nn.LayerNorm(config.d_model)
-        if component == "dec":
-            self.cross = build_attention(config, "cross", layer)
-            self.norm3 = nn.LayerNorm(config.d_model)
-        self.ffn = build_ffn(config)
         # only the position disagreement reads A^h, which the fused kernel does not return
         reads_weights = any(KINDS[kind].reads == "weights" for kind in config.reg)
         self.own_weights = reads_weights and layer in config.layers_at(config.reg_at, component)
-        self.cross_weights = reads_weights and layer in config.layers_at(config.reg_at, "cross")
+        if component == "dec":
+            self.cross = build_attention(config, "cross", layer)
+            self.norm3 = nn.LayerNorm(config.d_model)
+            self.cross_weights = reads_weights and layer in config.layers_at(config.reg_at, "cross")
+        self.ffn = build_ffn(config)
 
     def before(self, x: Tensor, norm: nn.Module) -> Tensor:
         """The input of a sub-layer: norm(x), in a post-norm layer x."""
@@ -350,7 +350,7 @@ def model_disagreement(config: TransformerConfig, heads: dict, source_mask: Tens
     released code. heads: {component: Heads of every layer}; masks [B, L], True at a token."""
     masks = source_mask, target_mask
     chosen = [component for component in heads if config.layers_at(config.reg_at, component)]
-    total = source_mask.new_zeros((), dtype=heads["enc"][0].values.dtype)
+    total = torch.zeros((), device=source_mask.device)
     for component in chosen:
         weight = 0.5 if component != "enc" and {"cross", "dec"} <= set(chosen) else 1.0
         layers = [heads[component][i - 1] for i in config.layers_at(config.reg_at, component)]

@@ -181,21 +181,6 @@ def test_cache_of_cross_attention_keeps_the_first_memory():
         assert close(out, full[:, l:l + 1])
 
 
-@torch.no_grad()
-def test_capsules_step_by_step_see_no_padding_on_the_left():
-    """The logits of hidden keys count as 0 in the routing, from the cache too."""
-    attention = build(8, 2, parts=("horizontal",)).eval()
-    x = normal(1, 4, 8)
-    keys = torch.tensor([False, True, True, True])[None, None, None]         # [1, 1, 1, L]
-    whole, _ = attention(x, x, mask=keys, causal=True)
-    cache = Cache()
-    for t in range(4):
-        new = x[:, t:t + 1]
-        part, _ = attention(new, new, keys[..., :t + 1], cache, causal=True)
-        if t > 0:
-            assert close(part, whole[:, t:t + 1])
-
-
 # Padding and gradients
 
 
