@@ -4,7 +4,8 @@
     python train_mt.py --data multi30k                  # real text
     python train_mt.py --train DIR/train --valid DIR/val --test DIR/test --src en --tgt de
 
-A run is the folder runs/NAME. The same command resumes it.
+A run is the folder runs/NAME. The same command resumes it. The defaults in parentheses are those
+of size tiny on real text; others follow from --arch and --data (RECIPES).
 """
 import contextlib
 import math
@@ -43,26 +44,25 @@ RECIPES = {
     "big": dict(steps=300_000, warmup=4_000, lr=4.9e-4, decay="sqrt", clip=0.0, max_tokens=4096,
                 dropout=0.3),
 }
-# settings that may differ when a run is resumed; `text` has the checksums of the training text
-FREE = ("device", "amp", "compile", "workers", "data", "data_dir", "train", "valid", "test", "src",
-        "tgt", "log_every", "save_every", "runs", "name")
-TRAINING = "training (RECIPES in train_mt.py has the settings of each size)"
+# settings that may differ when a run is resumed; `text` has the checksums of the training text,
+# `micro_batches` their number per update
+FREE = ("accumulate", "device", "amp", "compile", "workers", "data", "data_dir", "train", "valid",
+        "test", "src", "tgt", "log_every", "save_every", "runs", "name")
 SCORES = "validation, checkpoints and test"
-MACHINE = "machine"
 
 
 @dataclass
 class Settings(ModelFlags, DataFlags):
     """Every setting of a run, a flag and an entry of config.json; some defaults: see `presets`."""
-    steps: int = flag(4_000, "updates of the parameters", TRAINING, 1)
-    warmup: int = flag(500, "steps until the peak", TRAINING, 1)
-    lr: float = flag(3.2e-3, "peak learning rate", TRAINING, above=0)
-    decay: str = flag("linear", "to 0, or as step^-0.5", TRAINING, choices=("linear", "sqrt"))
-    clip: float = flag(1.0, "largest gradient norm; 0: no clipping", TRAINING, 0)
-    max_tokens: int = flag(2048, "tokens per batch, with padding", TRAINING, 1)
-    accumulate: int = flag(1, "micro-batches per update", TRAINING, 1)
-    label_smoothing: float = flag(0.1, "label smoothing epsilon", TRAINING, 0, 0.99)
-    seed: int = flag(1, "seed of parameters, dropout and batches", TRAINING, 0, 2 ** 31)
+    steps: int = flag(4_000, "updates of the parameters", "training", 1)
+    warmup: int = flag(500, "steps until the peak", "training", 1)
+    lr: float = flag(3.2e-3, "peak learning rate", "training", above=0, high=0.1)
+    decay: str = flag("linear", "to 0, or as step^-0.5", "training", choices=("linear", "sqrt"))
+    clip: float = flag(1.0, "largest gradient norm; 0: no clipping", "training", 0)
+    max_tokens: int = flag(2048, "tokens per batch, with padding", "training", 1)
+    accumulate: int = flag(1, "micro-batches per update", "training", 1)
+    label_smoothing: float = flag(0.1, "label smoothing epsilon", "training", 0, 0.99)
+    seed: int = flag(1, "seed of parameters, dropout and batches", "training", 0, 2 ** 31)
 
     eval_every: int = flag(400, "steps between validations", SCORES, 1)
     save_every: int = flag(1_000, "steps between extra saves of last.pt", SCORES, 1)
@@ -72,12 +72,12 @@ class Settings(ModelFlags, DataFlags):
     lenpen: float = flag(0.6, "length penalty of the test", SCORES, 0, 100)
     lowercase: bool = flag(False, "BLEU without case, as in Gu 2019's Zh-En", SCORES)
 
-    name: str = flag("", "the run's folder (from the other flags)", MACHINE)
-    runs: str = flag("runs", "where the runs' folders are", MACHINE, metavar="DIR")
-    device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", MACHINE)
-    amp: bool = flag(False, "bfloat16 products (yes if the GPU has them)", MACHINE)
-    compile: bool = flag(False, "torch.compile: slow to start, then faster", MACHINE)
-    workers: int = flag(0, "processes for batches; 2 with CUDA", MACHINE, 0, 256)
+    name: str = flag("", "the run's folder (from the other flags)", "machine")
+    runs: str = flag("runs", "where the runs' folders are", "machine", metavar="DIR")
+    device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", "machine")
+    amp: bool = flag(False, "bfloat16 products (yes if the GPU has them)", "machine")
+    compile: bool = flag(False, "torch.compile: slow to start, then faster", "machine")
+    workers: int = flag(0, "processes for batches; 2 with CUDA", "machine", 0, 256)
 
 
 def presets(s: Settings) -> dict:
@@ -92,7 +92,7 @@ def presets(s: Settings) -> dict:
     values["amp"] = gpu and torch.cuda.is_bf16_supported(including_emulation=False)
     values["workers"] = 2 if gpu else 0
     mechanisms = [s.agg] * (s.agg != "linear") + [*s.reg]
-    others = s.given - ({*FREE, "arch", "agg", "reg", "seed"} - {"src", "tgt"})
+    others = s.given - ({*FREE, "arch", "agg", "reg", "seed"} - {"accumulate", "src", "tgt"})
     words = command_line(Settings, {name: getattr(s, name) for name in others})
     name = "-".join([name_text(s), s.arch, *mechanisms, *words, f"seed{s.seed}"])
     values["name"] = name.replace("--", "").replace(":", "").replace("/", "")
@@ -146,8 +146,6 @@ def train(s: Settings) -> None:
     """Data, model, resuming, training loop, test: one run from start to end."""
     machine = setup_machine(s.device)
     s.model_config(vocab_size=1)                         # reports a mistake in the flags at once
-    if s.lr > 0.1:
-        raise UserError(f"--lr {s.lr} is not a factor, but the peak learning rate: 7.0e-4 for base")
     path = Path(s.runs) / s.name
     if machine.first:
         folder = RunFolder(path, asdict(s), FREE)
@@ -162,7 +160,8 @@ def train(s: Settings) -> None:
     config = s.model_config(vocab_size=data.tokenizer.get_vocab_size())
     if machine.first:
         folder.begin(model=asdict(config), text=data.text_hashes,
-                     languages=[data.src, data.tgt], longest_source=data.longest_source)
+                     languages=[data.src, data.tgt], longest_source=data.longest_source,
+                     micro_batches=s.accumulate * machine.world)
         say(f"{path}: {len(data.train):,} pairs, vocabulary {config.vocab_size:,} "
             f"({time.perf_counter() - started:.1f} s)")
 
@@ -181,7 +180,7 @@ def train(s: Settings) -> None:
     state = dict(step=0, place=(0, 0), best=(-1.0, 0.0), tokens=0, seconds=0.0)
     last = path / "last.pt"
     if last.exists():
-        checkpoint = load_checkpoint(last, machine.device)
+        checkpoint = load_checkpoint(last)
         load_weights(model, checkpoint, last)
         optimizer.load_state_dict(checkpoint["optimizer"])
         state = {name: checkpoint[name] for name in state}
@@ -289,15 +288,16 @@ def validate_and_save(model, optimizer, state, data: Data, folder: RunFolder, s:
 
 def test(model, state: dict, data: Data, folder: RunFolder, s: Settings) -> None:
     """Scores of the test sets, taken once, with the best checkpoint or the average of the last."""
-    rows = [row for row in folder.read_metrics() if row["type"] == "test"]
+    sets = data.tests or {"valid": data.valid_pairs}
+    rows = [row for row in folder.read_metrics() if row.get("sets", {}).keys() == sets.keys()]
     if not rows:
+        seed_torch(s.seed)                               # of random couplings
         numbered = folder.numbered() if s.average else []
         if numbered:
             folder.save("average.pt", model=average_checkpoints(numbered))
         name = "average.pt" if numbered else "best.pt"
         load_weights(model, load_checkpoint(folder.path / name), folder.path / name)
         _, D = validate(model, data.valid, s.max_tokens, s.amp)
-        sets = data.tests or {"valid": data.valid_pairs}
         scores = score_sets(model, data, sets, s, beam=s.beam)
         for set_name, lines in scores.translations.items():
             (folder.path / f"{set_name}.hyp").write_text("\n".join([*lines, ""]), "utf-8")

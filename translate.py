@@ -37,7 +37,7 @@ class Settings:
     device: str = flag("auto", DEVICES)
 
     beam: int = flag(4, "hypotheses kept; 1 is greedy search", SEARCH, 1, 1000)
-    lenpen: float = flag(0.6, "length penalty; 0 prefers short translations", SEARCH, 0, 10)
+    lenpen: float = flag(0.6, "length penalty; 0 prefers short translations", SEARCH, 0, 100)
     nbest: int = flag(
         1, "translations per line; more than 1 adds a first column, the line's number", SEARCH, 1,
         1000)
@@ -66,6 +66,8 @@ def check_flags(settings: Settings) -> None:
         raise UserError("--compare compares scores: it needs --reference FILE")
     if settings.sign_test and not settings.compare:
         raise UserError("--sign-test compares two runs: it needs --compare OTHER")
+    if (settings.output or settings.reference) and settings.input is None and sys.stdin.isatty():
+        raise UserError("--output and --reference need text: name it with --input FILE")
     if settings.output:
         for other in (settings.input, settings.reference):
             if other and Path(other).resolve() == Path(settings.output).resolve():
@@ -171,7 +173,7 @@ def command(settings: Settings) -> None:
     languages = []
     for folder in filter(None, (settings.compare, settings.run)):
         translators[folder], config = load_translator(folder, settings, device)
-        languages.append(config.get("languages"))
+        languages.append(config["languages"])
     if languages[0] != languages[-1]:
         raise UserError(f"--compare {settings.compare}: translates between other languages than "
                         f"{settings.run}")

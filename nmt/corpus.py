@@ -156,7 +156,9 @@ def load_data(flags: DataFlags, tokenizer_path=None) -> Data:
     if tokenizer_path and os.path.exists(tokenizer_path):
         tokenizer = load_tokenizer(tokenizer_path)
     else:
-        usual = VOCAB_SIZES.get(name, 32_000 if len(train.source) >= LARGE else 10_000)
+        usual = 32_000 if len(train.source) >= LARGE else 10_000
+        if not flags.train:
+            usual = VOCAB_SIZES[name]
         tokenizer = train_tokenizer(lines_to_learn_from(train), flags.vocab_size or usual,
                                     exact=flags.vocab_size is not None)
         held_out = {pair for pairs in (valid, *tests.values()) for pair in zip(*pairs)}

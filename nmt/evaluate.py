@@ -147,7 +147,7 @@ def summary(result: dict, heads: int) -> str:
     which = average if result["average"] else "best checkpoint"
     lines = [f"test BLEU {result['test_bleu']:.2f}, chrF {result['test_chrf']:.2f}   "
              f"{result['signature']}"]
-    if len(result["sets"]) > 1:
+    if [*result["sets"]] != ["test"]:
         for name, scores in result["sets"].items():
             lines.append(f"  {name}: BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}")
     return "\n".join([

@@ -161,7 +161,8 @@ def command_line(kind: type, values: dict) -> list[str]:
 
 def run(command, kind: type, argv=None, presets=None) -> int:
     """Calls `command` with the settings from the command line. Returns the exit status: 0, 2 after
-    a mistake that the user can fix, 130 after Ctrl-C. SIGTERM raises SystemExit."""
+    a mistake that the user can fix, 130 after Ctrl-C, 141 when nobody reads the output any more.
+    SIGTERM raises SystemExit."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
@@ -174,14 +175,14 @@ def run(command, kind: type, argv=None, presets=None) -> int:
         return 130
     except BrokenPipeError:                              # `| head` closed our output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 141
     except OSError as error:
         message = f"{error.filename or 'output'}: {error.strerror or error}: choose another place"
     except (MemoryError, RuntimeError) as error:
         words = "allocate memory|not enough memory|out of memory"
         if isinstance(error, RuntimeError) and not re.search(words, str(error)):
             raise
-        message = "not enough memory: choose a smaller --arch or smaller --max-tokens"
+        message = "not enough memory: choose a smaller model or smaller --max-tokens"
     finally:
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
@@ -205,7 +206,7 @@ OPTIONS = (*AGG_OPTIONS, *EM_OPTIONS, *REG_OPTIONS, "iterations", "capsule_parts
 @dataclass
 class ModelFlags:
     """The flags of a model, by paper: the fields of TransformerConfig but for vocab_size."""
-    arch: str = flag("tiny", "size, which sets the next four", MODEL, choices=tuple(SIZES))
+    arch: str = flag("tiny", "size: sets the next five, and training", MODEL, choices=tuple(SIZES))
     layers: int = flag(4, "layers of encoder and of decoder", MODEL, 1, 1000)
     d_model: int = flag(128, "width of the model", MODEL, 2, 65536)
     heads: int = flag(4, "attention heads", MODEL, 1, 4096)

@@ -6,6 +6,7 @@ tokenizer.json, lock, and the checkpoints last.pt, best.pt and step-N.pt. Loadin
 import contextlib
 import json
 import math
+import sys
 import time
 from pathlib import Path
 
@@ -27,19 +28,22 @@ FORMAT = 3                      # of checkpoints and config.json; counts up when
 
 
 def say(text: str) -> None:
-    """Prints a line past the progress bar."""
-    tqdm.write(text)
+    """Prints a line past the progress bar; "?" for what the terminal cannot show."""
+    encoding = sys.stdout.encoding or "utf-8"
+    tqdm.write(text.encode(encoding, "replace").decode(encoding))
 
 
-def load_checkpoint(path, device="cpu") -> dict:
-    """Reads a checkpoint. Raises UserError: missing, damaged, unsafe, or of another version."""
+def load_checkpoint(path) -> dict:
+    """A checkpoint, on the CPU. Raises UserError: missing, damaged, unsafe, of another version."""
     path = Path(path)
     if not path.is_file():
-        there = ", ".join(sorted(file.stem for file in path.parent.glob("*.pt"))) or "none"
-        raise UserError(f"{path} does not exist; checkpoints of this run: {there}")
+        names = ", ".join(sorted(file.stem for file in path.parent.glob("*.pt"))) or "none"
+        raise UserError(f"{path} does not exist; checkpoints of this run: {names}")
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
         version = state["format"]
+    except (MemoryError, OSError):
+        raise
     except Exception as error:                           # damage shows as almost any exception
         raise UserError(f"{path}: is cut short, damaged or not safe to load: use another "
                         "checkpoint, or train again under another --name") from error
@@ -63,15 +67,12 @@ def load_weights(model: torch.nn.Module, state: dict, path) -> None:
 
 
 def average_checkpoints(paths) -> dict:
-    """The mean of the weights of checkpoints, summed in float64. Raises UserError."""
+    """The mean of the weights of checkpoints of a run, summed in float64. Raises UserError."""
     states = [load_checkpoint(path)["model"] for path in paths]
     mean = {}
-    try:
-        for name, weight in states[0].items():
-            total = sum(state[name].double() for state in states)
-            mean[name] = (total / len(states)).to(weight.dtype)
-    except (KeyError, RuntimeError) as error:
-        raise UserError(f"{paths[0]} and the others are not of one run: {name} differs") from error
+    for name, weight in states[0].items():
+        total = sum(state[name].double() for state in states)
+        mean[name] = (total / len(states)).to(weight.dtype)
     return mean
 
 
@@ -122,7 +123,9 @@ class RunFolder(contextlib.AbstractContextManager):
         self.lock = FileLock(self.path / "lock")
         with reported("open", path):
             self.path.mkdir(parents=True, exist_ok=True)
-            if any(self.path.iterdir()) and not (self.path / "lock").exists():
+            names = {file.name for file in self.path.iterdir()} - {"tokenizer.json"}
+            # some versions of filelock delete the lock at the end
+            if names and not names & {"lock", "config.json"}:
                 raise UserError(f"{path}: holds files that are not a run's: choose another --name")
             try:
                 self.lock.acquire(blocking=False)
@@ -216,9 +219,10 @@ class RunFolder(contextlib.AbstractContextManager):
                                  (scores, "valid_bleu", "validation BLEU, greedy"),
                                  (disagreement, "disagreement", "D")):
             points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
-            axes.plot(*zip(*points), ".-", label=label)
+            if points:
+                axes.plot(*zip(*points), ".-", label=label)
+                axes.legend()
             axes.set(xlabel="step", xlim=(0, None))
-            axes.legend()
         losses.set_ylim(bottom=0)
         scores.set_ylim(0, 100)
         disagreement.set_visible(any(row.get("disagreement") is not None for row in rows))
@@ -232,7 +236,7 @@ def load_run(folder, name: str = "best", device="cpu"):
     settings = read_config(folder)
     if "model" not in settings:
         raise UserError(f"{folder}: is not a translation model; {name_runs_beside(folder)}")
-    state = load_checkpoint(folder / f"{name}.pt", device)
+    state = load_checkpoint(folder / f"{name}.pt")
     model = Transformer(TransformerConfig(**settings["model"])).to(device)
     load_weights(model, state, folder / f"{name}.pt")
     return model.eval(), load_tokenizer(folder / "tokenizer.json"), settings

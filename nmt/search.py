@@ -99,17 +99,13 @@ def beam_search(model, source: Tensor, beam: int = 4, lenpen: float = 0.6,
     An ending joins the finished hypotheses if it is among the `beam` best continuations at its
     step; `beam` others live on. The search of a sentence stops when `beam` hypotheses have finished
     (so beam 1 is greedy search), at max_length tokens with EOS (None: see `length_limit`), or when
-    no live hypothesis can be among the nbest. Computes in the precision of the weights, also under
-    autocast. Raises ValueError for an nbest above beam, or a max_length below 1.
+    no live hypothesis can be among the nbest. Raises ValueError for an nbest above beam, or a
+    max_length below 1.
+
+    B: sentences not done; k: their live hypotheses.
     """
     if not 1 <= nbest <= beam or (max_length is not None and max_length < 1):
         raise ValueError(f"needs 1 <= nbest={nbest} <= beam={beam} and max_length={max_length} > 0")
-    with torch.autocast(source.device.type, enabled=False):
-        return search_batch(model, source, beam, lenpen, max_length, nbest)
-
-
-def search_batch(model, source, beam, lenpen, max_length, nbest) -> list[list[Hypothesis]]:
-    """`beam_search` of checked arguments. B: sentences not done; k: their live hypotheses."""
     device = source.device
     limit = length_limit(source)                                             # [B]
     if max_length is not None:
@@ -164,7 +160,8 @@ def search_batch(model, source, beam, lenpen, max_length, nbest) -> list[list[Hy
 
 def pieces(line: str, tokenizer, limit: int) -> list[list[int]]:
     """The token ids of a line, in pieces of at most `limit`; none for a blank line. A long line is
-    cut into its sentences, a long sentence at the space nearest to its middle, a word in its."""
+    cut into its sentences, a long sentence at the space nearest to its middle, a word in the
+    middle."""
     if not line.strip():
         return []
     ids = tokenizer.encode(line).ids
@@ -191,6 +188,7 @@ def translate_nbest(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
     """The nbest translations of every line, best first. A blank line has the one translation ""
     (score 0). A line of more than max_source tokens is translated in pieces, whose n-th
     translations are joined with spaces. max_tokens: size of a batch, beams x source tokens."""
+    lines = list(lines)
     sources = []                                         # of all pieces of all lines
     owners = []                                          # the line that each belongs to
     for i, line in enumerate(lines):

@@ -59,9 +59,10 @@ MISTAKES = [
     (train_mt, "--size base", "did you mean --arch?"),
     (train_mt, "--lam 3", "arguments: --lam 3 (--help"),
     (train_mt, "--agg magic", "--agg: invalid choice: 'magic' (choose from 'linear', 'dynamic'"),
-    (train_mt, NEW + "--lr 0.4", "--lr 0.4", "the peak learning rate", "7.0e-4 for base"),
+    (train_mt, NEW + "--lr 0.4", "--lr", "'0.4' is not a number above 0 to 0.1"),
     (train_mt, "--device moon", "--device moon: choose auto, cpu, cuda"),
     (train_mt, "--device cuda:77", "--device cuda:77", "choose cpu or auto"),
+    (train_mt, TRAIN + "sound --accumulate 2", "micro_batches was 1, is now 2"),
     # the model
     (train_mt, NEW + "--heads 3", "--d-model 16 must be even and a multiple of --heads 3"),
     (train_mt, NEW + "--agg em --capsules 7", "--capsules 7 does not divide --d-model 16"),

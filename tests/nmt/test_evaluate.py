@@ -104,32 +104,6 @@ def test_li2018_table4_scores():
         ["dec", "0.368", "0.135", "0.607"]]
 
 
-def test_the_scores_of_test_sets_and_of_all_as_one(monkeypatch):
-    """Of what the search finds with these settings."""
-    searches = []
-    translations = {"a": "ein Hund sieht den Mann", "b": "Der Mann sieht ein Haus"}
-
-    def translate(model, tokenizer, lines, **options):
-        searches.append(options)
-        return [translations[line] for line in lines]
-
-    monkeypatch.setattr(evaluate, "translate_lines", translate)
-    data = SimpleNamespace(tokenizer=None, tgt="de", longest_source=20)
-    settings = SimpleNamespace(lenpen=1.25, lowercase=True, compile=False)
-    sets = {"one": Pairs(["a"], ["EIN Hund sieht den Mann"]),
-            "two": Pairs(["b", "a"], ["der Mann sieht ein Haus", "ein Hund sieht das kleine Haus"])}
-    found = score_sets(None, data, sets, settings, beam=3)
-    assert searches == [dict(beam=3, lenpen=1.25, max_source=20, progress=True)] * 2
-    assert found.translations == {"one": [translations["a"]], "two": [*map(translations.get, "ba")]}
-    assert found.sets["one"]["bleu"] == pytest.approx(100) == found.sets["one"]["chrf"]
-    lines = [translations[line] for line in "aba"]
-    references = sets["one"].target + sets["two"].target
-    assert found.bleu == corpus_bleu(lines, references, "de", lowercase=True)[0] < 100
-    assert found.chrf == corpus_chrf(lines, references, lowercase=True)[0]
-    assert "case:lc" in found.signature and "tok:13a" in found.signature
-    assert found.sentences_per_second > 0
-
-
 REFERENCES = [f"the {i} house stands near a large tree in the old town" for i in range(40)]
 SMALLER = [line.replace("large", "small") if i % 2 else line for i, line in enumerate(REFERENCES)]
 

@@ -1,6 +1,8 @@
 """run_folder.py: loading runs no code, nothing is lost; folders of other runs: test_errors.py."""
+import io
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 
 from nmt import run_folder
 from nmt.flags import UserError
-from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint
+from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, say
 
 WEIGHTS = {"w": torch.arange(300.0), "half": torch.ones(3, dtype=torch.bfloat16)}
 
@@ -60,9 +62,6 @@ def test_the_average_of_checkpoints(folder):
     mean = average_checkpoints(folder.numbered())
     assert torch.equal(mean["w"], torch.tensor([(1 + 2.0 ** -23) / 3]))
     assert mean["half"].dtype == torch.bfloat16
-    folder.save("step-3.pt", model={"v": torch.ones(2)})
-    with refused("step-0.pt", "not of one run"):
-        average_checkpoints(folder.numbered())
 
 
 def test_the_newest_checkpoints_are_kept(folder):
@@ -80,7 +79,22 @@ def test_half_written_files_of_a_killed_run_go(folder):
     assert {path.name for path in folder.path.iterdir()} == {"config.json", "lock"}
 
 
+def test_a_folder_stays_a_runs_without_its_lock(folder):
+    """Some versions of filelock delete it at the end."""
+    folder.begin()
+    folder.close()
+    (folder.path / "lock").unlink(missing_ok=True)
+    RunFolder(folder.path, {}).close()
+
+
 # ---- Metrics
+
+def test_a_terminal_that_lacks_a_character_shows_a_question_mark(monkeypatch):
+    terminal = io.TextIOWrapper(io.BytesIO(), "latin-1", write_through=True)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    say("für 猫")
+    assert terminal.buffer.getvalue().decode("latin-1").strip() == "für ?"
+
 
 def test_rows_are_written_without_infinity(folder):
     folder.log("train", step=6, loss=float("nan"), score=float("inf"), lr=0.5)

@@ -167,14 +167,6 @@ def test_the_largest_of_many_are_those_of_topk(width):
         assert torch.equal(found, expected)
 
 
-def test_the_search_has_the_precision_of_the_weights_under_autocast_too():
-    model = tiny().float()
-    source = sentences()
-    exact = beam_search(model, source, beam=3)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert beam_search(model, source, beam=3) == exact
-
-
 # Lines of text
 
 def by_slow_search(model, tokenizer, line, beam, nbest=1, lenpen=0.6):

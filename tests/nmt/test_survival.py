@@ -173,7 +173,7 @@ def run_two_processes(start, words: str, folder, steps: int) -> int:
 
 def test_two_processes_are_one_with_twice_the_accumulation(start, text, tmp_path):
     """Stopped and resumed; up to rounding, which Adam magnifies."""
-    words = f"{ENDLESS} --lr 0.001 --dropout 0 --reg output position --agg gu-em"
+    words = f"{ENDLESS} --lr 0.001 --dropout 0 --reg output position --agg gu-em --em-gradient last"
     folder = tmp_path / "runs" / "a"
     first = run_two_processes(start, words, folder, 2)
     second = run_two_processes(start, words, folder, first + 2)

@@ -79,15 +79,20 @@ def test_several_test_sets_are_scored_one_by_one_and_together(text, tmp_path):
                            for language in ("en", "de"))
     write_text(tmp_path, "old", sources[:3], references[:3])
     write_text(tmp_path, "new", sources[3:], references[3:])
-    assert train(text, f"--test {tmp_path}/old {tmp_path}/new --steps 2 --name a") == 0
+    words = f"--test {tmp_path}/old {tmp_path}/new --steps 2 --name a --lowercase"
+    assert train(text, words) == 0
     folder = tmp_path / "runs" / "a"
     old, new = ((folder / f"{name}.hyp").read_text("utf-8").split("\n")[:-1]
                 for name in ("old", "new"))
     row, = rows(folder, "test")
-    assert row["sets"]["old"]["chrf"] == corpus_chrf(old, references[:3])[0]
-    assert row["sets"]["new"]["chrf"] == corpus_chrf(new, references[3:])[0]
-    assert row["sets"]["new"]["bleu"] == corpus_bleu(new, references[3:])[0]
-    assert row["test_chrf"] == corpus_chrf([*old, *new], references)[0]
+    assert row["sets"]["old"]["chrf"] == corpus_chrf(old, references[:3], True)[0]
+    assert row["sets"]["new"]["chrf"] == corpus_chrf(new, references[3:], True)[0]
+    assert row["sets"]["new"]["bleu"] == corpus_bleu(new, references[3:], "de", True)[0]
+    assert row["test_chrf"] == corpus_chrf([*old, *new], references, True)[0]
+    assert "case:lc" in row["signature"]
+    # with other test sets it is tested again
+    assert train(text, words.replace(f" {tmp_path}/new", "")) == 0
+    assert rows(folder, "test")[1]["sets"] == {"old": row["sets"]["old"]}
 
 
 def test_without_a_test_set_the_validation_set_is_tested(text, tmp_path):

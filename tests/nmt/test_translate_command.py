@@ -130,6 +130,14 @@ def test_the_prompt_says_what_the_embedded_corpus_covers(runs, monkeypatch, caps
     assert "embedded corpus" not in capsys.readouterr().err
 
 
+def test_at_the_prompt_nothing_is_scored_or_written_to_a_file(runs, monkeypatch, capsys):
+    for words in ("--output out.txt", "--reference in.txt"):
+        set_input(monkeypatch, b"", Terminal)
+        assert call(f"NAME {words} --device cpu") == 2
+        assert "name it with --input FILE" in capsys.readouterr().err
+    assert not (runs / "out.txt").exists()
+
+
 def test_ctrl_c_at_the_prompt_ends_the_line(runs, monkeypatch, capsys):
     def interrupt():
         raise KeyboardInterrupt
