@@ -212,8 +212,8 @@ def analyze_routing(runs):
             rows.append([f"{name} {place}", entropy, agreement, sum(A) / len(A) if A else None])
     text = ("Routing after 1, 2, ... iterations on the validation set: the couplings' entropy / "
             "log N (1: all\nalike, 0: all to one capsule), the cosine of votes and capsules "
-            "weighted by the couplings, EM's\nmean A. The couplings are those at the end of a "
-            "routing.\n" + table(["", "entropy", "agreement", "mean A"], rows))
+            "weighted by the couplings, EM's\nmean A. The couplings are those that made the "
+            "capsules.\n" + table(["", "entropy", "agreement", "mean A"], rows))
     return found, text
 
 
@@ -237,7 +237,7 @@ def analyze_length(runs, beam: int | None, folder: Path):
 
 
 def analyze_ablation(runs, beam: int | None):
-    """The BLEU that every head costs (Michel et al. 2019)."""
+    """The BLEU lost without each head (Michel et al. 2019)."""
     found = {run.name: head_costs(run, beam) for run in runs}
     return found, cost_table(found)
 
@@ -254,10 +254,14 @@ def analyze(settings: Settings) -> None:
     with reported("write", f"--out {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         open(folder / "analysis.json", "ab").close()
+        text = (folder / "analysis.json").read_text("utf-8")
     result = {"kind": "analysis", "runs": {}}
     for run in runs:
         result["runs"][run.name] = {"checkpoint": settings.checkpoint, "seed": run.config["seed"],
                                     "flags": mechanism_flags(run.config)}
+    old = json.loads(text or "{}")
+    if old.get("runs") == result["runs"]:                # keeps its other parts
+        result = old
     component = settings.component
     for part in dict.fromkeys(settings.only):
         if part == "disagreement":
@@ -274,7 +278,7 @@ def analyze(settings: Settings) -> None:
         else:
             result[part], text = analyze_ablation(runs, settings.beam)
         print(f"{text}\n", flush=True)
-    atomic_write(folder / "analysis.json", json.dumps(result, ensure_ascii=False) + "\n")
+        atomic_write(folder / "analysis.json", json.dumps(result, ensure_ascii=False) + "\n")
     print(f"{folder}: analysis.json and figures")
 
 

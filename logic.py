@@ -31,6 +31,7 @@ from nmt.machine import keep_freed_memory, pick_device
 from nmt.run_folder import RunFolder, say
 from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results
 from tasks.logic_data import BINS, IDS, RAW_PAIRS, RELATIONS, encode, generate, read_files, split
+from tasks.logic_data import relation as relation  # logic.relation
 from tasks.logic_model import LogicModel
 from tasks.models import TRAINING, TaskFlags, encoder_config, name_run, with_default
 

@@ -2,7 +2,7 @@
 
     python reproduce.py                                     # lists the tables
     python reproduce.py li2018-1 duan-3 --data multi30k --seeds 1 2 3
-    python reproduce.py all --data multi30k --arch small --dry-run
+    python reproduce.py claims --data multi30k --arch small --dry-run
 
 The tables are data (papers/tables.py). The flags of train_mt.py set the scale of all rows; without
 them it is size tiny on the embedded corpus, where a row takes minutes per seed. Each row and seed
@@ -112,6 +112,7 @@ def show(name: str, rows, settings: Settings, stored: dict) -> None:
             return
         cells = render.probing_cells(name, json.loads(path.read_text("utf-8")))
         print(render.table_text(name, cells))
+        print("\nMeasured: the small setting of probe.py")
         return
     lines = []
     for _, runs in rows:
@@ -129,6 +130,8 @@ def show(name: str, rows, settings: Settings, stored: dict) -> None:
 def write_results() -> None:
     """Renews the parts of docs/claims.md that are made from results/, and the forest plot."""
     lines = results.stored_lines()
+    if verdicts.TOY not in verdicts.analyze(lines):
+        raise UserError("results/runs.jsonl: lacks runs of plan-toy: finish it with --store")
     measurements = {}
     for path in sorted((ROOT / "results").glob("*.json")):
         measurements[path.stem] = json.loads(path.read_text("utf-8"))
@@ -164,6 +167,9 @@ def reproduce(settings: Settings) -> None:
     given = {name: getattr(settings, name) for name in settings.given - own}
     plans = {}
     for name in settings.tables:
+        if TABLES[name].kind == "probe" and given:
+            raise UserError(f"{name}: is trained by probe.py, which lacks these flags: leave them "
+                            "out")
         if TABLES[name].kind != "probe":
             plans[name] = plan.plan(TABLES[name], given, settings.seeds, settings.runs)
     jobs = plan_jobs(settings, plans)

@@ -206,7 +206,7 @@ OPTIONS = (*AGG_OPTIONS, *EM_OPTIONS, *REG_OPTIONS, "iterations", "capsule_parts
 @dataclass
 class ModelFlags:
     """The flags of a model, by paper: the fields of TransformerConfig but for vocab_size."""
-    arch: str = flag("tiny", "size: sets the next five, and training", MODEL, choices=tuple(SIZES))
+    arch: str = flag("tiny", "size: the next five, and training", MODEL, choices=tuple(SIZES))
     layers: int = flag(4, "layers of encoder and of decoder", MODEL, 1, 1000)
     d_model: int = flag(128, "width of the model", MODEL, 2, 65536)
     heads: int = flag(4, "attention heads", MODEL, 1, 4096)

@@ -124,8 +124,7 @@ class RunFolder(contextlib.AbstractContextManager):
         with reported("open", path):
             self.path.mkdir(parents=True, exist_ok=True)
             names = {file.name for file in self.path.iterdir()} - {"tokenizer.json"}
-            # some versions of filelock delete the lock at the end
-            if names and not names & {"lock", "config.json"}:
+            if names and not names & {"lock", "config.json"}:    # filelock may delete the lock
                 raise UserError(f"{path}: holds files that are not a run's: choose another --name")
             try:
                 self.lock.acquire(blocking=False)

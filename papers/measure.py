@@ -6,6 +6,7 @@ Fig. 3. The model needs only the last capsules of a routing; here the routings r
 votes, with one iteration, two, and so on.
 """
 import math
+import re
 from typing import NamedTuple
 
 import torch
@@ -119,7 +120,7 @@ def exact(x: Tensor) -> Tensor:
 
 def head_vectors(run: Run, component: str = "enc", max_tokens: int = 4096) -> Tensor:
     """The heads' outputs O^h averaged over the words of the validation set, [layers, H, d_k] (Li
-    2021 section 4.1.2.3; its Fig. 3 averages over the layers as well)."""
+    2021 §4.1.2.3; its Fig. 3 averages over the layers as well)."""
     total = 0
     words = 0
     for heads, masks in passes(run, max_tokens):
@@ -178,12 +179,14 @@ def cast_votes(model, heads, masks) -> dict[str, Tensor]:
 
 def route(module, votes: Tensor, iterations: int):
     """The routing of an aggregation with so many iterations: (capsules [P, N, D], A [P, N] or None,
-    C [P, H, N])."""
+    the C [P, H, N] that made the capsules)."""
     start = random_coupling(votes) if module.random else None
     if module.routing == "em":
         settings = {**module.settings, "iterations": iterations, "scale_by_activation": False}
         betas = getattr(module, "beta_a", None), getattr(module, "beta_mu", None)
-        return em_routing(votes, *betas, start=start, **settings)
+        omega, A, after = em_routing(votes, *betas, start=start, trace=True, **settings)
+        first = votes.new_zeros(votes.shape[:-1]) if start is None else start
+        return omega, A, after[-2] if iterations > 1 else first.softmax(-1)
     of_li = isinstance(module, RoutingAggregation)
     found = dynamic_routing(votes, iterations, normalize=of_li, start=start)
     return found.capsules, None, found.coupling
@@ -194,8 +197,8 @@ def trace(module, votes: Tensor) -> tuple[Tensor, Tensor | None]:
     [P, N] or None).
 
     Entropy of C_m as a share of log N: 1 where a head gives to all alike, 0 where it gives all to
-    one. Agreement: `sum_n C_mn cos(V_mn, Omega_n)`, in [-1, 1]. After t iterations means a routing
-    of t iterations; EM with T > 3 and the released schedule has a slower one of lambda than that.
+    one. Agreement: `sum_n C_mn cos(V_mn, Omega_n)`, in [-1, 1]. Row t is a routing of t iterations
+    by itself: with T > 3 and the released schedule its lambda rises faster than in the model.
     """
     rows = []
     N = votes.shape[-2]
@@ -236,7 +239,8 @@ def routing_statistics(run: Run, max_tokens: int = 4096) -> dict:
 
 def source_length(line: str, language: str) -> int:
     """Words of a line, or its characters in a language without spaces; 1 for a blank line."""
-    units = line.replace(" ", "") if language in UNSPACED else line.split()
+    unspaced = re.split("[-_]", language.lower())[0] in UNSPACED
+    units = line.replace(" ", "") if unspaced else line.split()
     return len(units) or 1
 
 

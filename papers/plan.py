@@ -12,6 +12,7 @@ import train_mt
 from nmt.corpus import NAMES, DataFlags, load_corpora
 from nmt.flags import OPTIONS, ModelFlags, UserError, command_line, parse
 from papers.tables import Row, Table
+from transformer import SIZES
 
 MECHANISMS = ("agg", "reg", "capsule_attention", *OPTIONS)
 SIZE_FLAGS = {"layers", "d_model", "heads", "d_ff", "dropout"}
@@ -22,7 +23,7 @@ class Run(NamedTuple):
     words: list[str]            # the command line
     settings: train_mt.Settings
     scale: str                  # the flags of all rows
-    size: str                   # that of its row
+    size: str                   # that of its row, with the flags that make it
     flags: str                  # those of its row
 
     @property
@@ -37,13 +38,14 @@ def settings_of(words: list[str]) -> train_mt.Settings:
 
 
 def mechanism_flags(config: dict) -> str:
-    """The flags of the mechanisms in a run's config.json."""
+    """The flags of the mechanisms in a run's config.json, and of other sizes than --arch has."""
+    usual = {field.name: field.default for field in fields(ModelFlags)} | SIZES[config["arch"]]
     values = {}
-    for field in fields(ModelFlags):
-        value = config.get(field.name, field.default)
+    for name in (*SIZES["tiny"], *MECHANISMS):
+        value = config.get(name, usual[name])
         value = tuple(value) if isinstance(value, list) else value
-        if field.name in MECHANISMS and value != field.default:
-            values[field.name] = value
+        if value != usual[name]:
+            values[name] = value
     return shlex.join(command_line(ModelFlags, values))
 
 
@@ -114,20 +116,24 @@ def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[R
     scale = table.scale.format(toy4000=small_text).split()
     scale += command_line(train_mt.Settings, given)
     s = settings_of(scale)
+    language = []
     if (s.src or NAMES[s.data][0]) == "zh":
-        scale = table.chinese.split() + scale            # a given flag comes later, and counts
+        language = table.chinese.split()
+    scale = language + scale                             # a given flag comes later, and counts
     named = {name: value for name, value in given.items() if name != "data_dir"}
-    scale_name = " ".join([*table.scale.split(), *command_line(train_mt.Settings, named)])
+    scale_name = " ".join([*language, *table.scale.split(),
+                           *command_line(train_mt.Settings, named)])
     rows = []
     for row in table.rows:
-        words = scale + size_flags(table, row.size, scale)
-        runs = [plan_run(row, words, seed, scale_name) for seed in seeds]
+        larger = size_flags(table, row.size, scale)
+        size = " ".join([row.size, *larger])
+        runs = [plan_run(row, scale + larger, seed, scale_name, size) for seed in seeds]
         rows.append((row, runs))
     return rows
 
 
-def plan_run(row: Row, words: list[str], seed: int, scale: str) -> Run:
-    """The run of a row with a seed; words: the flags of its size."""
+def plan_run(row: Row, words: list[str], seed: int, scale: str, size: str) -> Run:
+    """The run of a row with a seed; words: the flags of its scale and size."""
     base = settings_of(words)
     flags = fit_flags(row.flags, base)
     s = settings_of([*words, *flags])
@@ -137,7 +143,7 @@ def plan_run(row: Row, words: list[str], seed: int, scale: str) -> Run:
         if name != "name" and value != getattr(base, name):
             changed[name] = value
     words = [*words, *command_line(train_mt.Settings, changed), "--seed", str(seed)]
-    return Run(words, settings_of(words), scale, row.size, " ".join(flags))
+    return Run(words, settings_of(words), scale, size, " ".join(flags))
 
 
 def write_small_text(folder: Path, pairs: int = 4_000) -> None:

@@ -8,7 +8,7 @@ import torch
 
 import train_mt
 from nmt.machine import pick_device
-from nmt.run_folder import RunFolder, read_metrics
+from nmt.run_folder import RunFolder, read_config, read_metrics
 from papers.jobs import ROOT, processor
 from papers.plan import Run
 
@@ -46,7 +46,7 @@ def read_run(path: Path, run: Run) -> dict:
             "sentences_per_second": test["sentences_per_second"], "best_step": best["step"],
             "valid_bleu": best["valid_bleu"], "valid_loss": best["valid_loss"],
             "commit": commit, "torch": torch.__version__,
-            "processor": processor(pick_device(s.device))}
+            "processor": processor(pick_device(read_config(path)["device"]))}
 
 
 def store(line: dict) -> None:

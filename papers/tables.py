@@ -44,7 +44,8 @@ class Table(NamedTuple):
 ZH_EN = "WMT17 Zh-En"
 EN_DE = "WMT14 En-De"
 NIST = "NIST Zh-En (LDC, not public)"
-SHORT = "--max-length 50"       # Li 2021, Duan
+SHORT = "--max-length 50"       # Li 2021
+SHORTER = "--max-length 49"     # Duan: less than 50
 LOWER = "--lowercase"           # Gu
 BIG_2021 = "--arch big --dropout 0.1"
 LI18 = "Li 2018"
@@ -310,18 +311,18 @@ TABLES = {
                "most",)),
     "duan-1": Table(
         DUAN + " Table 1", "main results", f"{ZH_EN} and {EN_DE}", ("Zh-En BLEU", "En-De BLEU"),
-        DUAN_MAIN, chinese=SHORT,
+        DUAN_MAIN, chinese=SHORTER,
         notes=("§4.2 gives 1.6K new parameters for the big model; by the equations they are "
                "1,632")),
     "duan-2": Table(
         DUAN + " Table 2", "capsule routing in encoder and decoder", f"{ZH_EN}, base", ("BLEU",),
-        DUAN_NETWORKS, chinese=SHORT),
+        DUAN_NETWORKS, chinese=SHORTER),
     "duan-3": Table(
         DUAN + " Table 3", "vertical and horizontal routing, encoder", f"{ZH_EN}, base", ("BLEU",),
-        DUAN_PARTS, chinese=SHORT),
+        DUAN_PARTS, chinese=SHORTER),
     "duan-4": Table(
         DUAN + " Table 4", "capsule routing in different encoder layers", f"{ZH_EN}, base",
-        ("BLEU",), DUAN_LAYERS, chinese=SHORT),
+        ("BLEU",), DUAN_LAYERS, chinese=SHORTER),
     "gu-1": Table(
         GU + " Table 1", "main results, base", NIST,
         ("parameters", "MT03", "MT04", "MT05", "MT06", "MT08", "AVE."), GU_ZH, chinese=LOWER,

@@ -3,6 +3,7 @@ docs/plan.md: a linear model of arm and seed, Holm's adjustment, equivalence tes
 import math
 from typing import NamedTuple
 
+import numpy as np
 from tabulate import tabulate
 
 from papers.differences import LEVEL, MARGIN, Contrast, Model, compare, fit, holm, in_figures
@@ -22,7 +23,7 @@ CONTRASTS[TOY] = (*CONTRASTS[MULTI30K],
 
 class Claim(NamedTuple):
     """A paper's main claim: the arm that has its mechanism, what the arm is compared with, and the
-    gain in BLEU that the paper prints for En-De, size base."""
+    gain in BLEU over the baseline that the paper prints for En-De, size base."""
     paper: str
     text: str
     arm: str
@@ -48,7 +49,8 @@ def whole_blocks(lines: list[dict], corpus: str) -> list[dict]:
     blocks = {seed: {} for seed in SEEDS[corpus]}
     for line in lines:
         if line["scale"] == table.scale and line["seed"] in blocks and line["flags"] in arms:
-            run = {"arm": arms[line["flags"]], "seed": line["seed"], "score": line["bleu"]}
+            run = {"arm": arms[line["flags"]], "seed": line["seed"], "score": line["bleu"],
+                   "chrf": line["chrf"], "loss": line["valid_loss"]}
             blocks[line["seed"]][run["arm"]] = run
     whole = [runs for runs in blocks.values() if len(runs) == len(arms)]
     return [run for runs in whole for run in runs.values()]
@@ -66,8 +68,9 @@ def verdict(contrast: Contrast, printed: float) -> str:
 
 
 class Corpus(NamedTuple):
-    """The result for a corpus: number of whole blocks, model and family of contrasts."""
+    """The result for a corpus: number of whole blocks, runs, model and family of contrasts."""
     blocks: int
+    runs: list[dict]
     model: Model
     contrasts: dict[tuple[str, str], Contrast]
 
@@ -81,7 +84,7 @@ def analyze(lines: list[dict]) -> dict[str, Corpus]:
         if blocks >= LEAST_BLOCKS[corpus]:
             model = fit(runs)
             family = holm([compare(model, *pair) for pair in pairs])
-            found[corpus] = Corpus(blocks, model, dict(zip(pairs, family)))
+            found[corpus] = Corpus(blocks, runs, model, dict(zip(pairs, family)))
     return found
 
 
@@ -124,8 +127,14 @@ def paragraph(name: str, corpus: Corpus) -> str:
     words.append(f"The positive control, one head, differs from the baseline by "
                  f"{in_figures(one_head)}"
                  + ("" if loses else ": it does not lose, so this setting cannot test the papers"))
-    means = [f"{arm} {scores.mean():.2f}" for arm, scores in corpus.model.scores.items()]
-    return ". ".join(words) + ".\nMean test BLEU: " + ", ".join(means) + "."
+    means = []
+    for arm in corpus.model.arms:
+        numbers = [(run["score"], run["chrf"], run["loss"]) for run in corpus.runs
+                   if run["arm"] == arm]
+        bleu, chrf, loss = np.mean(numbers, axis=0)
+        means.append(f"{arm} {bleu:.2f}, {chrf:.2f}, {loss:.3f}")
+    return (". ".join(words) + ".\nMeans of test BLEU, chrF and validation loss: "
+            + "; ".join(means) + ".")
 
 
 def page(lines: list[dict]) -> str:
@@ -140,11 +149,11 @@ def page(lines: list[dict]) -> str:
 
 
 def draw(lines: list[dict], path) -> None:
-    """A forest plot: the contrasts of each corpus with their intervals; diamonds are the gains that
-    the papers print for En-De."""
+    """A forest plot: the contrasts of each corpus with their intervals; diamonds are the gains over
+    the baseline that the papers print for En-De."""
     from matplotlib import pyplot
     corpora = analyze(lines)
-    printed = {(claim.arm, claim.against): claim.printed for claim in CLAIMS}
+    printed = {(claim.arm, "baseline"): claim.printed for claim in CLAIMS}
     rows = max(len(corpus.contrasts) for corpus in corpora.values())
     figure, axes = pyplot.subplots(1, len(corpora), figsize=(9, 0.5 + 0.25 * rows),
                                    squeeze=False, layout="constrained")

@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from nmt import corpus, download
+from nmt import download
 from nmt.corpus import DataFlags, load_corpora
 from nmt.download import Archive, Part, fetch, write_text
 from nmt.flags import UserError

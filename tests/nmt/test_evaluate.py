@@ -1,5 +1,4 @@
 """evaluate.py: validation against single sentences, Li 2018 Table 4, scores of lines."""
-from types import SimpleNamespace
 
 import by_hand
 import numpy as np
@@ -11,8 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from nmt import evaluate
 from nmt.batches import batches, collate
-from nmt.corpus import Pairs
-from nmt.evaluate import corpus_bleu, corpus_chrf, score_sets, validate
+from nmt.evaluate import corpus_bleu, corpus_chrf, validate
 from papers.significance import bleu_interval
 from transformer import Transformer, TransformerConfig
 

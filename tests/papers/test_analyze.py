@@ -326,7 +326,7 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"analysis.json", *names}
     found = json.loads((tmp_path / "analysis.json").read_text())
     assert found.keys() == {"kind", "runs", *analyze.QUICK}
-    assert found["runs"]["routed"]["flags"] == ROUTED
+    assert found["runs"]["routed"]["flags"].endswith(ROUTED)
     assert f"{found['disagreement']['plain']['mean']['cross']['output']:.3f}" in out
     assert "published: output (enc)" in out and "routed enc:1 " in out
     assert torch.tensor(found["heads"]["plain"]["points"]).shape == (4, 2)

@@ -12,7 +12,7 @@ from docs import plots
 from docs.equations import EIGHT, ROOT, module, read
 
 
-def test_the_figures_are_those_of_the_code(tmp_path):
+def test_the_words_in_the_figures_are_those_of_the_code(tmp_path):
     plots.main(tmp_path)
     for drawn in tmp_path.iterdir():
         words = [node.text for node in tree.parse(drawn).iter() if node.text]

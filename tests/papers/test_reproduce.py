@@ -173,8 +173,15 @@ def test_paper_settings_for_chinese():
 def test_flags_of_a_run_folder_are_those_of_its_row():
     for run in plan_runs("claims").values():
         config = json.loads(json.dumps(asdict(run.settings)))
-        if not run.flags.startswith(("--heads", "--d-ff")):          # sizes are not mechanisms
-            assert plan.mechanism_flags(config) == run.flags
+        assert plan.mechanism_flags(config) == run.flags
+
+
+def test_runs_that_differ_have_different_keys():
+    """Both tables train "big", with another dropout; from Chinese, baselines differ, too."""
+    big = {plan_runs(name, arch="base")["big", "big"].key for name in ("li2018-3", "li2021-5")}
+    bases = {next(iter(plan_runs(name, data="wmt17-zh-en").values())).key
+             for name in ("li2018-3", "duan-1", "gu-1")}
+    assert (len(big), len(bases)) == (2, 3)
 
 
 @pytest.mark.parametrize("words, message", [

@@ -244,7 +244,7 @@ def translation_run(tmp_path):
     tokenizer = train_tokenizer([detokenize(item.tokens) for item in trivial(50)], 300, exact=False)
     config = TransformerConfig(tokenizer.get_vocab_size(), 8, 2, 1, 8)
     with RunFolder(tmp_path / "mt-seed1", {}) as folder:
-        folder.begin(model=dataclasses.asdict(config))
+        folder.begin(model=dataclasses.asdict(config), languages=["en", "de"])
         folder.save("best.pt", model=Transformer(config).state_dict())
         save_tokenizer(tokenizer, folder.path / "tokenizer.json")
     return folder.path
@@ -282,6 +282,13 @@ def test_frozen_encoders_do_not_change_and_are_probed_again_after_training(tmp_p
     assert command(tmp_path / "runs", flags) == 0
     rows = (tmp_path / "runs" / "x" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["model"] for row in rows].count("mt-seed1") == 2
+
+
+def test_an_encoder_has_to_read_english(tmp_path, translation_run, capsys):
+    config = translation_run / "config.json"
+    config.write_text(config.read_text().replace('"en"', '"zh"'))
+    assert command(tmp_path / "runs", f"--encoder {translation_run}") == 2
+    assert "does not read English" in capsys.readouterr().err
 
 
 # ---- The table
