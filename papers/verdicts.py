@@ -109,8 +109,9 @@ def contrast_table(corpus: Corpus) -> str:
     header = ["arm", "against", "BLEU [95 %]", "could detect", "p", "p, Holm", "no different"]
     cells = []
     for x in corpus.contrasts.values():
-        cells.append([x.arm, x.against, in_figures(x), f"{x.detectable:.2f}", f"{x.p:.4f}",
-                      f"{x.adjusted:.4f}", "yes" if x.equivalent else "no"])
+        p, adjusted = ("< 0.0001" if p < 0.0001 else f"{p:.4f}" for p in (x.p, x.adjusted))
+        cells.append([x.arm, x.against, in_figures(x), f"{x.detectable:.2f}", p, adjusted,
+                      "yes" if x.equivalent else "no"])
     return tabulate(cells, header, "pipe", disable_numparse=True)
 
 
