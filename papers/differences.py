@@ -5,6 +5,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import stdtr, stdtrit
+from scipy.stats import levene, ttest_ind
 
 MARGIN = 0.3                    # BLEU; two systems closer than that are "no different"
 LEVEL = 0.05
@@ -23,20 +25,17 @@ class Contrast(NamedTuple):
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % confidence interval, not adjusted for the other contrasts."""
-        from scipy.special import stdtrit
         half = float(stdtrit(self.freedom, 0.975)) * self.error
         return self.difference - half, self.difference + half
 
     @property
     def detectable(self) -> float:
         """The difference that one test at 0.05 finds with a probability of 80 %, about."""
-        from scipy.special import stdtrit
         return float(stdtrit(self.freedom, 0.975) + stdtrit(self.freedom, 0.8)) * self.error
 
     @property
     def equivalent(self) -> bool:
         """Whether two one-sided tests at 0.05 place the difference within MARGIN."""
-        from scipy.special import stdtr
         above = stdtr(self.freedom, -(self.difference + MARGIN) / self.error)
         below = stdtr(self.freedom, (self.difference - MARGIN) / self.error)
         return bool(max(above, below) < LEVEL)
@@ -55,7 +54,6 @@ class Model(NamedTuple):
 
 def fit(runs: list[dict]) -> Model:
     """The model of runs {"arm", "seed", "score"}."""
-    from scipy.stats import levene
     arms = sorted({run["arm"] for run in runs})
     seeds = sorted({run["seed"] for run in runs})
     design = np.zeros((len(runs), len(arms) + len(seeds)))
@@ -75,8 +73,6 @@ def fit(runs: list[dict]) -> Model:
 def compare(model: Model, arm: str, against: str) -> Contrast:
     """The difference of two arms: by the model, or by Welch's test if the arms' variances
     differ."""
-    from scipy.special import stdtr
-    from scipy.stats import ttest_ind
     if model.levene < 0.01:
         test = ttest_ind(model.scores[arm], model.scores[against], equal_var=False)
         difference = float(model.scores[arm].mean() - model.scores[against].mean())

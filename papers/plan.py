@@ -146,13 +146,13 @@ def plan_run(row: Row, words: list[str], seed: int, scale: str, size: str) -> Ru
     return Run(words, settings_of(words), scale, size, " ".join(flags))
 
 
-def write_small_text(folder: Path, pairs: int = 4_000) -> None:
-    """Writes the first training pairs of the embedded corpus, and its validation and test pairs, as
-    files into a folder."""
+def write_small_text(folder: Path) -> None:
+    """Writes the first 4,000 training pairs of the embedded corpus, and its validation and test
+    pairs, as files into a folder."""
     corpora = load_corpora(DataFlags())
     folder.mkdir(parents=True, exist_ok=True)
     sets = {"train": corpora.train, "valid": corpora.valid, "test": corpora.tests["test"]}
     for name, text in sets.items():
         for language, lines in ((corpora.src, text.source), (corpora.tgt, text.target)):
-            lines = "".join(f"{line}\n" for line in lines[:pairs])
+            lines = "".join(f"{line}\n" for line in lines[:4_000])
             (folder / f"{name}.{language}").write_text(lines, "utf-8")
