@@ -132,11 +132,11 @@ def table(header: list, rows: list) -> str:
 
 def analyze_disagreement(runs):
     """exp(D) by run, component and kind, and the position score by layer (Li 2018 Tables 4, 5)."""
-    found = {run.name: measure.scores(run) for run in runs}
+    scores_by_run = {run.name: measure.scores(run) for run in runs}
     depth = max(6, *(run.model.config.layers for run in runs))
     kinds = []
     layers = []
-    for name, scores in found.items():
+    for name, scores in scores_by_run.items():
         for component, x in scores["mean"].items():
             kinds.append([f"{name} {component}", *(x[kind] for kind in MEASURED)])
         for component, x in scores["layers"].items():
@@ -151,7 +151,7 @@ def analyze_disagreement(runs):
             "exp(D) of the attended positions by layer (Li 2018 Table 5). It falls with the\n"
             "length of the sentences: compare it only on one text.\n"
             f"{table(['layer', *range(1, depth + 1)], layers)}")
-    return found, text
+    return scores_by_run, text
 
 
 def analyze_heads(runs, component: str, folder: Path):
@@ -165,19 +165,19 @@ def analyze_heads(runs, component: str, folder: Path):
     points = measure.project(torch.cat(every)).split([len(x) for x in every])
     apart = [x.unflatten(0, v.shape[:2]).tolist() for x, v in zip(points, vectors)]
     figures.draw_heads(names, together, apart, folder / "heads.png")
-    found = {}
+    heads_by_run = {}
     rows = []
     for i, (name, v) in enumerate(zip(names, vectors)):
         mean = measure.mean_cosine(means[i])
         layers = [measure.mean_cosine(x) for x in v]
-        found[name] = {"mean": mean, "layers": layers, "points": together[i]}
+        heads_by_run[name] = {"mean": mean, "layers": layers, "points": together[i]}
         rows.append([name, mean, *layers])
     depth = max(len(v) for v in vectors)
     text = (f"Mean cosine of two heads ({component}), their outputs averaged over words; mean: "
             "also over layers,\nas in Li 2021 Fig. 3. The axes of heads.png (t-SNE) have no unit, "
             "and with few heads their places\nmean little.\n"
             + table(["", "mean", *(f"layer {i + 1}" for i in range(depth))], rows))
-    return found, text
+    return heads_by_run, text
 
 
 def analyze_attention(pairs, component: str, layer: int | None, folder: Path):
@@ -199,10 +199,10 @@ def analyze_attention(pairs, component: str, layer: int | None, folder: Path):
 
 def analyze_routing(runs):
     """Entropy, agreement and activations of every routing."""
-    found = {run.name: measure.routing_statistics(run) for run in runs}
-    active = {name: places for name, places in found.items() if places}
+    routing_by_run = {run.name: measure.routing_statistics(run) for run in runs}
+    active = {name: places for name, places in routing_by_run.items() if places}
     if not active:
-        return found, "Routing: none of the runs has any."
+        return routing_by_run, "Routing: none of the runs has any."
     rows = []
     for name, places in active.items():
         for place, x in places.items():
@@ -214,32 +214,32 @@ def analyze_routing(runs):
             "log N (1: all\nalike, 0: all to one capsule), the cosine of votes and capsules "
             "weighted by the couplings, EM's\nmean A. The couplings are those that made the "
             "capsules.\n" + table(["", "entropy", "agreement", "mean A"], rows))
-    return found, text
+    return routing_by_run, text
 
 
 def analyze_length(runs, beam: int | None, folder: Path):
     """BLEU by source length (Gu 2019 Fig. 3), all runs in the bins of the first."""
     src, _ = runs[0].config["languages"]
     ends = measure.fitting_bins([measure.source_length(x, src) for x in runs[0].test.source])
-    found = {run.name: measure.bleu_by_length(run, ends, beam) for run in runs}
-    figures.draw_lengths(found, folder / "length.png")
+    bleu_by_run = {run.name: measure.bleu_by_length(run, ends, beam) for run in runs}
+    figures.draw_lengths(bleu_by_run, folder / "length.png")
     cells = {}                          # label of a bin -> run -> BLEU and sentences
-    for name, result in found.items():
+    for name, result in bleu_by_run.items():
         for x in result["bins"]:
             cells.setdefault(figures.bin_label(x), {})[name] = f"{x['bleu']:.2f} ({x['count']})"
-    rows = [[label, *map(by_run.get, found)] for label, by_run in cells.items()]
-    rows.append(["all", *(f"{result['bleu']:.2f}" for result in found.values())])
-    signatures = "; ".join(dict.fromkeys(result["signature"] for result in found.values()))
+    rows = [[label, *map(by_run.get, bleu_by_run)] for label, by_run in cells.items()]
+    rows.append(["all", *(f"{result['bleu']:.2f}" for result in bleu_by_run.values())])
+    signatures = "; ".join(dict.fromkeys(result["signature"] for result in bleu_by_run.values()))
     text = (f"BLEU (and number of sentences) by source length (Gu 2019 Fig. 3). {signatures}\n"
-            + tabulate(rows, ["source length", *found], "plain", disable_numparse=True,
+            + tabulate(rows, ["source length", *bleu_by_run], "plain", disable_numparse=True,
                        missingval="-"))
-    return found, text
+    return bleu_by_run, text
 
 
 def analyze_ablation(runs, beam: int | None):
     """The BLEU lost without each head (Michel et al. 2019)."""
-    found = {run.name: head_costs(run, beam) for run in runs}
-    return found, cost_table(found)
+    costs_by_run = {run.name: head_costs(run, beam) for run in runs}
+    return costs_by_run, cost_table(costs_by_run)
 
 
 # ---- The command

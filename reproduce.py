@@ -116,8 +116,8 @@ def show(name: str, rows, settings: Settings, stored: dict) -> None:
         return
     lines = []
     for _, runs in rows:
-        found = [line_of(run, settings, stored) for run in runs]
-        lines.append([line for line in found if line])
+        run_lines = [line_of(run, settings, stored) for run in runs]
+        lines.append([line for line in run_lines if line])
     if not any(lines):
         print(f"{name}: nothing is finished")
         return

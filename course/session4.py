@@ -85,7 +85,7 @@ show("session4-coupling")
 
 # %%
 print("parts  T ", *(f"{name:>15}" for name in ways))
-found = {}
+recovery_rates = {}
 for each in (2, 4, 6):
     draws = [planted(each, seed) for seed in range(200)]
     votes = torch.stack([votes for votes, _ in draws])   # [200, M, N, D]
@@ -96,9 +96,9 @@ for each in (2, 4, 6):
             coupling = em_routing(votes, iterations=T, **options).coupling
             right = (coupling.argmax(-1) == whole).all(-1).float().mean()
             row.append(f"{right:15.1%}")
-            found[each, T, name] = right
+            recovery_rates[each, T, name] = right
         print(f"{each:5} {T:2} ", *row)
-assert found[4, 3, "defaults"] > 0.95 > 0.5 > found[4, 3, "released"]
+assert recovery_rates[4, 3, "defaults"] > 0.95 > 0.5 > recovery_rates[4, 3, "released"]
 
 # %% [markdown]
 # ## A vote and its negative

@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 def numbers(text: str, paper: str | None = None) -> list[str]:
     """The numbers in a text: "Li Eq. 10-11" -> ["Li 2019 Eq. 10", "Li 2019 Eq. 11"]. Those before
     any paper's name are `paper`'s."""
-    found = []
+    references = []
     marks = sorted([*PAPER.finditer(text), *NUMBER.finditer(text)], key=lambda mark: mark.start())
     for mark in marks:
         kind, value = mark.groups()
@@ -48,8 +48,8 @@ def numbers(text: str, paper: str | None = None) -> list[str]:
                 every = [first]
                 if first.isdigit() and last.isdigit():                       # not of 5.2-5.3
                     every = range(int(first), int(last) + 1)
-                found += [f"{paper} {KINDS.get(kind, kind)} {number}" for number in every]
-    return found
+                references += [f"{paper} {KINDS.get(kind, kind)} {number}" for number in every]
+    return references
 
 
 def read(path: Path) -> list[Entry]:
@@ -57,9 +57,9 @@ def read(path: Path) -> list[Entry]:
     entries = []
     for text in re.findall(r"(?ms)^\*\*.+?(?=^\*\*|^## |\Z)", path.read_text("utf-8")):
         title = re.match(r"\*\*(.+?)\.\*\*", text)[1]
-        found = numbers(text.split("\n\n")[0])
-        printed = [number for number in found if "§" not in number]
-        entries.append(Entry(title, text.partition("\nCode:")[0], tuple(printed or found),
+        all_numbers = numbers(text.split("\n\n")[0])
+        printed = [number for number in all_numbers if "§" not in number]
+        entries.append(Entry(title, text.partition("\nCode:")[0], tuple(printed or all_numbers),
                              re.findall(r"\$\$(.+?)\$\$", text),
                              re.findall(r"`([\w/]+\.py): ([\w.]+)`", text),
                              re.findall(r"`(test_\w+\.py)::(\w+)`", text)))
@@ -68,14 +68,14 @@ def read(path: Path) -> list[Entry]:
 
 def find_functions(tree: ast.Module) -> dict[str, ast.AST]:
     """The functions, classes and methods of a file: {"f": ..., "C": ..., "C.method": ...}."""
-    found = {}
+    nodes = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found[node.name] = node
+            nodes[node.name] = node
         if isinstance(node, ast.ClassDef):
             methods = [child for child in node.body if isinstance(child, ast.FunctionDef)]
-            found |= {f"{node.name}.{method.name}": method for method in methods}
-    return found
+            nodes |= {f"{node.name}.{method.name}": method for method in methods}
+    return nodes
 
 
 class Module:
@@ -101,12 +101,12 @@ class Module:
     def docstrings(self) -> dict[int, tuple[str, range]]:
         """{first line of a function, class or file: (its docstring, the lines of that)}."""
         starts = {1: self.tree} | {self.start(name): node for name, node in self.nodes.items()}
-        found = {}
+        texts = {}
         for line, node in starts.items():
             text = ast.get_docstring(node)
             if text:
-                found[line] = text, range(node.body[0].lineno, node.body[0].end_lineno + 1)
-        return found
+                texts[line] = text, range(node.body[0].lineno, node.body[0].end_lineno + 1)
+        return texts
 
     def start(self, name: str) -> int:
         """The first line of a function or class, with its decorators."""

@@ -412,8 +412,8 @@ def wu_7(module, logits, log_p):
 def li2021_4_3_1(module):
     formulas = ["a", "b", "( not a )", "( a ( and b ) )", "( a ( or b ) )", "( not ( not a ) )",
                 "( not ( a ( and b ) ) )", "( a ( and ( not a ) ) )", "( a ( or ( not a ) ) )"]
-    found = []
+    relations = []
     for left in formulas:
         for right in formulas:
-            found.append(f"{left} {module.relation(left, right)} {right}")
-    return {"the relation": found}
+            relations.append(f"{left} {module.relation(left, right)} {right}")
+    return {"the relation": relations}

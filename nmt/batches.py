@@ -36,18 +36,18 @@ def batches(source_lengths, target_lengths, max_tokens: int, seed: int = 0, epoc
     turn = np.where(rank % 2 == 0, source_lengths, -source_lengths)
     order = order[np.lexsort((turn[order], target_lengths[order]))]
     width = np.maximum(source_lengths + 1, target_lengths + 2)[order]        # [n], with BOS and EOS
-    found = []
+    index_batches = []
     start = 0
     while start < n:
         most = max(1, max_tokens // width[start])        # a batch's widest is at least its first
         widest = np.maximum.accumulate(width[start:start + most])
         sizes = widest * np.arange(1, len(widest) + 1)   # of the batch with 1, 2, ... pairs
         count = max(1, np.searchsorted(sizes, max_tokens, side="right"))
-        found.append(order[start:start + count])
+        index_batches.append(order[start:start + count])
         start += count
     if shuffle:
-        found = [found[i] for i in random.permutation(len(found))]
-    return found
+        index_batches = [index_batches[i] for i in random.permutation(len(index_batches))]
+    return index_batches
 
 
 def collate(encoded: EncodedPairs, indices) -> Batch:
@@ -86,15 +86,15 @@ def training_steps(encoded: EncodedPairs, settings, place: tuple[int, int], mach
     epoch, start = place
     group = []
     while True:
-        found = batches(encoded.source_lengths, encoded.target_lengths, settings.max_tokens,
-                        settings.seed, epoch)[start:]
+        index_batches = batches(encoded.source_lengths, encoded.target_lengths, settings.max_tokens,
+                                settings.seed, epoch)[start:]
         # the first of them continues a group that the epoch before has begun
-        own = [indices for i, indices in enumerate(found, len(group)) if i % world == machine.rank]
+        own = [b for i, b in enumerate(index_batches, len(group)) if i % world == machine.rank]
         loaded = iter(DataLoader(
             own, batch_size=None, collate_fn=functools.partial(collate, encoded),
             num_workers=settings.workers, worker_init_fn=ignore_signals,
             pin_memory=machine.device.type == "cuda", generator=torch.Generator()))
-        for i, indices in enumerate(found, start):
+        for i, indices in enumerate(index_batches, start):
             mine = len(group) % world == machine.rank
             tokens = int(encoded.target_lengths[indices].sum()) + len(indices)       # EOS counts
             group.append((next(loaded) if mine else None, tokens))

@@ -110,23 +110,23 @@ def toy_pairs(src: str) -> list[Pairs]:
     """Training, validation and test pairs of the embedded corpus, from English or from German."""
     import toy
     splits = toy.splits(*TOY_PAIRS, seed=1)
-    found = []
+    pairs = []
     for part in ("train", "valid", "test"):
         sides = [pair.english for pair in splits[part]], [pair.german for pair in splits[part]]
-        found.append(Pairs(*sides) if src == "en" else Pairs(*reversed(sides)))
-    return found
+        pairs.append(Pairs(*sides) if src == "en" else Pairs(*reversed(sides)))
+    return pairs
 
 
 def read_corpora(name: str, src: str, tgt: str, train, valid, tests) -> Corpora:
     """The texts of these prefixes; tests: several."""
-    found = {}
+    test_sets = {}
     for prefix in tests:
         test = Path(prefix).name
-        if test in found:
+        if test in test_sets:
             raise UserError(f"--test: two sets are named {test}: rename the files of one")
-        found[test] = Pairs(*map(list, read_pairs(prefix, src, tgt)))
+        test_sets[test] = Pairs(*map(list, read_pairs(prefix, src, tgt)))
     valid = Pairs(*map(list, read_pairs(valid, src, tgt)))
-    return Corpora(name, src, tgt, read_pairs(train, src, tgt), valid, found)
+    return Corpora(name, src, tgt, read_pairs(train, src, tgt), valid, test_sets)
 
 
 def read_pairs(prefix, src: str, tgt: str) -> Pairs:
@@ -136,9 +136,9 @@ def read_pairs(prefix, src: str, tgt: str) -> Pairs:
             raise UserError(f"{prefix} exists: write {Path(prefix).with_suffix('')}, without "
                             f".{language}")
         if not os.path.exists(f"{prefix}.{language}"):
-            near = sorted(map(str, Path(prefix).parent.glob(f"{Path(prefix).name}.*")))
+            candidates = sorted(map(str, Path(prefix).parent.glob(f"{Path(prefix).name}.*")))
             raise UserError(f"{prefix}.{language} does not exist; a corpus is PREFIX.LANGUAGE; "
-                            f"there are {', '.join(near[:9]) or 'none with this PREFIX'}")
+                            f"there are {', '.join(candidates[:9]) or 'none with this PREFIX'}")
     source = Lines(f"{prefix}.{src}")
     target = Lines(f"{prefix}.{tgt}")
     if len(source) != len(target):

@@ -88,9 +88,9 @@ def make_text(text: Path) -> None:
         return
     parts = CORPORA[text.parent.name][1][text.name]
     place = text.parent / "archives"
-    instead = f"or put {source.name} and {target.name} (one sentence per line) into {text.parent}"
+    remedy = f"or put {source.name} and {target.name} (one sentence per line) into {text.parent}"
     for archive in dict.fromkeys(archive for part in parts for archive, _ in part):
-        fetch(archive, place / archive.name, instead)
+        fetch(archive, place / archive.name, remedy)
     write_text(source, target, parts, place)
 
 
@@ -171,5 +171,5 @@ def read_sentences(file, sgml: bool):
             line = line.removeprefix(BYTE_ORDER_MARK)
         if not sgml:
             yield line.rstrip(b"\r\n")
-        elif found := re.search(rb"<seg[^>]*>(.*)</seg>", line):
-            yield found[1].strip()
+        elif segment := re.search(rb"<seg[^>]*>(.*)</seg>", line):
+            yield segment[1].strip()

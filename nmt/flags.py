@@ -61,14 +61,14 @@ class Parser(argparse.ArgumentParser):
     """`argparse.ArgumentParser` with errors of one line."""
 
     def error(self, message: str):
-        near = []
+        suggestions = []
         if message.startswith("unrecognized arguments"):
             names = [*self._option_string_actions, *ALIASES]
             for word in message.split():
-                found = difflib.get_close_matches(word.partition("=")[0], names, 1, 0.85)
-                near += [ALIASES.get(name, name) for name in found]
-        near = [name for name in near if name in self._option_string_actions]
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
+                matches = difflib.get_close_matches(word.partition("=")[0], names, 1, 0.85)
+                suggestions += [ALIASES.get(name, name) for name in matches]
+        suggestions = [name for name in suggestions if name in self._option_string_actions]
+        hint = f"; did you mean {', '.join(suggestions)}?" if suggestions else ""
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())}{hint} (--help lists the "
                      "arguments)\n")
 

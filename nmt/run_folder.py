@@ -94,8 +94,8 @@ def read_config(folder) -> dict:
 def name_runs_beside(folder) -> str:
     """A phrase with the translation models beside a folder and in runs/, newest first."""
     pattern = "*/tokenizer.json"
-    found = {*Path(folder).parent.glob(pattern), *Path("runs").glob(pattern)}
-    newest = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+    tokenizer_paths = {*Path(folder).parent.glob(pattern), *Path("runs").glob(pattern)}
+    newest = sorted(tokenizer_paths, key=lambda path: path.stat().st_mtime, reverse=True)
     names = ", ".join(str(path.parent) for path in newest[:10])
     return f"there are {names}" if names else "there are none here"
 

@@ -140,7 +140,7 @@ def beam_search(model, source: Tensor, beam: int = 4, lenpen: float = 0.6,
                 if not is_done(finished[alive[i]], bound, beam, nbest)]
         if not left:
             nothing = [Hypothesis([], -math.inf)]        # where the model's scores are NaN
-            return [found[:nbest] or nothing for found in finished]
+            return [hypotheses[:nbest] or nothing for hypotheses in finished]
 
         # hypotheses that live on
         rows = torch.arange(len(alive), device=device).unsqueeze(1) * k + parent     # [B, k']
@@ -199,7 +199,7 @@ def translate_nbest(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
     device = next(model.parameters()).device
     training = model.training
     model.eval()
-    found: list = [None] * len(sources)
+    by_source: list = [None] * len(sources)
     hidden = not (progress and sys.stderr.isatty())
     with tqdm(total=len(sources), unit="line", leave=None, disable=hidden) as bar:
         lengths = np.array([len(ids) - 1 for ids in sources])        # `batches` counts BOS and EOS
@@ -208,11 +208,11 @@ def translate_nbest(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
             source = pad_sequence(rows, batch_first=True, padding_value=PAD)         # [B, L_s]
             hypotheses = beam_search(model, source.to(device), beam, lenpen, nbest=nbest)
             for n, best in zip(batch, hypotheses):
-                found[n] = [Translation(to_line(h.tokens, tokenizer), h.score) for h in best]
+                by_source[n] = [Translation(to_line(h.tokens, tokenizer), h.score) for h in best]
             bar.update(len(batch))
     model.train(training)
     by_line: list = [[] for _ in lines]
-    for i, translations in zip(owners, found):
+    for i, translations in zip(owners, by_source):
         by_line[i].append(translations)
     return [join_pieces(parts) for parts in by_line]
 

@@ -146,11 +146,11 @@ def comparisons(claim: Claim, pool: Pool) -> list[Contrast | None]:
         if metric == claim.metric and len(scores) > 1:
             runs += [{"arm": model, "seed": seed, "score": x} for seed, x in scores.items()]
     trained = {run["arm"] for run in runs}
-    found = []
+    contrasts = []
     for pair in claim.compared:
         of_pair = [run for run in runs if run["arm"] in pair]
-        found.append(compare(fit(of_pair), *pair) if {*pair} <= trained else None)
-    return found
+        contrasts.append(compare(fit(of_pair), *pair) if {*pair} <= trained else None)
+    return contrasts
 
 
 def page(lines: list[dict], measurements: dict) -> str:
@@ -164,9 +164,9 @@ def page(lines: list[dict], measurements: dict) -> str:
         digits = 3 if claim.metric == SCORE else 2
         rows = []
         for pool in pools:
-            found = comparisons(claim, pool)
-            if any(found):
-                numbers = [in_figures(one, digits) if one else NONE for one in found]
+            contrasts = comparisons(claim, pool)
+            if any(contrasts):
+                numbers = [in_figures(x, digits) if x else NONE for x in contrasts]
                 rows.append([pool.where, what + "; ".join(numbers)])
         first = [claim.text, claim.source, claim.published]
         for row in rows or [[NONE, "not run"]]:

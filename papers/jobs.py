@@ -23,8 +23,8 @@ def processor(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     info = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
-    return found[1] if found else platform.machine()
+    model_name = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    return model_name[1] if model_name else platform.machine()
 
 
 class Job(NamedTuple):

@@ -46,9 +46,9 @@ def translate(run: Run, lines, beam: int) -> list[str]:
 
 def masks_of(source: Tensor, target_out: Tensor) -> dict[str, Tensor]:
     """{component: [B, L_q], True at a query that counts}, as `evaluate.validate` counts them."""
-    ours = source != PAD                                             # [B, L_s]
-    theirs = target_out != PAD                                       # [B, L_t]
-    return {"enc": ours, "cross": theirs, "dec": theirs}
+    source_mask = source != PAD                                      # [B, L_s]
+    target_mask = target_out != PAD                                  # [B, L_t]
+    return {"enc": source_mask, "cross": target_mask, "dec": target_mask}
 
 
 @torch.no_grad()
@@ -64,24 +64,24 @@ def passes(run: Run, max_tokens: int):
 
 def attentions(model) -> dict:
     """Every attention of a model by its place, {"enc:1": MultiHeadAttention, ...}."""
-    found = {}
+    by_place = {}
     for i, layer in enumerate(model.encoder.layers, 1):
-        found[f"enc:{i}"] = layer.attention
+        by_place[f"enc:{i}"] = layer.attention
     for i, layer in enumerate(model.decoder.layers, 1):
-        found[f"cross:{i}"] = layer.cross
+        by_place[f"cross:{i}"] = layer.cross
     for i, layer in enumerate(model.decoder.layers, 1):
-        found[f"dec:{i}"] = layer.attention
-    return found
+        by_place[f"dec:{i}"] = layer.attention
+    return by_place
 
 
 def labels(tokenizer, ids) -> list[str]:
     """Tokens as axis labels, a blank visible."""
-    found = []
+    axis_labels = []
     for token in ids:
         special = token in (PAD, BOS, EOS)
         text = tokenizer.id_to_token(token) if special else tokenizer.decode([token])
-        found.append(text.strip() or "\u2423")
-    return found
+        axis_labels.append(text.strip() or "\u2423")
+    return axis_labels
 
 
 @torch.no_grad()
@@ -91,9 +91,10 @@ def sentence_heads(run: Run, index: int):
     device = next(run.model.parameters()).device
     source, target = (x.to(device) for x in collate(run.encoded, [index]))
     _, heads = run.model.hidden(source, target[:, :-1], need_weights=True)
-    ours = labels(run.tokenizer, source[0].tolist())
-    theirs = labels(run.tokenizer, target[0, :-1].tolist())
-    return heads, {"enc": (ours, ours), "cross": (theirs, ours), "dec": (theirs, theirs)}
+    source_labels = labels(run.tokenizer, source[0].tolist())
+    target_labels = labels(run.tokenizer, target[0, :-1].tolist())
+    return heads, {"enc": (source_labels, source_labels), "cross": (target_labels, source_labels),
+                   "dec": (target_labels, target_labels)}
 
 
 # ---- Disagreement: Li 2018 Tables 4 and 5
@@ -168,13 +169,13 @@ def attention_map(run: Run, component: str, layer: int | None, index: int) -> di
 
 def cast_votes(model, heads, masks) -> dict[str, Tensor]:
     """The votes of every aggregation by routing, {"enc:1": V [P, H, N, D]}: a routing per word."""
-    found = {}
+    votes = {}
     for place, attention in attentions(model).items():
         component, _, layer = place.partition(":")
         if hasattr(attention.aggregation, "cast_votes"):
             outputs = heads[component][int(layer) - 1].outputs
-            found[place] = attention.aggregation.cast_votes(outputs)[masks[component]]
-    return found
+            votes[place] = attention.aggregation.cast_votes(outputs)[masks[component]]
+    return votes
 
 
 def route(module, votes: Tensor, iterations: int):
@@ -188,8 +189,8 @@ def route(module, votes: Tensor, iterations: int):
         first = votes.new_zeros(votes.shape[:-1]) if start is None else start
         return omega, A, after[-2] if iterations > 1 else first.softmax(-1)
     of_li = isinstance(module, RoutingAggregation)
-    found = dynamic_routing(votes, iterations, normalize=of_li, start=start)
-    return found.capsules, None, found.coupling
+    routing = dynamic_routing(votes, iterations, normalize=of_li, start=start)
+    return routing.capsules, None, routing.coupling
 
 
 def trace(module, votes: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -218,10 +219,10 @@ def routing_statistics(run: Run, max_tokens: int = 4096) -> dict:
     {"entropy": [T], "agreement": [T], "activations": each capsule's mean A, or None without EM}}.
     """
     totals = {}                         # place -> [sum of rows, of A over the words, their number]
-    found = attentions(run.model)
+    attentions_by_place = attentions(run.model)
     for heads, masks in passes(run, max_tokens):
         for place, votes in cast_votes(run.model, heads, masks).items():
-            rows, A = trace(found[place].aggregation, votes)
+            rows, A = trace(attentions_by_place[place].aggregation, votes)
             total = totals.setdefault(place, [0, 0, 0])
             total[0] += len(votes) * rows
             total[1] += 0 if A is None else exact(A).sum(0)
@@ -266,12 +267,12 @@ def bleu_by_length(run: Run, ends: list[int], beam: int | None = None) -> dict:
     hypotheses = translate(run, source, beam)
     bleu, signature = corpus_bleu(hypotheses, references, tgt, lowercase)
     lengths = [source_length(line, src) for line in source]
-    found = []
+    bins = []
     for low, high in zip([0, *ends], [*ends, math.inf]):
         inside = [i for i, length in enumerate(lengths) if low < length <= high]
         if inside:
             score, interval = bleu_interval([hypotheses[i] for i in inside],
                                             [references[i] for i in inside], tgt, lowercase)
-            found.append({"low": low + 1, "high": None if high == math.inf else high,
-                          "count": len(inside), "bleu": score, "interval": interval})
-    return {"bins": found, "bleu": bleu, "beam": beam, "signature": signature}
+            bins.append({"low": low + 1, "high": None if high == math.inf else high,
+                         "count": len(inside), "bleu": score, "interval": interval})
+    return {"bins": bins, "bleu": bleu, "beam": beam, "signature": signature}

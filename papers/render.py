@@ -25,8 +25,8 @@ def mean_and_deviation(values: list) -> str:
 def printed_number(text: str | None) -> float | None:
     """The number that a published cell is, without its marks; None for increments, dashes and the
     like."""
-    found = re.fullmatch(r"(\d+\.?\d*)[↑⇑*]?(?: \[\d+\])?", text or "")
-    return float(found[1]) if found else None
+    match = re.fullmatch(r"(\d+\.?\d*)[↑⇑*]?(?: \[\d+\])?", text or "")
+    return float(match[1]) if match else None
 
 
 # ---- Rows

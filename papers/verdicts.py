@@ -77,15 +77,15 @@ class Corpus(NamedTuple):
 
 def analyze(lines: list[dict]) -> dict[str, Corpus]:
     """The corpora with as many whole blocks as the plan asks for; lines: of results/runs.jsonl."""
-    found = {}
+    corpora = {}
     for corpus, pairs in CONTRASTS.items():
         runs = whole_blocks(lines, corpus)
         blocks = len({run["seed"] for run in runs})
         if blocks >= LEAST_BLOCKS[corpus]:
             model = fit(runs)
             family = holm([compare(model, *pair) for pair in pairs])
-            found[corpus] = Corpus(blocks, runs, model, dict(zip(pairs, family)))
-    return found
+            corpora[corpus] = Corpus(blocks, runs, model, dict(zip(pairs, family)))
+    return corpora
 
 
 def five_lines(corpora: dict[str, Corpus]) -> list[list[str]]:
@@ -93,12 +93,12 @@ def five_lines(corpora: dict[str, Corpus]) -> list[list[str]]:
     rows = []
     for claim in CLAIMS:
         where = next(corpus for corpus in claim.corpora if corpus in corpora)
-        found = corpora[where].contrasts
-        contrast = found[claim.arm, claim.against]
+        contrasts = corpora[where].contrasts
+        contrast = contrasts[claim.arm, claim.against]
         why = f"{claim.arm} minus {claim.against} on {NAMES[where]}"
         if claim.against != "baseline":
             for arm in (claim.arm, claim.against):
-                why += f"; {arm} minus baseline {in_figures(found[arm, 'baseline'])}"
+                why += f"; {arm} minus baseline {in_figures(contrasts[arm, 'baseline'])}"
         rows.append([claim.paper, claim.text, f"{claim.printed:+.2f}", in_figures(contrast),
                      f"{contrast.detectable:.2f}", verdict(contrast, claim.printed), why])
     return rows

@@ -262,16 +262,16 @@ def odd_man_out(rng: random.Random) -> Iterator[Item]:
             key = ("verb", clause.group, clause.negated, clause.subject.agreement,
                    sentence.question)
         rivals = waiting.setdefault(key, [])
-        here = (sentence, role)
-        clashing = (rival for rival in rivals if clash(here, rival) and clash(rival, here))
-        there = next(clashing, None)
-        if there is None:
-            rivals.append(here)
+        current = (sentence, role)
+        clashing = (rival for rival in rivals if clash(current, rival) and clash(rival, current))
+        partner = next(clashing, None)
+        if partner is None:
+            rivals.append(current)
             del rivals[:-200]                            # so that none of them waits for ever
             continue
-        rivals.remove(there)
+        rivals.remove(partner)
         changed = rng.random() < 0.5
-        for one, other in ((here, there), (there, here)):
+        for one, other in ((current, partner), (partner, current)):
             intact = one[0]
             if changed:
                 yield item("C", exchanged(one, other, key[0]))._replace(tree=intact.tree())

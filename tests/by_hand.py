@@ -54,18 +54,18 @@ def dynamic_routing(votes: list, T: int, normalize: bool = True,
     M = len(votes)
     N = len(votes[0])
     D = len(votes[0][0])
-    there = [n for n in range(N) if exists is None or exists[n]]
+    existing = [n for n in range(N) if exists is None or exists[n]]
     B = [[0.0] * N for _ in range(M)]
     for _ in range(T):
         C = [[0.0] * N for _ in range(M)]
         for m in range(M):
-            for n, share in zip(there, softmax([B[m][n] for n in there])):
+            for n, share in zip(existing, softmax([B[m][n] for n in existing])):
                 C[m][n] = share
         omega = [[0.0] * D for _ in range(N)]
-        for n in there:
+        for n in existing:
             omega[n] = output_capsule(votes, C, n, normalize)
         for m in range(M):
-            for n in there:
+            for n in existing:
                 B[m][n] += dot(omega[n], votes[m][n])
     return omega, C, B
 
@@ -107,8 +107,8 @@ def position_double_sum(weights: Tensor, mask: Tensor | None = None, reduce: str
     """
     total = 0.0
     queries = 0
-    found = sentences_of(weights, mask)
-    for heads, valid in found:
+    sentences = sentences_of(weights, mask)
+    for heads, valid in sentences:
         for q in range(len(valid)):
             if valid[q]:
                 queries += 1
@@ -116,7 +116,7 @@ def position_double_sum(weights: Tensor, mask: Tensor | None = None, reduce: str
                     for y in heads:
                         for a, b in zip(x[q], y[q]):
                             total += (cell(a, b) if cell else -abs(a * b)) / len(heads) ** 2
-    return total / (queries if reduce == "mean" else len(found))
+    return total / (queries if reduce == "mean" else len(sentences))
 
 
 def squared_difference(a: float, b: float) -> float:
@@ -194,7 +194,7 @@ def attention(weight: Tensor, bias: Tensor, query: Tensor, memory: Tensor, heads
 
     query [B, L_q, d], memory [B, L_k, d], mask [B, L_q, L_k]: where a query may look.
     """
-    found = []
+    by_sentence = []
     for b in range(len(query)):
         Q, K, V = projections(weight, bias, query[b], memory[b], heads)
         E = logits(Q, K)
@@ -207,5 +207,5 @@ def attention(weight: Tensor, bias: Tensor, query: Tensor, memory: Tensor, heads
                     A[h, l, j] = share
                 for i in range(O.shape[-1]):
                     O[h, l, i] = sum(float(A[h, l, j]) * V[h][j][i] for j in seen)
-        found.append((torch.tensor(V, dtype=torch.float64), A, O))
-    return tuple(map(torch.stack, zip(*found)))
+        by_sentence.append((torch.tensor(V, dtype=torch.float64), A, O))
+    return tuple(map(torch.stack, zip(*by_sentence)))

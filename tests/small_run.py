@@ -90,13 +90,13 @@ def stop_after(step: int, text: list[str], words: str) -> None:
 
 def rows(folder, kind: str) -> list[dict]:
     """The rows of a type in a run's metrics, without what the clock measures."""
-    found = []
+    metrics = []
     for row in run_folder.read_metrics(folder / "metrics.jsonl"):
         if row["type"] == kind:
             for name in ("time", "tokens_per_second", "sentences_per_second"):
                 row.pop(name, None)
-            found.append(row)
-    return found
+            metrics.append(row)
+    return metrics
 
 
 def load(folder, name: str = "last") -> dict:

@@ -85,12 +85,12 @@ def literal_gu_output(module, u, v):
 def compare(module, outputs, literal, tolerance=1e-9):
     """The module against literal(u) at every position."""
     with torch.no_grad():
-        found = module(outputs)
-        assert found.shape[:2] == (outputs.shape[0], outputs.shape[2])
-        for b in range(found.shape[0]):
-            for l in range(found.shape[1]):
+        aggregated = module(outputs)
+        assert aggregated.shape[:2] == (outputs.shape[0], outputs.shape[2])
+        for b in range(aggregated.shape[0]):
+            for l in range(aggregated.shape[1]):
                 want = literal(outputs[b, :, l].tolist())
-                assert close(found[b, l], torch.tensor(want, dtype=torch.float64), tolerance)
+                assert close(aggregated[b, l], torch.tensor(want, dtype=torch.float64), tolerance)
 
 
 @pytest.mark.parametrize("d,H", [(1, 1), (6, 1), (6, 2), (4, 4)])

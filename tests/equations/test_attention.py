@@ -56,8 +56,8 @@ def test_li2019_eq1_eq2_li2018_background_li2021_eq1_eq2_duan_eq1_eq2_heads(B, d
     query = normal(B, L_q, d)
     memory = normal(B, L_k, d)
     out, heads = attention(query, memory, need_weights=True)
-    for found, expected in zip(heads, literal_heads(attention, query, memory)):
-        assert close(found, expected, 1e-12)
+    for tensor, expected in zip(heads, literal_heads(attention, query, memory)):
+        assert close(tensor, expected, 1e-12)
     # Eq. 3-4: O = [O^1, ..., O^H] W^O
     concatenated = torch.cat([heads.outputs[:, h] for h in range(H)], dim=-1)    # [B, L_q, d]
     assert close(out, attention.aggregation.output(concatenated), 1e-12)
@@ -71,8 +71,8 @@ def test_gu_eq1_eq2_masked_heads():
     mask = torch.rand(2, 1, 3, 4) < 0.6
     mask[..., 0] = True
     _, heads = attention(query, memory, mask=mask, need_weights=True)
-    for found, expected in zip(heads, literal_heads(attention, query, memory, mask[:, 0])):
-        assert close(found, expected, 1e-12)
+    for tensor, expected in zip(heads, literal_heads(attention, query, memory, mask[:, 0])):
+        assert close(tensor, expected, 1e-12)
 
 
 @both_paths
@@ -104,16 +104,16 @@ def test_masked_keys_have_no_weight_whatever_the_logits():
 @torch.no_grad()
 def test_linear_equals_torch_multihead_attention(H, need_weights):
     attention = build(8, H)
-    theirs = nn.MultiheadAttention(8, H, batch_first=True).double()
-    theirs.in_proj_weight.copy_(attention.in_proj.weight)
-    theirs.in_proj_bias.copy_(attention.in_proj.bias)
-    theirs.out_proj.load_state_dict(attention.aggregation.output.state_dict())
+    torch_attention = nn.MultiheadAttention(8, H, batch_first=True).double()
+    torch_attention.in_proj_weight.copy_(attention.in_proj.weight)
+    torch_attention.in_proj_bias.copy_(attention.in_proj.bias)
+    torch_attention.out_proj.load_state_dict(attention.aggregation.output.state_dict())
     query = normal(3, 4, 8)
     memory = normal(3, 5, 8)
     keys = padding(5, 2, 3)
     out, heads = attention(query, memory, mask=keys, need_weights=need_weights)
-    want, weights = theirs(query, memory, memory, key_padding_mask=~keys[:, 0, 0],
-                           average_attn_weights=False)
+    want, weights = torch_attention(query, memory, memory, key_padding_mask=~keys[:, 0, 0],
+                                    average_attn_weights=False)
     assert close(out, want)
     assert not need_weights or close(heads.weights, weights)
 

@@ -41,10 +41,10 @@ def heads(request):
     return normal(*lead, H, L, width), right_padding(lead, L) if masked == "masked" else None
 
 
-def assert_scalar(found, expected):
-    """found is a float64 scalar with this value."""
-    assert found.shape == () and found.dtype == torch.float64
-    assert found.item() == pytest.approx(expected, abs=1e-9)
+def assert_scalar(value, expected):
+    """`value` is a float64 scalar equal to `expected`."""
+    assert value.shape == () and value.dtype == torch.float64
+    assert value.item() == pytest.approx(expected, abs=1e-9)
 
 
 # The equations
@@ -209,12 +209,12 @@ def hard_heads(name: str) -> torch.Tensor:
 def test_hard_inputs_stay_finite(D, hard, precision):
     heads = hard_heads(hard).requires_grad_()
     with precision:
-        found = D(heads)
-    slope, = torch.autograd.grad(found, heads)
-    assert found.isfinite() and slope.isfinite().all()
+        disagreement = D(heads)
+    slope, = torch.autograd.grad(disagreement, heads)
+    assert disagreement.isfinite() and slope.isfinite().all()
     exact = D(heads.detach().double()).item()
-    assert found.dtype == torch.float32
-    assert found.item() == pytest.approx(exact, rel=1e-5, abs=1e-5)
+    assert disagreement.dtype == torch.float32
+    assert disagreement.item() == pytest.approx(exact, rel=1e-5, abs=1e-5)
 
 
 @pytest.mark.parametrize("size", [1e-8, 1e-12, 1e-16, 1e-20, 1e-30, 1e-40])
@@ -233,8 +233,8 @@ def test_half_precision_is_computed_in_float32(D, half, precision):
     x = torch.randn(3, 4, 5, 6).softmax(-1).to(half).requires_grad_()
     mask = right_padding((3,), 5)
     with precision:
-        found = D(x, mask)
-    assert found.dtype == torch.float32
-    assert found.item() == D(x.detach().float(), mask).item()
-    slope, = torch.autograd.grad(found, x)
+        disagreement = D(x, mask)
+    assert disagreement.dtype == torch.float32
+    assert disagreement.item() == D(x.detach().float(), mask).item()
+    slope, = torch.autograd.grad(disagreement, x)
     assert slope.dtype == half and slope.isfinite().all() and slope.any()

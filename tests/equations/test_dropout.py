@@ -59,18 +59,18 @@ def embedded(table, ids):
     return x * pattern(x)
 
 
-def torchs(theirs, model, source, target):
+def torchs(torch_model, model, source, target):
     """The logits of torch.nn.Transformer on the embedding by hand."""
-    theirs.train()
-    for module in theirs.modules():
+    torch_model.train()
+    for module in torch_model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = RATE
         elif isinstance(module, torch.nn.MultiheadAttention):
             module.dropout = RATE
     causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
-    states = theirs(embedded(model.source_embedding, source),
-                    embedded(model.target_embedding, target), tgt_mask=causal,
-                    src_key_padding_mask=source == 0, memory_key_padding_mask=source == 0)
+    states = torch_model(embedded(model.source_embedding, source),
+                         embedded(model.target_embedding, target), tgt_mask=causal,
+                         src_key_padding_mask=source == 0, memory_key_padding_mask=source == 0)
     return states @ model.output.weight.T
 
 

@@ -187,9 +187,9 @@ def test_li2019_alg2_gradient(gradient, density, active):
     by_hand = em_by_hand.em_routing(votes, *beta, T=3, density=density, gradient=gradient)
     weights = [torch.randn_like(x) for x in by_hand]
     used = (0, 1, 2) if active else (0, 2)
-    ours = torch.autograd.grad(sum((result[i] * weights[i]).sum() for i in used), learned)
-    theirs = torch.autograd.grad(sum((by_hand[i] * weights[i]).sum() for i in used), learned)
-    assert_routing(ours, theirs, rtol=1e-5)
+    gradients = torch.autograd.grad(sum((result[i] * weights[i]).sum() for i in used), learned)
+    expected = torch.autograd.grad(sum((by_hand[i] * weights[i]).sum() for i in used), learned)
+    assert_routing(gradients, expected, rtol=1e-5)
 
 
 @with_and_without
@@ -203,8 +203,8 @@ def test_the_gradient_changes_no_result(active):
 def test_start_replaces_the_uniform_coupling():
     votes = normal(2, 4, 3, 5)
     start = normal(2, 4, 3).log_softmax(-1)
-    found = em_routing(votes, *betas(3), iterations=1, start=start, scale_by_activation=False)
-    for mu, V, log_C in zip(found.capsules, votes, start):
+    routing = em_routing(votes, *betas(3), iterations=1, start=start, scale_by_activation=False)
+    for mu, V, log_C in zip(routing.capsules, votes, start):
         assert_close(mu, em_by_hand.m_step(V, log_C.exp())[1])
 
 
@@ -263,7 +263,7 @@ def test_moving_all_votes_moves_the_means_alone(active, dtype, atol):
 # Planted inputs
 
 
-def found(each: int, T: int, draws: int = 40, **options) -> float:
+def recovery_rate(each: int, T: int, draws: int = 40, **options) -> float:
     """The share of draws in which every one of `each` parts of three wholes couples most to its
     own whole, at beta = 0: the table of course/session4.py."""
     whole = torch.arange(3).repeat(each)
@@ -281,13 +281,13 @@ def found(each: int, T: int, draws: int = 40, **options) -> float:
 
 @pytest.mark.parametrize("each, T", [(2, 3), (2, 10), (4, 3), (4, 10), (6, 3), (6, 10)])
 def test_the_defaults_find_planted_clusters(each, T):
-    assert found(each, T) >= 0.95
+    assert recovery_rate(each, T) >= 0.95
 
 
 def test_the_released_schedule_and_the_sum_of_densities_mostly_do_not():
     """Why they are not the defaults."""
-    assert found(4, 3, schedule="released") < 0.5
-    assert found(4, 3, density="sum") < 0.5
+    assert recovery_rate(4, 3, schedule="released") < 0.5
+    assert recovery_rate(4, 3, density="sum") < 0.5
 
 
 def mixture_log_likelihood(V: Tensor, mu: Tensor, sigma: Tensor) -> float:

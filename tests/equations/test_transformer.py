@@ -78,10 +78,10 @@ def torch_transformer(model):
     c = model.config
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about its nested tensors, which we do not use
-        theirs = nn.Transformer(c.d_model, c.heads, c.layers, c.layers, c.d_ff, dropout=0.0,
-                                batch_first=True, norm_first=c.norm == "pre").double()
+        torch_model = nn.Transformer(c.d_model, c.heads, c.layers, c.layers, c.d_ff, dropout=0.0,
+                                     batch_first=True, norm_first=c.norm == "pre").double()
     if c.norm == "post":
-        theirs.encoder.norm = theirs.decoder.norm = None
+        torch_model.encoder.norm = torch_model.decoder.norm = None
     renamed = {}
     for name, parameter in model.state_dict().items():
         for our, their in ((".attention.", ".self_attn."), (".cross.", ".multihead_attn."),
@@ -90,28 +90,28 @@ def torch_transformer(model):
             name = name.replace(our, their)
         if name.startswith(("encoder.", "decoder.")):
             renamed[name] = parameter
-    theirs.load_state_dict(renamed)
-    return theirs.train()  # train mode without dropout: no inference fast path
+    torch_model.load_state_dict(renamed)
+    return torch_model.train()  # train mode without dropout: no inference fast path
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @torch.no_grad()
 def test_baseline_equals_torch_transformer(norm):
     model = build(norm=norm, tie="none", layers=3)
-    theirs = torch_transformer(model)
+    torch_model = torch_transformer(model)
     source, target = batch()
     tables = model.source_embedding, model.target_embedding
     embedded = [table.weight[ids] * math.sqrt(8) + sinusoids(ids.shape[1], 8)
                 for table, ids in zip(tables, (source, target))]
     causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
-    states = theirs(*embedded, tgt_mask=causal, src_key_padding_mask=source == 0,
-                    tgt_key_padding_mask=target == 0, memory_key_padding_mask=source == 0)
+    states = torch_model(*embedded, tgt_mask=causal, src_key_padding_mask=source == 0,
+                         tgt_key_padding_mask=target == 0, memory_key_padding_mask=source == 0)
     logits, _ = model(source, target)
     memory = model.encode(source)
     assert logits.shape == (2, 6, 13)
     assert close(logits[target != 0], (states @ model.output.weight.T)[target != 0])
     assert torch.equal(memory.mask, source != 0)
-    encoded = theirs.encoder(embedded[0], src_key_padding_mask=source == 0)
+    encoded = torch_model.encoder(embedded[0], src_key_padding_mask=source == 0)
     assert close(memory.states[source != 0], encoded[source != 0])
 
 
@@ -498,5 +498,5 @@ def test_decoding_computes_no_weights_for_the_disagreement():
 
 
 def test_positions_in_bfloat16_are_those_of_float32_rounded():
-    found = positions(600, 8, dtype=torch.bfloat16)
-    assert torch.equal(found, positions(600, 8).bfloat16())
+    rounded = positions(600, 8, dtype=torch.bfloat16)
+    assert torch.equal(rounded, positions(600, 8).bfloat16())

@@ -32,16 +32,16 @@ def size(source, target, batch) -> int:
 def test_every_pair_once_within_max_tokens(max_tokens, shuffle):
     """A wider pair is a batch by itself."""
     source, target = lengths()
-    found = batches(source, target, max_tokens, seed=1, epoch=2, shuffle=shuffle)
-    assert np.array_equal(np.sort(np.concatenate(found)), np.arange(len(source)))
-    assert all(size(source, target, b) <= max_tokens or len(b) == 1 for b in found)
+    index_batches = batches(source, target, max_tokens, seed=1, epoch=2, shuffle=shuffle)
+    assert np.array_equal(np.sort(np.concatenate(index_batches)), np.arange(len(source)))
+    assert all(size(source, target, b) <= max_tokens or len(b) == 1 for b in index_batches)
 
 
 def test_batches_are_full():
     """The next pair by length does not fit in."""
     source, target = lengths()
-    found = batches(source, target, 400, shuffle=False)
-    for first, second in zip(found, found[1:]):
+    index_batches = batches(source, target, 400, shuffle=False)
+    for first, second in zip(index_batches, index_batches[1:]):
         assert size(source, target, np.concatenate([first, second[:1]])) > 400
 
 
@@ -56,8 +56,8 @@ def test_batches_have_little_padding():
 def test_seed_and_epoch_put_the_batches_together_anew():
     splits = []
     for seed, epoch in ((1, 1), (1, 1), (1, 2), (2, 1)):
-        found = batches(*lengths(), 500, seed, epoch)
-        splits.append({frozenset(batch) for batch in found})
+        index_batches = batches(*lengths(), 500, seed, epoch)
+        splits.append({frozenset(batch) for batch in index_batches})
     assert splits[0] == splits[1]
     assert splits[0] not in splits[2:]
 
@@ -102,11 +102,11 @@ def pairs_of(micro_batches) -> list:
 
 def epochs(updates) -> list:
     """The updates of the first two epochs."""
-    found = [[], []]
+    by_epoch = [[], []]
     for update in updates:
         if update.place[0] > 1:
-            return found
-        found[update.place[0]].append(update)
+            return by_epoch
+        by_epoch[update.place[0]].append(update)
 
 
 def test_an_epoch_has_every_pair_once_in_an_order_of_its_own(encoded):

@@ -56,8 +56,8 @@ def test_li2018_section5_5_validation_is_that_of_single_sentences(corpus):
                 "subspace": by_hand.cosine_double_sum(torch.cat([x.values for x in layers], 2)),
                 "position": sum(position) / len(position),
                 "output": by_hand.cosine_double_sum(torch.cat([x.outputs for x in layers], 2))}
-            found = {kind: layers[n] for kind, layers in scores.items()}
-            assert found == pytest.approx(expected, abs=1e-10)
+            layer_scores = {kind: layers[n] for kind, layers in scores.items()}
+            assert layer_scores == pytest.approx(expected, abs=1e-10)
 
 
 def test_validation_leaves_no_trace(corpus):

@@ -32,10 +32,10 @@ def with_all_logits(hidden, weight, target, smoothing=0.0):
 def test_it_is_cross_entropy(n, scale, smoothing):
     hidden, weight, target = arguments(n)
     hidden = scale * hidden
-    found = smoothed_cross_entropy(hidden, weight, target, smoothing)
+    nll = smoothed_cross_entropy(hidden, weight, target, smoothing)
     expected = with_all_logits(hidden, weight, target, smoothing)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    gradients = [torch.autograd.grad(-0.3 * loss, (hidden, weight)) for loss in (found, expected)]
+    torch.testing.assert_close(nll, expected, rtol=1e-12, atol=1e-12)
+    gradients = [torch.autograd.grad(-0.3 * loss, (hidden, weight)) for loss in (nll, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
 
 
@@ -58,12 +58,12 @@ def test_no_logits_are_kept():
 def test_autocast_multiplies_in_bfloat16_and_sums_in_float32():
     hidden, weight, target = arguments(200, 50, 16, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        found = smoothed_cross_entropy(hidden, weight, target, 0.1)
+        nll = smoothed_cross_entropy(hidden, weight, target, 0.1)
         expected = with_all_logits(hidden, weight, target, 0.1)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=0)
-    assert not torch.equal(found, smoothed_cross_entropy(hidden, weight, target, 0.1))
-    for a, b in zip(torch.autograd.grad(found, (hidden, weight)),
+    assert nll.dtype == torch.float32
+    torch.testing.assert_close(nll, expected, rtol=1e-4, atol=0)
+    assert not torch.equal(nll, smoothed_cross_entropy(hidden, weight, target, 0.1))
+    for a, b in zip(torch.autograd.grad(nll, (hidden, weight)),
                     torch.autograd.grad(expected, (hidden, weight))):
         torch.testing.assert_close(a, b, rtol=0, atol=0.02 * b.abs().max().item())
 
@@ -71,8 +71,8 @@ def test_autocast_multiplies_in_bfloat16_and_sums_in_float32():
 def test_the_same_without_gradients():
     hidden, weight, target = arguments()
     with torch.inference_mode():
-        found = smoothed_cross_entropy(hidden, weight, target)
-    torch.testing.assert_close(found, with_all_logits(hidden, weight, target), rtol=1e-12, atol=0)
+        nll = smoothed_cross_entropy(hidden, weight, target)
+    torch.testing.assert_close(nll, with_all_logits(hidden, weight, target), rtol=1e-12, atol=0)
 
 
 def test_the_objective_leaves_out_padding():
@@ -80,10 +80,10 @@ def test_the_objective_leaves_out_padding():
     model = Transformer(TransformerConfig(9, 8, 2, 1, 8, dropout=0.0, reg=("output",)))
     source = torch.tensor([[3, 4, 2], [5, 2, 0]])
     target = torch.tensor([[1, 3, 2, 0], [1, 4, 5, 2]])
-    found, D = Objective(model)(source, target, 5, 0.1)
+    nll, D = Objective(model)(source, target, 5, 0.1)
     logits, heads = model(source, target[:, :-1])
     out = target[:, 1:]
     expected = F.cross_entropy(logits.flatten(0, 1), out.flatten(), ignore_index=0,
                                reduction="sum", label_smoothing=0.1)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(nll, expected)
     torch.testing.assert_close(D, model.disagreement(heads, source != 0, out != 0))

@@ -91,11 +91,11 @@ def test_beam_search_against_exhaustive_enumeration():
     probabilities = [[log_p(model, sentence, words) for words in every] for sentence in source]
     for lenpen in (0.0, 0.6, 2.0):
         results = beam_search(model, source, beam=64, lenpen=lenpen, max_length=4, nbest=40)
-        for log_ps, found in zip(probabilities, results):
+        for log_ps, hypotheses in zip(probabilities, results):
             scores = [p / lp(len(words) + 1, lenpen) for p, words in zip(log_ps, every)]
             best = sorted(zip(scores, every), reverse=True)
-            assert [h.tokens for h in found] == [words for _, words in best]
-            assert [h.score for h in found] == pytest.approx([p for p, _ in best], abs=1e-9)
+            assert [h.tokens for h in hypotheses] == [words for _, words in best]
+            assert [h.score for h in hypotheses] == pytest.approx([p for p, _ in best], abs=1e-9)
 
 
 @torch.no_grad()
@@ -109,10 +109,10 @@ def test_beam_search_against_its_slow_twin(agg, beam, nbest, lenpen):
     model = tiny(**(routed if agg == "em" else {}))
     source = sentences(count=2 if agg == "em" else 5)
     results = beam_search(model, source, beam, lenpen, max_length=8, nbest=nbest)
-    for sentence, found in zip(source, results):
+    for sentence, hypotheses in zip(source, results):
         expected = slow_beam_search(model, sentence, beam, lenpen, 8, nbest)
-        assert [h.tokens for h in found] == [words for _, words in expected]
-        assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-9)
+        assert [h.tokens for h in hypotheses] == [words for _, words in expected]
+        assert [h.score for h in hypotheses] == pytest.approx([s for s, _ in expected], abs=1e-9)
 
 
 def test_the_search_stops_as_soon_as_nothing_better_can_come(monkeypatch):
@@ -122,9 +122,9 @@ def test_the_search_stops_as_soon_as_nothing_better_can_come(monkeypatch):
     steps = []
     decode = model.decode
     monkeypatch.setattr(model, "decode", lambda *args: steps.append(1) or decode(*args))
-    found = beam_search(model, sentences(), 4, 0.6, max_length=14)
+    results = beam_search(model, sentences(), 4, 0.6, max_length=14)
     assert len(steps) == 1
-    assert all(best.tokens == [] for best, in found)
+    assert all(best.tokens == [] for best, in results)
 
 
 @pytest.mark.parametrize("plan", [None, lambda n: n])
@@ -135,7 +135,7 @@ def test_a_translation_does_not_depend_on_its_batch_and_dropping_changes_nothing
     source = sentences(count=12)
     lengths = (source != PAD).sum(1).tolist()
     together = beam_search(model, source, beam, nbest=beam)
-    assert plan is None or [len(found[0].tokens) + 1 for found in together] == lengths
+    assert plan is None or [len(hypotheses[0].tokens) + 1 for hypotheses in together] == lengths
     for i, length in enumerate(lengths):
         alone, = beam_search(model, source[i:i + 1, :length], beam, nbest=beam)
         assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
@@ -154,7 +154,7 @@ def test_length_limits():
     for beam in (1, 2):
         for limit, want in ((None, [20, 22, 23, 34]), (5, [4] * 4), (1, [0] * 4)):
             results = beam_search(model, source, beam, max_length=limit)
-            assert [len(found[0].tokens) for found in results] == want
+            assert [len(hypotheses[0].tokens) for hypotheses in results] == want
     with pytest.raises(ValueError, match="nbest=3"):
         beam_search(model, source, beam=2, nbest=3)
 
@@ -163,8 +163,8 @@ def test_length_limits():
 def test_the_largest_of_many_are_those_of_topk(width):
     """Also where fewer are there than asked for, and where some fill no group."""
     x = torch.randn(2, 3, width)
-    for found, expected in zip(search.largest(x, 4), x.topk(min(4, width))):
-        assert torch.equal(found, expected)
+    for tensor, expected in zip(search.largest(x, 4), x.topk(min(4, width))):
+        assert torch.equal(tensor, expected)
 
 
 # Lines of text
@@ -173,20 +173,20 @@ def by_slow_search(model, tokenizer, line, beam, nbest=1, lenpen=0.6):
     """[(text, score), ...] of a line by the slow twin, its source as in training: the tokens, then
     EOS."""
     source = torch.tensor([*tokenizer.encode(line).ids, EOS])
-    found = slow_beam_search(model, source, beam, lenpen, len(source) * 3 // 2 + 20, nbest)
-    return [(search.to_line(words, tokenizer), score) for score, words in found]
+    hypotheses = slow_beam_search(model, source, beam, lenpen, len(source) * 3 // 2 + 20, nbest)
+    return [(search.to_line(words, tokenizer), score) for score, words in hypotheses]
 
 
 @torch.no_grad()
 def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizer):
     lines = ["the dog", "", "a man sees the dog. " * 3, " \t\u3000", "a"]
     together = translate_nbest(model, tokenizer, lines, beam=2, max_tokens=30, lenpen=1.5, nbest=2)
-    for line, found in zip(lines, together, strict=True):
+    for line, translations in zip(lines, together, strict=True):
         want = by_slow_search(model, tokenizer, line, 2, 2, 1.5) if line.strip() else [("", 0.0)]
-        assert [x.text for x in found] == [text for text, _ in want]
-        assert [x.score for x in found] == pytest.approx([score for _, score in want], rel=1e-4)
+        assert [x.text for x in translations] == [text for text, _ in want]
+        assert [x.score for x in translations] == pytest.approx([s for _, s in want], rel=1e-4)
     best = translate_lines(model, tokenizer, lines, beam=2, lenpen=1.5)
-    assert best == [found[0].text for found in together]
+    assert best == [translations[0].text for translations in together]
     assert translate_lines(model, tokenizer, []) == []
 
 

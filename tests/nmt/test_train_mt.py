@@ -83,7 +83,7 @@ def by_hand(s, data, updates: int):
     adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     pairs = data.train
     micro_batches = batches(pairs.source_lengths, pairs.target_lengths, s.max_tokens, s.seed)
-    found = []
+    metrics = []
     for rate in (0.005, 0.01, 0.005)[:updates]:
         update = [collate(pairs, micro_batches.pop(0)) for _ in range(2)]
         tokens = sum(int((batch.target[:, 1:] != PAD).sum()) for batch in update)
@@ -104,8 +104,8 @@ def by_hand(s, data, updates: int):
             p.grad *= min(1, 0.7 / norm)
         adam.param_groups[0]["lr"] = rate
         adam.step()
-        found.append([*totals / tokens, norm, tokens, rate])
-    return np.array(found), model
+        metrics.append([*totals / tokens, norm, tokens, rate])
+    return np.array(metrics), model
 
 
 HAND = ("--steps 3 --warmup 2 --lr 0.01 --decay linear --clip 0.7 --accumulate 2 --dropout 0 "

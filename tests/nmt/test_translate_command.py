@@ -53,8 +53,8 @@ def test_with_files_nbest_and_scores(runs, model, tokenizer, capfd):
     assert capfd.readouterr().out == ""
     expected = []
     for number, line in enumerate(("a man", "", "the dog"), start=1):
-        for found in translate_nbest(model, tokenizer, [line], beam=3, nbest=2)[0]:
-            expected.append(f"{number}\t{found.score:.4f}\t{found.text}")
+        for translation in translate_nbest(model, tokenizer, [line], beam=3, nbest=2)[0]:
+            expected.append(f"{number}\t{translation.score:.4f}\t{translation.text}")
     assert (runs / "out.txt").read_text().splitlines() == expected
 
 

@@ -98,12 +98,12 @@ def test_li2018_tables_4_and_5_scores(make_run):
                     key = component, kind, layer
                     sums[key] = sums.get(key, 0) - total / 16
                     counts[key] = counts.get(key, 0) + count
-    found = measure.scores(run, 10 ** 6)
+    scores = measure.scores(run, 10 ** 6)
     for (component, kind, layer), total in sums.items():
-        score = found["layers"][component][kind][layer]
+        score = scores["layers"][component][kind][layer]
         assert score == pytest.approx(math.exp(total / counts[component, kind, layer]), abs=1e-5)
-        first, second = found["layers"][component][kind]
-        assert found["mean"][component][kind] == pytest.approx(math.sqrt(first * second))
+        first, second = scores["layers"][component][kind]
+        assert scores["mean"][component][kind] == pytest.approx(math.sqrt(first * second))
     assert len(sums) == 18
 
 
@@ -123,14 +123,14 @@ def test_li2021_fig3_head_vectors(make_run, component):
         total = total + outputs.sum(2)
         words += outputs.shape[2]
     for max_tokens in (60, 10 ** 6):
-        found = measure.head_vectors(run, component, max_tokens)
-        torch.testing.assert_close(found.float(), total / words, atol=1e-5, rtol=1e-4)
+        vectors = measure.head_vectors(run, component, max_tokens)
+        torch.testing.assert_close(vectors.float(), total / words, atol=1e-5, rtol=1e-4)
 
 
 def test_the_mean_cosine_of_two_heads():
     heads = [[3.0, 4.0], [-5.0, 0.0], [0.0, 2.0]]        # lengths 5, 5, 2
-    found = measure.mean_cosine(torch.tensor(heads))
-    assert found == pytest.approx((-15 / 25 + 8 / 10 + 0) / 3)
+    cosine = measure.mean_cosine(torch.tensor(heads))
+    assert cosine == pytest.approx((-15 / 25 + 8 / 10 + 0) / 3)
     assert measure.mean_cosine(torch.ones(1, 3)) == 0
 
 
@@ -174,12 +174,12 @@ def test_costs_are_the_bleu_that_is_lost(make_run, monkeypatch):
             lost = 6 if O[0, 1] == 0 else 0
         return ["x"] * lost + GERMAN[lost:]
     monkeypatch.setattr(measure, "translate", translate)
-    found = ablation.head_costs(run)
-    assert found["bleu"] == pytest.approx(100) and list(found["cost"]) == ["enc", "cross", "dec"]
-    cost = found["cost"]["enc"][1][1]
-    assert 10 < cost < 90 and found["mean"] == pytest.approx(cost / 24)
+    costs = ablation.head_costs(run)
+    assert costs["bleu"] == pytest.approx(100) and list(costs["cost"]) == ["enc", "cross", "dec"]
+    cost = costs["cost"]["enc"][1][1]
+    assert 10 < cost < 90 and costs["mean"] == pytest.approx(cost / 24)
     mean, layers = f"{cost / 8:.2f}", f"0.00 +{cost / 4:.2f}"
-    assert re.search(rf"m +enc +{mean} +{layers}\n", ablation.cost_table({"m": found}))
+    assert re.search(rf"m +enc +{mean} +{layers}\n", ablation.cost_table({"m": costs}))
 
 
 # ---- Attention and routing
@@ -195,18 +195,18 @@ def test_attention_map(make_run, component, layer):
     """The model's own weights, of that component and layer, by default the top one; tokens on their
     axes."""
     run = make_run(ROUTED)
-    found = measure.attention_map(run, component, layer, 1)
+    heatmap = measure.attention_map(run, component, layer, 1)
     source, target = collate(run.encoded, [1])
     with torch.no_grad():
         _, heads = run.model(source, target[:, :-1], need_weights=True)
     A = heads[component][(layer or 2) - 1].weights[0]                # [H, L_q, L_k]
-    torch.testing.assert_close(torch.tensor(found["weights"]), A)
+    torch.testing.assert_close(torch.tensor(heatmap["weights"]), A)
     entropy = [-(a * a.clamp(min=1e-30).log()).sum(-1).mean().item() for a in A]
-    assert found["entropy"] == pytest.approx(entropy, abs=1e-5)
+    assert heatmap["entropy"] == pytest.approx(entropy, abs=1e-5)
     source_text = ENGLISH[1].replace(" ", "") + SPECIAL_TOKENS[EOS]
     target_text = SPECIAL_TOKENS[BOS] + GERMAN[1].replace(" ", "")
-    assert join_labels(found["queries"]) == (source_text if component == "enc" else target_text)
-    assert join_labels(found["keys"]) == (target_text if component == "dec" else source_text)
+    assert join_labels(heatmap["queries"]) == (source_text if component == "enc" else target_text)
+    assert join_labels(heatmap["keys"]) == (target_text if component == "dec" else source_text)
 
 
 @pytest.mark.parametrize("flags", [ROUTED, DYNAMIC, GU], ids=["em", "dynamic", "gu-em"])
@@ -284,11 +284,11 @@ def test_gu_fig3_bleu_by_length(make_run, monkeypatch):
     def translate(run, source, beam):
         return [target if len(line.split()) <= 7 else "x" for line, target in zip(ENGLISH, GERMAN)]
     monkeypatch.setattr(measure, "translate", translate)
-    found = measure.bleu_by_length(make_run(PLAIN), [4, 7])
-    assert [(x["low"], x["high"], x["count"]) for x in found["bins"]] == [
+    scores = measure.bleu_by_length(make_run(PLAIN), [4, 7])
+    assert [(x["low"], x["high"], x["count"]) for x in scores["bins"]] == [
         (1, 4, 6), (5, 7, 6), (8, None, 6)]
-    assert [x["bleu"] for x in found["bins"]] == pytest.approx([100, 100, 0], abs=1)
-    assert found["bins"][0]["interval"] == pytest.approx((100, 100)) and 0 < found["bleu"] < 100
+    assert [x["bleu"] for x in scores["bins"]] == pytest.approx([100, 100, 0], abs=1)
+    assert scores["bins"][0]["interval"] == pytest.approx((100, 100)) and 0 < scores["bleu"] < 100
 
 
 @pytest.mark.parametrize("lengths, ends", [
@@ -324,19 +324,19 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     out = capsys.readouterr().out
     names = {"heads.png", "attention.png", "length.png"}
     assert {path.name for path in tmp_path.iterdir()} == {"analysis.json", *names}
-    found = json.loads((tmp_path / "analysis.json").read_text())
-    assert found.keys() == {"kind", "runs", *analyze.QUICK}
-    assert found["runs"]["routed"]["flags"].endswith(ROUTED)
-    assert f"{found['disagreement']['plain']['mean']['cross']['output']:.3f}" in out
+    analysis = json.loads((tmp_path / "analysis.json").read_text())
+    assert analysis.keys() == {"kind", "runs", *analyze.QUICK}
+    assert analysis["runs"]["routed"]["flags"].endswith(ROUTED)
+    assert f"{analysis['disagreement']['plain']['mean']['cross']['output']:.3f}" in out
     assert "published: output (enc)" in out and "routed enc:1 " in out
-    assert torch.tensor(found["heads"]["plain"]["points"]).shape == (4, 2)
-    assert join_labels(found["attention"]["routed"]["keys"][:-1]) == ENGLISH[1].replace(" ", "")
-    bins = found["length"]["plain"]["bins"]
+    assert torch.tensor(analysis["heads"]["plain"]["points"]).shape == (4, 2)
+    assert join_labels(analysis["attention"]["routed"]["keys"][:-1]) == ENGLISH[1].replace(" ", "")
+    bins = analysis["length"]["plain"]["bins"]
     assert sum(x["count"] for x in bins) == len(ENGLISH)
     assert f"{bins[0]['bleu']:.2f} ({bins[0]['count']})" in out
     assert analyze.main([*runs, "--only", "ablation", "--out", str(tmp_path)]) == 0
-    found = json.loads((tmp_path / "analysis.json").read_text())
-    assert found["ablation"].keys() == {"plain", "routed"}
+    analysis = json.loads((tmp_path / "analysis.json").read_text())
+    assert analysis["ablation"].keys() == {"plain", "routed"}
 
 
 @pytest.mark.parametrize("change, status, message", [
@@ -381,6 +381,6 @@ def test_the_sentence_that_is_drawn(make_run, monkeypatch):
     assert choose([30, 20, 18], [2, 20, 28]) == 1
     monkeypatch.setattr(measure, "translate", lambda run, source, beam: ["ein Hund ."])
     own, index = analyze.choose_sentence(run, Namespace(sentence=" a  cat$ <b> ", beam=1))
-    found = measure.attention_map(own, "cross", 2, index)
-    assert join_labels(found["keys"]).startswith("acat$<b>")
-    assert join_labels(found["queries"]).endswith("einHund.")
+    heatmap = measure.attention_map(own, "cross", 2, index)
+    assert join_labels(heatmap["keys"]).startswith("acat$<b>")
+    assert join_labels(heatmap["queries"]).endswith("einHund.")

@@ -80,14 +80,14 @@ def lines_of(rows: dict, scale: str = "") -> list[dict]:
 
 def rows_of(page: str) -> dict[str, list[list[str]]]:
     """{claim: its lines, as cells}."""
-    found = {}
+    by_claim = {}
     name = ""
     for line in page.splitlines():
         if line.startswith("|") and not line.startswith("|:-"):
             claim, *cells = [cell.strip() for cell in line.strip("|").split("|")]
             name = claim or name
-            found.setdefault(name, []).append(cells)
-    return found
+            by_claim.setdefault(name, []).append(cells)
+    return by_claim
 
 
 def test_runs_of_one_scale_are_compared_with_each_other():
@@ -95,12 +95,12 @@ def test_runs_of_one_scale_are_compared_with_each_other():
                       BOTH: [(3, 24.1), (1, 22.0), (2, 22.9)], BASE: [(1, 5.0), (2, 50.0)]})
     lines += lines_of({"--agg gu-em": [(1, 9.0), (2, 9.0)]}, "--dropout 0.3")
     lines += [{**line, "size": "big", "bleu": 0.0} for line in lines[:3]]
-    found = rows_of(claims.page(lines, {}))
+    by_claim = rows_of(claims.page(lines, {}))
     # +2, +1.9, +2.1: standard error 0.1 / sqrt(3), t of two degrees 4.303
-    (em,) = [rows for name, rows in found.items() if name.startswith("Disagreement and")]
+    (em,) = [rows for name, rows in by_claim.items() if name.startswith("Disagreement and")]
     assert em == [["Li 2021 Table 5", "+0.21 and +0.15 En-De", "embedded",
                    "–; +2.00 [+1.75, +2.25]"]]
-    (simple,) = [rows for name, rows in found.items() if name.startswith("Simple routing beats")]
+    (simple,) = [rows for name, rows in by_claim.items() if name.startswith("Simple routing beats")]
     assert simple[0][-1] == "not run"                    # one seed
 
 

@@ -30,13 +30,13 @@ every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path:
 @cache
 def files() -> list[str]:
     """The project's files, relative to its root."""
-    found = []
+    paths = []
     for path in ROOT.rglob("*"):
         parts = path.relative_to(ROOT).parts
         hidden = {part for part in parts if part[0] == "." or part in ("runs", "data")}
         if path.is_file() and not hidden:
-            found.append("/".join(parts))
-    return found
+            paths.append("/".join(parts))
+    return paths
 
 
 def places(name: str) -> list[str]:
@@ -48,11 +48,11 @@ def places(name: str) -> list[str]:
 def names(file: str) -> set[str]:
     """Functions, classes, methods ("C.method") and constants of a Python file."""
     tree = ast.parse((ROOT / file).read_text())
-    found = set(find_functions(tree))
+    defined = set(find_functions(tree))
     for node in tree.body:
         for target in getattr(node, "targets", ()):
-            found |= {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
-    return found
+            defined |= {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
+    return defined
 
 
 @cache
@@ -67,12 +67,12 @@ def flags(script: str) -> frozenset[str]:
 def commands(document: Path) -> list[tuple[str, str]]:
     """(module, the rest of the line) of every `python SCRIPT.py ...` and `python -m MODULE ...`."""
     command = r"(?:python3?|torchrun)( [^`|]*?)(?:-m ([\w.]+)|([\w/]+)\.py)((?: [^`|]*)?)"
-    found = []
+    calls = []
     for line in document.read_text().splitlines():
         for match in re.finditer(command, re.split(r"\s#\s", line)[0]):
             before, module, script, after = match.groups()
-            found.append(((module or script).replace(".", "/"), before + after.split(" && ")[0]))
-    return found
+            calls.append(((module or script).replace(".", "/"), before + after.split(" && ")[0]))
+    return calls
 
 
 @every_document

@@ -25,8 +25,8 @@ def test_every_number_in_a_comment_has_its_latex(file):
     """An entry with LaTeX has the number, and its code is the function around the comment."""
     code = module(file)
     missing = []
-    for line, found in code.numbers.items():
-        for number in found:
+    for line, references in code.numbers.items():
+        for number in references:
             if not any(covers(entry, file, line, number) for entry in ENTRIES):
                 missing.append(f"line {line}: {number}")
     assert not missing, f"{file}: no LaTeX in docs/equations.md for {missing}"
@@ -68,13 +68,13 @@ def test_every_latex_has_its_line_and_its_test(entry):
 
 def named_by_tests(entry) -> set[str]:
     """The numbers in the names of an entry's tests: test_gu_eq3_to_eq5 -> Gu 2019 Eq. 3, 4, 5."""
-    found = set()
+    references = set()
     for _, test in entry.tests:
         text = re.sub(r"eq(\d+)_to_eq(\d+)", r"Eq. \1-\2", test)
         text = re.sub(r"eq(\d+)", r"Eq. \1", text)
         text = re.sub(r"(li|gu|duan)(\d{4})?(?=_)", lambda m: f"{m[1].title()} {m[2] or ''}", text)
-        found.update(numbers(re.sub("_+", " ", text)))
-    return found
+        references.update(numbers(re.sub("_+", " ", text)))
+    return references
 
 
 def test_every_number_is_in_the_index():

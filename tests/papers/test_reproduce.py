@@ -232,10 +232,10 @@ def run_scripts(tmp_path, monkeypatch):
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*words):
-        found = []
+        queue = []
         for i, word in enumerate(words):
-            found.append(jobs.Job("script.py", (word,), tmp_path / f"run{i}"))
-        failed = jobs.run_jobs(found, tmp_path, 2, torch.device("cpu"), ended.append)
+            queue.append(jobs.Job("script.py", (word,), tmp_path / f"run{i}"))
+        failed = jobs.run_jobs(queue, tmp_path, 2, torch.device("cpu"), ended.append)
         return failed, [job.path.name for job in ended]
     ended = []
     yield run
@@ -270,8 +270,8 @@ def test_every_job_has_a_gpu(monkeypatch, tmp_path, device, devices):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(jobs.subprocess, "Popen", lambda words, **_: words)
     job = jobs.Job("train_mt.py", (), tmp_path / "run")
-    found = [jobs.start(job, slot, 3, torch.device(device))[-1] for slot in range(3)]
-    assert found == devices
+    chosen = [jobs.start(job, slot, 3, torch.device(device))[-1] for slot in range(3)]
+    assert chosen == devices
 
 
 # ---- Tables, with a training that takes no time
@@ -302,8 +302,8 @@ def project(tmp_path, monkeypatch):
         for language in ("en", "de"):
             (tmp_path / f"{name}.{language}").write_text("a b c d e f\n" * count)
 
-    def train(found, runs, at_once, device, end):
-        for job in found:
+    def train(queue, runs, at_once, device, end):
+        for job in queue:
             write_run(job.path, plan.settings_of(job.words))
             command.trained.append(job.path.name)
             end(job)

@@ -34,12 +34,12 @@ def made_up_runs(seeds: int, gains: dict = {}) -> list[dict]:
 
 def test_with_two_arms_the_model_is_the_paired_t_test():
     runs = [run for run in made_up_runs(6) if run["arm"] in ("em", "baseline")]
-    found = verdicts.compare(verdicts.fit(runs), "em", "baseline")
+    contrast = verdicts.compare(verdicts.fit(runs), "em", "baseline")
     scores = {arm: [run["score"] for run in runs if run["arm"] == arm]
               for arm in ("em", "baseline")}
     wanted = stats.ttest_rel(scores["em"], scores["baseline"])
-    assert found.p == pytest.approx(wanted.pvalue)
-    assert found.interval == pytest.approx(tuple(wanted.confidence_interval()))
+    assert contrast.p == pytest.approx(wanted.pvalue)
+    assert contrast.interval == pytest.approx(tuple(wanted.confidence_interval()))
 
 
 def test_the_residual_variance_is_pooled_over_all_arms():
@@ -47,10 +47,10 @@ def test_the_residual_variance_is_pooled_over_all_arms():
     runs = made_up_runs(5, {"em": 1.0})
     table = np.array([run["score"] for run in runs]).reshape(5, 12)
     residuals = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
-    found = verdicts.compare(verdicts.fit(runs), "em", "baseline")
-    assert found.freedom == 4 * 11
-    assert found.error == pytest.approx(np.sqrt((residuals ** 2).sum() / 44 * 2 / 5))
-    assert found.difference == pytest.approx((table[:, 2] - table[:, 0]).mean())
+    contrast = verdicts.compare(verdicts.fit(runs), "em", "baseline")
+    assert contrast.freedom == 4 * 11
+    assert contrast.error == pytest.approx(np.sqrt((residuals ** 2).sum() / 44 * 2 / 5))
+    assert contrast.difference == pytest.approx((table[:, 2] - table[:, 0]).mean())
 
 
 def test_arms_with_different_variances_take_welchs_test():
@@ -58,12 +58,12 @@ def test_arms_with_different_variances_take_welchs_test():
     for run in runs:
         if run["arm"] == "output":
             run["score"] += 8 * (run["seed"] % 2)
-    found = verdicts.compare(verdicts.fit(runs), "output", "baseline")
+    contrast = verdicts.compare(verdicts.fit(runs), "output", "baseline")
     scores = {arm: [run["score"] for run in runs if run["arm"] == arm]
               for arm in ("output", "baseline")}
     wanted = stats.ttest_ind(scores["output"], scores["baseline"], equal_var=False)
-    assert found.p == pytest.approx(wanted.pvalue)
-    assert found.interval == pytest.approx(tuple(wanted.confidence_interval()))
+    assert contrast.p == pytest.approx(wanted.pvalue)
+    assert contrast.interval == pytest.approx(tuple(wanted.confidence_interval()))
 
 
 def test_holms_adjustment_by_hand():
@@ -156,9 +156,9 @@ def test_the_numbers_of_the_page_follow_from_the_stored_runs(corpus):
         half = stats.t.ppf(0.975, freedom) * error
         p = 2 * stats.t.sf(abs(difference) / error, freedom)
         tested.append((p, row[5]))
-        ours = f"{difference:+.2f} [{difference - half:+.2f}, {difference + half:+.2f}]"
+        figures = f"{difference:+.2f} [{difference - half:+.2f}, {difference + half:+.2f}]"
         detectable = half + stats.t.ppf(0.8, freedom) * error
-        assert row[2:5] == [ours, f"{detectable:.2f}", in_words(p)]
+        assert row[2:5] == [figures, f"{detectable:.2f}", in_words(p)]
         assert f"{row[0]} {arm.mean():.2f}" in section
     adjusted = 0.0
     for k, (p, holm) in enumerate(sorted(tested)):
@@ -168,8 +168,8 @@ def test_the_numbers_of_the_page_follow_from_the_stored_runs(corpus):
     judged = re.findall(rf"(\S+ \[.*?\]) .*?\| (\S+) minus (\S+) on {verdicts.NAMES[corpus]}",
                         five_lines)
     assert len(judged) == five_lines.count(f" on {verdicts.NAMES[corpus]}") > 0
-    for ours, arm, against in judged:
-        assert ours == printed[arm, against]
+    for figures, arm, against in judged:
+        assert figures == printed[arm, against]
 
 
 def test_the_planned_runs_are_stored_as_the_page_reads_them():

@@ -85,8 +85,8 @@ def test_loss_over_every_pair_of_a_batch():
         logits = model(one_pair(formulas, left, right))
         losses.append(F.cross_entropy(logits[0], labels[left, right]))
     torch.testing.assert_close(model.loss(formulas, labels), torch.stack(losses).mean())
-    one = encode([Pair("=", "a", "a")], tables=True).batch(torch.tensor([0]))
-    assert model.loss(*one) == 0
+    single_pair = encode([Pair("=", "a", "a")], tables=True).batch(torch.tensor([0]))
+    assert model.loss(*single_pair) == 0
 
 
 @pytest.mark.parametrize("agg", ["linear", "em"])

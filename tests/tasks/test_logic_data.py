@@ -62,7 +62,7 @@ def test_relation_is_the_set_of_joint_values():
     """By the definition of every relation, over the 64 rows, written out."""
     relations = {"TT FF": "=", "TT FT FF": "<", "TT TF FF": ">", "TF FT": "^", "TF FT FF": "|",
                  "TT TF FT": "v"}
-    found = set()
+    seen_relations = set()
     constants = ["( a ( or ( not a ) ) )", "( a ( and ( not a ) ) )"]
     for left, right in zip(formulas(120, 2, "abc") + constants, formulas(121, 3, "abc") + ["a"]):
         rows = {(value(left, row), value(right, row)) for row in range(64)}
@@ -71,8 +71,8 @@ def test_relation_is_the_set_of_joint_values():
                  if cell in rows]
         wanted = relations.get(" ".join(joint), "#")
         assert relation(left, right) == wanted
-        found.add(wanted)
-    assert found == set(RELATIONS)
+        seen_relations.add(wanted)
+    assert seen_relations == set(RELATIONS)
 
 
 def test_spaces_around_brackets_may_be_left_out():
@@ -135,13 +135,13 @@ def test_same_seed_same_data_everywhere():
 @needs_files
 def test_generator_matches_bowmans_files(bowman):
     """Bin sizes and relations by bin: a chi-square test of both samples being one population."""
-    theirs = Counter(line[:2] for line in bowman if line[0])
-    ours = Counter()
+    published = Counter(line[:2] for line in bowman if line[0])
+    generated = Counter()
     for size, pairs in generate(seed=0).items():
-        ours.update((size, pair.relation) for pair in pairs if size)
-    cells = sorted(theirs | ours)
-    table = [[counts[cell] for cell in cells] for counts in (theirs, ours)]
-    assert ours.total() == pytest.approx(theirs.total(), rel=0.01)
+        generated.update((size, pair.relation) for pair in pairs if size)
+    cells = sorted(published | generated)
+    table = [[counts[cell] for cell in cells] for counts in (published, generated)]
+    assert generated.total() == pytest.approx(published.total(), rel=0.01)
     assert scipy.stats.chi2_contingency(table).pvalue > 1e-4
 
 

@@ -21,8 +21,8 @@ def configs(script, text=""):
 
 
 def test_li2019_has_three_layers_that_all_route():
-    found = configs(probe, "--protocol li2019")
-    assert {name: (c.agg, c.layers, c.agg_at) for name, c in found.items()} == {
+    by_name = configs(probe, "--protocol li2019")
+    assert {name: (c.agg, c.layers, c.agg_at) for name, c in by_name.items()} == {
         "baseline": ("linear", 3, ()),
         "simple": ("dynamic", 3, ("enc",)),
         "em": ("em", 3, ("enc",)),
@@ -31,15 +31,15 @@ def test_li2019_has_three_layers_that_all_route():
 
 @pytest.mark.parametrize("script, flags", [(probe, "--protocol li2021"), (logic, "--full")])
 def test_the_four_models_of_li2021(script, flags):
-    found = configs(script, flags)
-    assert {name: (c.agg, c.reg) for name, c in found.items()} == {
+    by_name = configs(script, flags)
+    assert {name: (c.agg, c.reg) for name, c in by_name.items()} == {
         "baseline": ("linear", ()),
         "disagreement": ("linear", ("output",)),
         "aggregation": ("em", ()),
         "combined": ("em", ("output",)),
     }
-    assert found["combined"].agg_at == ("enc:1-2",)
-    assert not found["combined"].decoder
+    assert by_name["combined"].agg_at == ("enc:1-2",)
+    assert not by_name["combined"].decoder
 
 
 def test_uniform_aggregation_does_not_route():

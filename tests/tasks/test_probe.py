@@ -130,9 +130,9 @@ def test_a_trivial_task_is_learned_to_100_per_cent():
     data = probe_model.encode(parts, words)
     config = TransformerConfig(len(words) + 2, 16, 2, 1, 16, dropout=0.1, decoder=False)
     settings = SimpleNamespace(epochs=6, lr=0.005, batch=16)
-    model, found = classifier.fit(lambda: probe_model.ProbeModel(config, 2), data, settings, 1, "x")
-    assert classifier.accuracy(model, data["test"]) == found["valid"] == 1.0
-    assert found["history"][0]["loss"] > 0.3
+    model, row = classifier.fit(lambda: probe_model.ProbeModel(config, 2), data, settings, 1, "x")
+    assert classifier.accuracy(model, data["test"]) == row["valid"] == 1.0
+    assert row["history"][0]["loss"] > 0.3
 
 
 def test_vocabulary_and_classes_are_those_of_training(monkeypatch):
@@ -221,11 +221,11 @@ def test_the_model_is_tested_on_the_test_part(tmp_path, publish):
     publish("\t".join(kind.split()) + f" {i}" for i, kind in enumerate(kinds))
     flags = f"{TINY} --data senteval --data-dir {tmp_path} --models baseline --lr 1e-9"
     assert command(tmp_path / "runs", flags) == 0
-    found = {row["model"]: row for row in results(tmp_path / "runs")["runs"]}
-    assert found["majority"]["accuracy"] == 1 / 5
-    assert found["bag of words"]["accuracy"] == 2 / 5
-    assert found["baseline"]["valid"] in (1 / 4, 3 / 4)              # one class for all sentences
-    assert found["baseline"]["accuracy"] in (1 / 5, 4 / 5)
+    by_model = {row["model"]: row for row in results(tmp_path / "runs")["runs"]}
+    assert by_model["majority"]["accuracy"] == 1 / 5
+    assert by_model["bag of words"]["accuracy"] == 2 / 5
+    assert by_model["baseline"]["valid"] in (1 / 4, 3 / 4)           # one class for all sentences
+    assert by_model["baseline"]["accuracy"] in (1 / 5, 4 / 5)
 
 
 def test_sentences_and_seed_reach_the_tasks():

@@ -42,10 +42,10 @@ def tasks():
 
 def leaves(node) -> list:
     """(label, word) from left to right."""
-    found = []
+    pairs = []
     for part in node.children:
-        found += leaves(part) if isinstance(part, Tree) else [(node.label, part)]
-    return found
+        pairs += leaves(part) if isinstance(part, Tree) else [(node.label, part)]
+    return pairs
 
 
 def tokens_of(node, marks=True) -> tuple:
@@ -57,7 +57,7 @@ def levels(node) -> int:
 
 
 def child(node, *labels):
-    return next((found for found in node.children if found.label in labels), None)
+    return next((part for part in node.children if part.label in labels), None)
 
 
 def main_clause(node) -> Tree:
