@@ -50,8 +50,6 @@ def m_step(V: Tensor, log_C: Tensor, beta_a: Tensor | None = None, beta_mu: Tens
     A = 1.
     Returns mu [..., N, D], log sigma [..., N, D], log A [..., N].
     """
-    # sum_m C_mn
-    total_C = log_C.exp().sum(-2)                                            # [..., N]
     # C_mn / sum_m C_mn, straight from log C: exact where a capsule that few votes chose underflows
     share = log_C.softmax(-2).unsqueeze(-1)                                  # [..., M, N, 1]
     # mu_n = sum_m C_mn V_mn / sum_m C_mn                                      Li Eq. 10, Gu Eq. 12
@@ -61,6 +59,8 @@ def m_step(V: Tensor, log_C: Tensor, beta_a: Tensor | None = None, beta_mu: Tens
     log_sigma = sigma2.log() / 2                                             # [..., N, D]
     if beta_a is None:
         return mu, log_sigma, torch.zeros_like(log_sigma[..., 0])
+    # sum_m C_mn
+    total_C = log_C.exp().sum(-2)                                            # [..., N]
     # chi_n = sum_i (log sigma_n^i + (1 + log 2 pi) / 2) sum_m C_mn           Li §4.2.2, Gu Eq. 13
     chi = (log_sigma + (1 + math.log(2 * math.pi)) / 2).sum(-1) * total_C    # [..., N]
     # A_n = logistic(lambda_t (beta_A - beta_mu sum_m C_mn - chi_n))          Li §4.2.2, Gu Eq. 13
@@ -77,18 +77,18 @@ def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
     D dimensions, see `em_routing`. Returns log C [..., M, N]. Raises ValueError for an
     unknown density.
     """
-    # (V_mn^i - mu_n^i)^2 / (2 sigma_n^i^2)
+    # -(V_mn^i - mu_n^i)^2 / (2 sigma_n^i^2)
     precision = (-2 * log_sigma).exp().unsqueeze(-3)                         # [..., 1, N, D]
-    distance = (V - mu.unsqueeze(-3)).square() * (precision / 2)             # [..., M, N, D]
+    exponent = (V - mu.unsqueeze(-3)).square() * (precision / -2)            # [..., M, N, D]
     # log Normal(V_mn^i | mu_n^i, sigma_n^i)                                   Gu Eq. 14
     # = -(V_mn^i - mu_n^i)^2 / (2 sigma_n^i^2) - log sigma_n^i - log(2 pi) / 2
     log_divisor = (log_sigma + math.log(2 * math.pi) / 2).unsqueeze(-3)      # [..., 1, N, D]
     if density == "product":
         # P_mn = prod_i Normal(V_mn^i | mu_n^i, sigma_n^i)        Hinton et al. 2018, Procedure 1
-        log_P = -distance.sum(-1) - log_divisor.sum(-1)                      # [..., M, N]
+        log_P = exponent.sum(-1) - log_divisor.sum(-1)                       # [..., M, N]
     elif density == "sum":
         # P_mn = sum_i Normal(V_mn^i | mu_n^i, sigma_n^i)                              Li §4.2.2
-        log_P = (-distance - log_divisor).logsumexp(-1)                      # [..., M, N]
+        log_P = (exponent - log_divisor).logsumexp(-1)                       # [..., M, N]
     else:
         raise ValueError(f"density={density!r}: choose from {', '.join(DENSITIES)}")
     # C_mn = A_n P_mn / sum_k A_k P_mk                                         Li Eq. 12, Gu Eq. 15
