@@ -258,7 +258,9 @@ def analyze(settings: Settings) -> None:
     result = {"kind": "analysis", "runs": {}}
     for run in runs:
         result["runs"][run.name] = {"checkpoint": settings.checkpoint, "seed": run.config["seed"],
-                                    "flags": mechanism_flags(run.config)}
+                                    "flags": mechanism_flags(run.config),
+                                    "weights": sum(measure.exact(p.detach()).sum().item()
+                                                   for p in run.model.parameters())}
     old = json.loads(text or "{}")
     if old.get("runs") == result["runs"]:                # keeps its other parts
         result = old

@@ -121,7 +121,7 @@ def load_encoders(s: Settings, device) -> dict[str, Encoder]:
         if name in encoders:
             raise UserError(f"--encoder: two runs are called {name}: rename the folder of one")
         model, tokenizer, config = load_run(folder, s.checkpoint, device)
-        if config["languages"][0] != "en":
+        if not config["languages"][0].lower().startswith("en"):
             raise UserError(f"--encoder {folder}: does not read English, as the tasks do")
         checkpoint = Path(folder) / f"{s.checkpoint}.pt"
         encoders[name] = Encoder(model, tokenizer, zlib.crc32(checkpoint.read_bytes()))

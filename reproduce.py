@@ -168,8 +168,8 @@ def reproduce(settings: Settings) -> None:
     plans = {}
     for name in settings.tables:
         if TABLES[name].kind == "probe" and given:
-            raise UserError(f"{name}: is trained by probe.py, which lacks these flags: leave them "
-                            "out")
+            raise UserError(f"{name}: is measured by probe.py in its own setting: leave out the "
+                            "flags of train_mt.py")
         if TABLES[name].kind != "probe":
             plans[name] = plan.plan(TABLES[name], given, settings.seeds, settings.runs)
     jobs = plan_jobs(settings, plans)

@@ -44,8 +44,7 @@ RECIPES = {
     "big": dict(steps=300_000, warmup=4_000, lr=4.9e-4, decay="sqrt", clip=0.0, max_tokens=4096,
                 dropout=0.3),
 }
-# settings that may differ when a run is resumed; `text` has the checksums of the training text,
-# `micro_batches` their number per update
+# settings that may differ when a run is resumed; `text` has the checksums of the training text
 FREE = ("accumulate", "device", "amp", "compile", "workers", "data", "data_dir", "train", "valid",
         "test", "src", "tgt", "log_every", "save_every", "runs", "name")
 SCORES = "validation, checkpoints and test"
@@ -130,7 +129,7 @@ def train_step(objective, optimizer, step: Step, s: Settings, machine: Machine):
             source, target = (x.to(machine.device, non_blocking=x.is_pinned()) for x in batch)
             with torch.autocast(machine.device.type, torch.bfloat16, enabled=s.amp):
                 cross_entropy, D = objective(source, target, tokens, s.label_smoothing)
-            # J = likelihood + lambda D                                        Li 2018 section 3.1
+            # J = likelihood + lambda D                                                Li 2018 §3.1
             loss = (cross_entropy - s.reg_weight * D * tokens) / step.tokens
             # DistributedDataParallel averages the gradients; times the processes they are a sum
             (loss * machine.world).backward()
@@ -148,7 +147,9 @@ def train(s: Settings) -> None:
     s.model_config(vocab_size=1)                         # reports a mistake in the flags at once
     path = Path(s.runs) / s.name
     if machine.first:
-        folder = RunFolder(path, asdict(s), FREE)
+        # resumed by half as many processes, a run needs twice the --accumulate
+        fixed = {"accumulate_times_processes": s.accumulate * machine.world}
+        folder = RunFolder(path, asdict(s) | fixed, FREE)
         if not (path / "config.json").exists():          # no run that it could belong to
             (path / "tokenizer.json").unlink(missing_ok=True)
         say(f"{path}: reading the text and its vocabulary")
@@ -160,8 +161,7 @@ def train(s: Settings) -> None:
     config = s.model_config(vocab_size=data.tokenizer.get_vocab_size())
     if machine.first:
         folder.begin(model=asdict(config), text=data.text_hashes,
-                     languages=[data.src, data.tgt], longest_source=data.longest_source,
-                     micro_batches=s.accumulate * machine.world)
+                     languages=[data.src, data.tgt], longest_source=data.longest_source)
         say(f"{path}: {len(data.train):,} pairs, vocabulary {config.vocab_size:,} "
             f"({time.perf_counter() - started:.1f} s)")
 

@@ -64,7 +64,7 @@ class TransformerConfig:
 
     capsule_attention: tuple[str, ...] = ()          # places where the logits are routed
     capsule_parts: tuple[str, ...] = PARTS           # of the encoder; the decoder: horizontal only
-    decoder: bool = True                             # False: for an Encoder, with places in enc
+    decoder: bool = True                             # False: an Encoder only, places in enc
 
     def __post_init__(self):
         if self.agg_at is None:

@@ -75,11 +75,11 @@ show("session7-rate")
 # Table 5: what both together gain over the better of the two. To find a true difference
 # $\delta$ at the 5 % level with a power of 80 %, where the spread between seeds is $s$, takes
 # $n = 2 \, (1.96 + 0.84)^2 \, (s / \delta)^2$ seeds of each model. On the embedded corpus the
-# spread between seeds is 0.2 to 0.6 (`RESULTS.md`); we take 0.2.
+# spread between seeds of such models is 0.2 to 1.4 (`RESULTS.md`); we take 0.2.
 
 # %%
 for first, size in ((0, "base"), (4, "big ")):
-    _, *scores = LI2021_MAIN[first:first + 4]                   # without the baseline
+    _, *scores = LI2021_MAIN[first:first + 4]            # without the baseline
     for column, languages in ((1, "En-De"), (3, "Zh-En")):
         published = [float(row.published[column].rstrip("↑⇑")) for row in scores]
         disagreement, aggregation, both = published

@@ -29,7 +29,7 @@ def pick_device(name: str) -> torch.device:
     count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": torch.mps.device_count()}
     if (device.index or 0) >= count[device.type]:
         raise UserError(f"--device {name}: torch finds {count[device.type]} such GPUs here; choose "
-                        "cpu or auto, and at most as many processes of torchrun")
+                        "cpu or auto; torchrun: at most one process per GPU")
     # cuDNN's attention plans anew for every shape, and batches of sentences have hundreds
     torch.backends.cuda.enable_cudnn_sdp(False)
     if device.index is not None:        # otherwise pinned memory takes some of the first GPU

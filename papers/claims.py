@@ -22,7 +22,7 @@ GU_EM = "--agg gu-em --em-gradient last"
 GU_DYNAMIC = "--agg gu-dynamic"
 GATED = "later.GatedAttention"
 BLEU = "BLEU"
-LONG = "BLEU of the longest sentences less that of all"
+LONG = "BLEU of the longest sentences minus that of all"
 SCORE = "exp(D) of the encoder's outputs"
 COST = "BLEU lost without a head, on average"
 FORMULAS = "points on seven and more operators"
@@ -33,7 +33,7 @@ NAMES = {"": "embedded",                # of scales
 ABOUT = """Claims beside the five above. Exploratory: these runs were not planned, and with two to
 five seeds most differences are not significant. Ours: the difference in BLEU, unless another unit
 is named, and its 95 % interval, by a paired t-test over the seeds. "Embedded": the embedded corpus.
-Other names: files in results/."""
+Other entries under "run here": files in results/."""
 
 
 class Claim(NamedTuple):
@@ -140,16 +140,15 @@ def pool_from_file(name: str, stored: dict) -> Pool:
 
 
 def comparisons(claim: Claim, pool: Pool) -> list[Contrast | None]:
-    """The differences that a claim is about; None for a model with fewer than two seeds."""
-    runs = []
-    for (metric, model), scores in pool.values.items():
-        if metric == claim.metric and len(scores) > 1:
-            runs += [{"arm": model, "seed": seed, "score": x} for seed, x in scores.items()]
-    trained = {run["arm"] for run in runs}
+    """The differences that a claim is about; None for models without two seeds in common."""
     contrasts = []
     for pair in claim.compared:
-        of_pair = [run for run in runs if run["arm"] in pair]
-        contrasts.append(compare(fit(of_pair), *pair) if {*pair} <= trained else None)
+        scores = {model: pool.values.get((claim.metric, model), {}) for model in pair}
+        shared = scores[pair[0]].keys() & scores[pair[1]].keys()
+        runs = []
+        for model in pair:
+            runs += [{"arm": model, "seed": i, "score": scores[model][i]} for i in sorted(shared)]
+        contrasts.append(compare(fit(runs), *pair) if len(shared) > 1 else None)
     return contrasts
 
 

@@ -1,7 +1,7 @@
 """From the rows of a table (papers/tables.py) to runs of train_mt.py.
 
 The scale is the flags of train_mt.py that all rows have in common. A run is identified by its
-scale, its row's flags and its seed; its folder has the name that train_mt.py gives it.
+scale, its row's size and flags, and its seed; its folder has the name that train_mt.py gives it.
 """
 import shlex
 from dataclasses import asdict, fields

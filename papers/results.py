@@ -24,15 +24,17 @@ def key_of(line: dict) -> tuple:
 
 
 def read_test(path: Path) -> dict | None:
-    """The test row of a run's metrics; None where the run is not finished."""
+    """The first test row of a run's metrics; None where the run is not finished."""
     rows = [row for row in read_metrics(path / "metrics.jsonl") if row["type"] == "test"]
-    return rows[-1] if rows else None
+    return rows[0] if rows else None
 
 
 def read_run(path: Path, run: Run) -> dict:
     """The line of a finished run. Raises UserError for another run under its name."""
     s = run.settings
-    RunFolder(path, asdict(s), train_mt.FREE).close()    # compares its settings with these
+    settings = {**asdict(s), "accumulate_times_processes": s.accumulate}
+    RunFolder(path, settings, train_mt.FREE).close()     # compares its settings with these
+    on_cpu = read_config(path)["device"] == "cpu"
     test = read_test(path)
     valid = [row for row in read_metrics(path / "metrics.jsonl") if row["type"] == "valid"]
     best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
@@ -46,7 +48,7 @@ def read_run(path: Path, run: Run) -> dict:
             "sentences_per_second": test["sentences_per_second"], "best_step": best["step"],
             "valid_bleu": best["valid_bleu"], "valid_loss": best["valid_loss"],
             "commit": commit, "torch": torch.__version__,
-            "processor": processor(pick_device(read_config(path)["device"]))}
+            "processor": processor(pick_device("cpu" if on_cpu else "auto"))}
 
 
 def store(line: dict) -> None:

@@ -62,7 +62,7 @@ MISTAKES = [
     (train_mt, NEW + "--lr 0.4", "--lr", "'0.4' is not a number above 0 to 0.1"),
     (train_mt, "--device moon", "--device moon: choose auto, cpu, cuda"),
     (train_mt, "--device cuda:77", "--device cuda:77", "choose cpu or auto"),
-    (train_mt, TRAIN + "sound --accumulate 2", "micro_batches was 1, is now 2"),
+    (train_mt, TRAIN + "sound --accumulate 2", "accumulate_times_processes was 1, is now 2"),
     # the model
     (train_mt, NEW + "--heads 3", "--d-model 16 must be even and a multiple of --heads 3"),
     (train_mt, NEW + "--agg em --capsules 7", "--capsules 7 does not divide --d-model 16"),

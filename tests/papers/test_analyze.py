@@ -227,6 +227,9 @@ def test_votes_and_routing_are_the_modules_own(make_run, flags):
             component = place.partition(":")[0]
             module = measure.attentions(run.model)[place].aggregation
             capsules, A, C = measure.route(module, votes, 3)
+            if A is not None:                                        # C made them: Li 2019 Eq. 10
+                share = (C / C.sum(-2, keepdim=True)).unsqueeze(-1)
+                torch.testing.assert_close((share * votes).sum(-3), capsules)
             if flags is ROUTED:
                 capsules = capsules * A.unsqueeze(-1)                # Li 2019 Eq. 9
             x = capsules.flatten(1)
@@ -337,6 +340,7 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     assert analyze.main([*runs, "--only", "ablation", "--out", str(tmp_path)]) == 0
     analysis = json.loads((tmp_path / "analysis.json").read_text())
     assert analysis["ablation"].keys() == {"plain", "routed"}
+    assert analysis.keys() == {"kind", "runs", *analyze.QUICK, "ablation"}   # those before, too
 
 
 @pytest.mark.parametrize("change, status, message", [

@@ -282,7 +282,8 @@ EXP_D = {"subspace": 0.9, "position": 0.1, "output": 0.8}
 def write_run(path: Path, settings) -> None:
     """The folder of a finished run, with a BLEU of 20 + seed + the number of its heads."""
     path.mkdir(parents=True)
-    config = {"format": FORMAT, **asdict(settings), "languages": ["en", "de"]}
+    config = {"format": FORMAT, **asdict(settings), "languages": ["en", "de"],
+              "accumulate_times_processes": settings.accumulate}
     (path / "config.json").write_text(json.dumps(config))
     (path / "lock").touch()
     rows = [{"type": "valid", "step": step, "valid_bleu": bleu, "valid_loss": 1.0}
