@@ -12,6 +12,7 @@ papers/measure.py, the figures in papers/figures.py.
 """
 import json
 import sys
+import zlib
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -254,14 +255,14 @@ def analyze(settings: Settings) -> None:
     with reported("write", f"--out {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         open(folder / "analysis.json", "ab").close()
-        text = (folder / "analysis.json").read_text("utf-8")
+        stored = (folder / "analysis.json").read_text("utf-8")
     result = {"kind": "analysis", "runs": {}}
-    for run in runs:
+    for run, path in zip(runs, settings.runs):
+        checkpoint = Path(path) / f"{settings.checkpoint}.pt"
         result["runs"][run.name] = {"checkpoint": settings.checkpoint, "seed": run.config["seed"],
                                     "flags": mechanism_flags(run.config),
-                                    "weights": sum(measure.exact(p.detach()).sum().item()
-                                                   for p in run.model.parameters())}
-    old = json.loads(text or "{}")
+                                    "checksum": zlib.crc32(checkpoint.read_bytes())}
+    old = json.loads(stored or "{}")
     if old.get("runs") == result["runs"]:                # keeps its other parts
         result = old
     component = settings.component

@@ -130,13 +130,14 @@ def show(name: str, rows, settings: Settings, stored: dict) -> None:
 def write_results() -> None:
     """Renews the parts of docs/claims.md that are made from results/, and the forest plot."""
     lines = results.stored_lines()
-    if verdicts.TOY not in verdicts.analyze(lines):
+    corpora = verdicts.analyze(lines)
+    if verdicts.TOY not in corpora:
         raise UserError("results/runs.jsonl: lacks runs of plan-toy: finish it with --store")
     measurements = {}
     for path in sorted((ROOT / "results").glob("*.json")):
         measurements[path.stem] = json.loads(path.read_text("utf-8"))
     page = ROOT / "docs" / "claims.md"
-    parts = {"verdicts": verdicts.page(lines), "claims": claims.page(lines, measurements)}
+    parts = {"verdicts": verdicts.page(corpora), "claims": claims.page(lines, measurements)}
 
     def replace(marked) -> str:
         return f"<!-- {marked[1]} -->\n{parts[marked[1]]}\n<!-- end -->"
@@ -144,7 +145,7 @@ def write_results() -> None:
     text = page.read_text("utf-8")
     atomic_write(page, re.sub(r"<!-- (verdicts|claims) -->\n.*?<!-- end -->", replace, text,
                               flags=re.DOTALL))
-    verdicts.draw(lines, ROOT / "docs" / "verdicts.png")
+    verdicts.draw(corpora, ROOT / "docs" / "verdicts.png")
     print(f"renewed: {page.relative_to(ROOT)}")
 
 
@@ -167,11 +168,11 @@ def reproduce(settings: Settings) -> None:
     given = {name: getattr(settings, name) for name in settings.given - own}
     plans = {}
     for name in settings.tables:
-        if TABLES[name].kind == "probe" and given:
-            raise UserError(f"{name}: is measured by probe.py in its own setting: leave out the "
-                            "flags of train_mt.py")
         if TABLES[name].kind != "probe":
             plans[name] = plan.plan(TABLES[name], given, settings.seeds, settings.runs)
+        elif given:
+            raise UserError(f"{name}: is measured by probe.py in its own setting: leave out the "
+                            "flags of train_mt.py")
     jobs = plan_jobs(settings, plans)
     lines = results.stored_lines() if settings.store else []
     stored = {results.key_of(line): line for line in lines}

@@ -55,7 +55,7 @@ class Settings:
         False, "with --compare: the sign test of Li 2018 and Gu 2019 as well", SCORING)
 
 
-def check_flags(settings: Settings) -> None:
+def check_flags(settings: Settings, interactive: bool) -> None:
     """Raises UserError for a missing run, flags that contradict each other, or an --output that
     cannot be written."""
     if settings.run is None:
@@ -66,7 +66,7 @@ def check_flags(settings: Settings) -> None:
         raise UserError("--compare compares scores: it needs --reference FILE")
     if settings.sign_test and not settings.compare:
         raise UserError("--sign-test compares two runs: it needs --compare OTHER")
-    if (settings.output or settings.reference) and settings.input is None and sys.stdin.isatty():
+    if interactive and (settings.output or settings.reference):
         raise UserError("--output and --reference need text: name it with --input FILE")
     if settings.output:
         for other in (settings.input, settings.reference):
@@ -167,7 +167,7 @@ def print_scores(systems: dict, references: list[str], tgt: str, settings: Setti
 def command(settings: Settings) -> None:
     """Reads, translates, writes and, with --reference, scores."""
     interactive = settings.input is None and sys.stdin.isatty()
-    check_flags(settings)
+    check_flags(settings, interactive)
     device = pick_device(settings.device)
     translators = {}
     languages = []

@@ -161,8 +161,10 @@ def command_line(kind: type, values: dict) -> list[str]:
 
 def run(command, kind: type, argv=None, presets=None) -> int:
     """Calls `command` with the settings from the command line. Returns the exit status: 0, 2 after
-    a mistake that the user can fix, 130 after Ctrl-C, 141 when nobody reads the output any more.
-    SIGTERM raises SystemExit."""
+    a mistake of the user, 130 after Ctrl-C, 141 if the output's pipe is closed. SIGTERM raises
+    SystemExit."""
+    if hasattr(sys.stdout, "reconfigure"):               # "?" for what a terminal cannot show
+        sys.stdout.reconfigure(errors="replace")
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:

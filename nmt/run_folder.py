@@ -6,7 +6,6 @@ tokenizer.json, lock, and the checkpoints last.pt, best.pt and step-N.pt. Loadin
 import contextlib
 import json
 import math
-import sys
 import time
 from pathlib import Path
 
@@ -28,9 +27,8 @@ FORMAT = 3                      # of checkpoints and config.json; counts up when
 
 
 def say(text: str) -> None:
-    """Prints a line past the progress bar; "?" for what the terminal cannot show."""
-    encoding = sys.stdout.encoding or "utf-8"
-    tqdm.write(text.encode(encoding, "replace").decode(encoding))
+    """Prints a line past the progress bar."""
+    tqdm.write(text)
 
 
 def load_checkpoint(path) -> dict:

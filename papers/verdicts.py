@@ -138,9 +138,8 @@ def paragraph(name: str, corpus: Corpus) -> str:
             + "; ".join(means) + ".")
 
 
-def page(lines: list[dict]) -> str:
+def page(corpora: dict[str, Corpus]) -> str:
     """The table of five lines and the contrasts behind it, as Markdown."""
-    corpora = analyze(lines)
     header = ["paper", "claim", "printed gain, En-De", "ours [95 %]", "could detect", "verdict",
               "which difference"]
     parts = [tabulate(five_lines(corpora), header, "pipe", disable_numparse=True)]
@@ -149,11 +148,10 @@ def page(lines: list[dict]) -> str:
     return "\n\n".join(parts)
 
 
-def draw(lines: list[dict], path) -> None:
+def draw(corpora: dict[str, Corpus], path) -> None:
     """A forest plot: the contrasts of each corpus with their intervals; diamonds are the gains over
     the baseline that the papers print for En-De."""
     from matplotlib import pyplot
-    corpora = analyze(lines)
     printed = {(claim.arm, "baseline"): claim.printed for claim in CLAIMS}
     rows = max(len(corpus.contrasts) for corpus in corpora.values())
     figure, axes = pyplot.subplots(1, len(corpora), figsize=(9, 0.5 + 0.25 * rows),

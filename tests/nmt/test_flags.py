@@ -1,5 +1,7 @@
 """flags.py: a dataclass is the flags; mistakes are one line and exit code 2, bugs have
 tracebacks."""
+import io
+import sys
 from dataclasses import asdict, dataclass
 
 import pytest
@@ -9,6 +11,7 @@ import train_mt
 import translate
 from nmt import flags
 from nmt.flags import UserError, command_line, flag, parse
+from nmt.run_folder import say
 
 
 @dataclass
@@ -130,6 +133,13 @@ def test_run_gives_a_status_and_at_most_one_line(error, status, message, capsys)
     line = capsys.readouterr().err
     assert message in line
     assert line.count("\n") == bool(message)
+
+
+def test_a_terminal_that_lacks_a_character_shows_a_question_mark(monkeypatch):
+    terminal = io.TextIOWrapper(io.BytesIO(), "latin-1")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert flags.run(lambda settings: say("für 猫"), Nothing, []) == 0
+    assert terminal.buffer.getvalue().decode("latin-1").strip() == "für ?"
 
 
 def test_torch_has_no_memory_in_the_words_that_run_looks_for(capsys):

@@ -1,8 +1,6 @@
 """run_folder.py: loading runs no code, nothing is lost; folders of other runs: test_errors.py."""
-import io
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ import torch
 
 from nmt import run_folder
 from nmt.flags import UserError
-from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, say
+from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint
 
 WEIGHTS = {"w": torch.arange(300.0), "half": torch.ones(3, dtype=torch.bfloat16)}
 
@@ -88,13 +86,6 @@ def test_a_folder_stays_a_runs_without_its_lock(folder):
 
 
 # ---- Metrics
-
-def test_a_terminal_that_lacks_a_character_shows_a_question_mark(monkeypatch):
-    terminal = io.TextIOWrapper(io.BytesIO(), "latin-1", write_through=True)
-    monkeypatch.setattr(sys, "stdout", terminal)
-    say("für 猫")
-    assert terminal.buffer.getvalue().decode("latin-1").strip() == "für ?"
-
 
 def test_rows_are_written_without_infinity(folder):
     folder.log("train", step=6, loss=float("nan"), score=float("inf"), lr=0.5)

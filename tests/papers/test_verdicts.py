@@ -98,8 +98,9 @@ def test_em_routing_is_judged_by_its_uniform_coupling():
 
 def test_a_setting_in_which_one_head_does_not_lose_cannot_test_the_papers():
     sentence = "cannot test the papers"
-    assert sentence in verdicts.page(made_up_lines(20))
-    assert sentence not in verdicts.page(made_up_lines(20, {"one-head": -3.0}))
+    assert sentence in verdicts.page(verdicts.analyze(made_up_lines(20)))
+    worse = verdicts.analyze(made_up_lines(20, {"one-head": -3.0}))
+    assert sentence not in verdicts.page(worse)
 
 
 def test_a_corpus_is_read_when_the_plan_allows_it():
@@ -108,7 +109,7 @@ def test_a_corpus_is_read_when_the_plan_allows_it():
 
 
 def test_the_forest_plot_is_drawn(tmp_path):
-    verdicts.draw(made_up_lines(20), tmp_path / "plot.png")
+    verdicts.draw(verdicts.analyze(made_up_lines(20)), tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 5_000
 
 
