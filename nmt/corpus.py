@@ -88,6 +88,8 @@ def load_corpora(flags: DataFlags) -> Corpora:
     if missing:
         raise UserError(f"own text needs {', '.join(missing)} as well (or none of --train, --valid,"
                         " --test, to use the corpus that --data names)")
+    if flags.data != "toy":
+        raise UserError(f"--data {flags.data} and --train {flags.train}: leave out one of the two")
     return read_corpora(flags.train, flags.src, flags.tgt, flags.train, flags.valid, flags.test)
 
 

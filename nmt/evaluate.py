@@ -1,8 +1,8 @@
 """Evaluation: cross-entropy, BLEU, chrF, and disagreement of the heads (Li 2018 §5.5)."""
-import contextlib
 import math
 import re
 import time
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +35,9 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
         target_out = target[:, 1:]                                           # [B, L_t]
         source_mask = source != PAD
         target_mask = target_out != PAD
-        with torch.autocast(device.type, torch.bfloat16, enabled=amp):
+        # with the heads, each layer would be compiled once more
+        with (torch.autocast(device.type, torch.bfloat16, enabled=amp),
+              torch.compiler.set_stance("force_eager")):
             hidden, heads = model.hidden(source, target[:, :-1], need_weights=True)  # [B, L_t, d]
             nll += smoothed_cross_entropy(hidden[target_mask], model.output.weight,
                                           target_out[target_mask]).item()
@@ -73,13 +75,13 @@ def disagreement_scores(D: dict) -> dict:
     """exp(D) in (0, 1] by component and kind, of the mean D of the layers (Li 2018 Table 4)."""
     scores = {}
     for component, kinds in D.items():
-        scores[component] = {kind: math.exp(sum(D) / len(D)) for kind, D in kinds.items()}
+        scores[component] = {kind: math.exp(fmean(layers)) for kind, layers in kinds.items()}
     return scores
 
 
 def score_table(scores: dict) -> str:
     """exp(D) as a small table, a row per component, a column per kind."""
-    rows = [[component, *(kinds[kind] for kind in MEASURED)] for component, kinds in scores.items()]
+    rows = [[component, *map(kinds.get, MEASURED)] for component, kinds in scores.items()]
     return tabulate(rows, ["", *MEASURED], tablefmt="plain", floatfmt=".3f")
 
 
@@ -123,8 +125,7 @@ def score_sets(model, data, sets: dict, s, beam: int) -> Scores:
     scores = {}
     started = time.perf_counter()
     # the shapes of the search differ at every step: it runs uncompiled
-    stance = torch.compiler.set_stance("force_eager") if s.compile else contextlib.nullcontext()
-    with stance:
+    with torch.compiler.set_stance("force_eager"):
         for name, pairs in sets.items():
             translations[name] = translate_lines(
                 model, data.tokenizer, pairs.source, beam=beam, lenpen=s.lenpen,

@@ -132,10 +132,6 @@ class RunFolder(contextlib.AbstractContextManager):
         self.check(self.config)
 
     def __exit__(self, *_):
-        self.close()
-
-    def close(self) -> None:
-        """Releases the folder."""
         self.lock.release()
 
     def check(self, config: dict) -> None:

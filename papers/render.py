@@ -76,8 +76,8 @@ def measured_cells(lines: list[dict], base: list[dict]) -> list[str]:
     gain = ""
     if base:
         parameters += f" ({lines[0]['parameters'] - base[0]['parameters']:+,})"
-        means = [statistics.fmean(line["bleu"] for line in of_row) for of_row in (lines, base)]
-        gain = f"{means[0] - means[1]:+.2f}"
+        bleu = statistics.fmean(line["bleu"] for line in lines)
+        gain = f"{bleu - statistics.fmean(line['bleu'] for line in base):+.2f}"
     return [str(len(lines)), mean_and_deviation([line["bleu"] for line in lines]), gain,
             parameters, speed_cell(lines, base, "tokens_per_second", 0),
             speed_cell(lines, base, "sentences_per_second", 1)]

@@ -33,9 +33,9 @@ def read_run(path: Path, run: Run) -> dict:
     """The line of a finished run. Raises UserError for another run under its name."""
     s = run.settings
     settings = {**asdict(s), "accumulate_times_processes": s.accumulate}
-    RunFolder(path, settings, train_mt.FREE).close()     # compares its settings with these
+    with RunFolder(path, settings, train_mt.FREE):       # compares its settings with these
+        test = read_test(path)
     on_cpu = read_config(path)["device"] == "cpu"
-    test = read_test(path)
     valid = [row for row in read_metrics(path / "metrics.jsonl") if row["type"] == "valid"]
     best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True,

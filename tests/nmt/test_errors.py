@@ -78,6 +78,7 @@ MISTAKES = [
     (train_mt, NEW + "--max-length 1", "no training pair", "--max-length 1"),
     (train_mt, "--train text --name new", "own text needs --valid, --src, --tgt"),
     (train_mt, "--test text --name new", "own text needs --train, --valid, --src, --tgt"),
+    (train_mt, NEW + "--data multi30k", "--data multi30k and --train text: leave out one"),
     (train_mt, "--data toy --src fr --name new", "--data toy is between en and de"),
     # the run's folder
     # (before it reads the text)

@@ -80,9 +80,10 @@ def test_half_written_files_of_a_killed_run_go(folder):
 def test_a_folder_stays_a_runs_without_its_lock(folder):
     """Some versions of filelock delete it at the end."""
     folder.begin()
-    folder.close()
+    folder.lock.release()
     (folder.path / "lock").unlink(missing_ok=True)
-    RunFolder(folder.path, {}).close()
+    with RunFolder(folder.path, {}):
+        pass
 
 
 # ---- Metrics
