@@ -81,7 +81,9 @@ def disagreement_scores(D: dict) -> dict:
 
 def score_table(scores: dict) -> str:
     """exp(D) as a small table, a row per component, a column per kind."""
-    rows = [[component, *map(kinds.get, MEASURED)] for component, kinds in scores.items()]
+    rows = []
+    for component, kinds in scores.items():
+        rows.append([component, *(kinds[kind] for kind in MEASURED)])
     return tabulate(rows, ["", *MEASURED], tablefmt="plain", floatfmt=".3f")
 
 

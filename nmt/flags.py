@@ -160,9 +160,8 @@ def command_line(kind: type, values: dict) -> list[str]:
 # ---- Running a command
 
 def run(command, kind: type, argv=None, presets=None) -> int:
-    """Calls `command` with the settings from the command line. Returns the exit status: 0, 2 after
-    a mistake of the user, 130 after Ctrl-C, 141 if the output's pipe is closed. SIGTERM raises
-    SystemExit."""
+    """Calls `command` with the settings from the command line. Returns the status: 0, 2 after a
+    user's mistake, 130 after Ctrl-C, 141 if its output is closed. SIGTERM raises SystemExit."""
     if hasattr(sys.stdout, "reconfigure"):               # "?" for what a terminal cannot show
         sys.stdout.reconfigure(errors="replace")
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -72,14 +72,15 @@ def measured_cells(lines: list[dict], base: list[dict]) -> list[str]:
     """The cells of MEASURED_COLUMNS; base: the runs of the baseline, none for itself."""
     if not lines:
         return [NONE] * len(MEASURED_COLUMNS)
+    bleu = [line["bleu"] for line in lines]
     parameters = f"{lines[0]['parameters']:,}"
     gain = ""
     if base:
         parameters += f" ({lines[0]['parameters'] - base[0]['parameters']:+,})"
-        bleu = statistics.fmean(line["bleu"] for line in lines)
-        gain = f"{bleu - statistics.fmean(line['bleu'] for line in base):+.2f}"
-    return [str(len(lines)), mean_and_deviation([line["bleu"] for line in lines]), gain,
-            parameters, speed_cell(lines, base, "tokens_per_second", 0),
+        of_base = [line["bleu"] for line in base]
+        gain = f"{statistics.fmean(bleu) - statistics.fmean(of_base):+.2f}"
+    return [str(len(lines)), mean_and_deviation(bleu), gain, parameters,
+            speed_cell(lines, base, "tokens_per_second", 0),
             speed_cell(lines, base, "sentences_per_second", 1)]
 
 
