@@ -42,49 +42,37 @@ class Contrast(NamedTuple):
 
 
 class Model(NamedTuple):
-    """The linear model `score = arm + seed + residual` of the runs, by least squares."""
-    arms: list[str]
-    scores: dict[str, np.ndarray]       # by arm
-    effects: np.ndarray                 # of the arms, then of the seeds
-    covariance: np.ndarray              # of the effects, over the residual variance
+    """The linear model `score = arm + seed + residual` by least squares."""
+    scores: dict[str, np.ndarray]       # [seeds], by arm
     variance: float                     # of the residuals
     freedom: int                        # of the residuals
     levene: float                       # p of equal variances in the arms
 
 
 def fit(runs: list[dict]) -> Model:
-    """The model of runs {"arm", "seed", "score"}."""
-    arms = sorted({run["arm"] for run in runs})
-    seeds = sorted({run["seed"] for run in runs})
-    design = np.zeros((len(runs), len(arms) + len(seeds)))
-    y = np.array([run["score"] for run in runs])
-    for i, run in enumerate(runs):
-        design[i, arms.index(run["arm"])] = 1
-        design[i, len(arms) + seeds.index(run["seed"])] = 1
-    effects, _, rank, _ = np.linalg.lstsq(design, y, rcond=None)
-    residuals = y - design @ effects
-    freedom = len(y) - int(rank)
-    variance = float(residuals @ residuals / freedom)
-    scores = {arm: y[design[:, i] == 1] for i, arm in enumerate(arms)}
-    return Model(arms, scores, effects, np.linalg.pinv(design.T @ design), variance, freedom,
-                 float(levene(*scores.values()).pvalue))
+    """The model of runs {"arm", "seed", "score"}; every arm has the same seeds."""
+    scores = {}
+    for run in sorted(runs, key=lambda run: (run["arm"], run["seed"])):
+        scores.setdefault(run["arm"], []).append(run["score"])
+    scores = {arm: np.array(of_seeds) for arm, of_seeds in scores.items()}
+    table = np.array(list(scores.values()))                              # [arms, seeds]
+    residuals = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
+    freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
+    return Model(scores, float((residuals ** 2).sum() / freedom), freedom,
+                 float(levene(*table).pvalue))
 
 
 def compare(model: Model, arm: str, against: str) -> Contrast:
     """The difference of two arms: by the model, or by Welch's test if the arms' variances
     differ."""
+    one, two = model.scores[arm], model.scores[against]
+    difference = float(one.mean() - two.mean())
+    error = math.sqrt(2 * model.variance / len(one))
+    freedom = model.freedom
     if model.levene < 0.01:
-        test = ttest_ind(model.scores[arm], model.scores[against], equal_var=False)
-        difference = float(model.scores[arm].mean() - model.scores[against].mean())
+        test = ttest_ind(one, two, equal_var=False)
         error = difference / float(test.statistic)
         freedom = float(test.df)
-    else:
-        weights = np.zeros(len(model.effects))
-        weights[model.arms.index(arm)] = 1
-        weights[model.arms.index(against)] = -1
-        difference = float(weights @ model.effects)
-        error = math.sqrt(model.variance * float(weights @ model.covariance @ weights))
-        freedom = model.freedom
     p = 2 * float(stdtr(freedom, -abs(difference) / error))
     return Contrast(arm, against, difference, error, freedom, p)
 
