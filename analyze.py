@@ -49,7 +49,7 @@ class Settings:
                            metavar="DIR")
     checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
     device: str = flag("auto", DEVICES)
-    beam: int | None = flag(None, "beam size of length and ablation (the run's own)", "", 1, 1000)
+    beam: int | None = flag(None, "beam size (the run's own)", "", 1, 1000)
 
     component: str = flag("enc", "enc: encoder self-attention, cross: decoder to encoder, dec: "
                           "decoder self-attention", DRAWN, choices=COMPONENTS)

@@ -50,13 +50,6 @@ class Settings(train_mt.Settings):
     HIDDEN = (*plan.MECHANISMS, "seed", "name")          # not in --help: the rows set them
 
 
-def check_tables(settings: Settings) -> None:
-    """Raises UserError for a table that does not exist."""
-    for name in settings.tables:
-        if name not in TABLES:
-            raise UserError(f"no table {name}: choose from {', '.join(TABLES)}")
-
-
 # ---- Runs
 
 def plan_jobs(settings: Settings, plans: dict) -> dict[Job, plan.Run | None]:
@@ -77,22 +70,17 @@ def plan_jobs(settings: Settings, plans: dict) -> dict[Job, plan.Run | None]:
     return jobs
 
 
-def line_of(run: plan.Run, settings: Settings, stored: dict) -> dict | None:
-    """The line of a run, from results/runs.jsonl or its folder; None if it is not finished."""
-    path = Path(settings.runs) / run.settings.name
-    if run.key in stored:
-        return stored[run.key]
-    return results.read_run(path, run) if results.read_test(path) else None
-
-
-def list_jobs(jobs: dict, finished: list[dict], waiting: list[Job], runs: str) -> None:
-    """Prints the state and the command of every job."""
-    for job in jobs:
+def list_jobs(jobs: dict, finished: dict, waiting: list[Job], runs: str) -> None:
+    """Prints the state and the command of every job; finished: {key of a run: its line}."""
+    seconds = []
+    for job, run in jobs.items():
+        line = finished.get(run.key, {}) if run else {}
+        if "tokens" in line:
+            seconds.append(line["tokens"] / line["tokens_per_second"])
         state = f"step {job.step:,}" if job in waiting else "finished"
         name = [] if job.script == "train_mt.py" else ["--name", job.path.name]
         command = shlex.join(["python", job.script, *job.words, *name, "--runs", runs])
         print(f"{state:>12}  {job.path.name}\n{'':>12}  {command}")
-    seconds = [line["tokens"] / line["tokens_per_second"] for line in finished if "tokens" in line]
     hours = ""
     if seconds:
         hours = f", about {len(waiting) * statistics.fmean(seconds) / 3600:.1f} hours of training"
@@ -101,8 +89,8 @@ def list_jobs(jobs: dict, finished: list[dict], waiting: list[Job], runs: str) -
 
 # ---- Output
 
-def show(name: str, rows, settings: Settings, stored: dict) -> None:
-    """Prints a table."""
+def show(name: str, rows, settings: Settings, finished: dict) -> None:
+    """Prints a table; finished: {key of a run: its line}."""
     table = TABLES[name]
     print()
     if table.kind == "probe":
@@ -114,10 +102,7 @@ def show(name: str, rows, settings: Settings, stored: dict) -> None:
         print(render.table_text(name, cells))
         print("\nMeasured: the small setting of probe.py")
         return
-    lines = []
-    for _, runs in rows:
-        run_lines = [line_of(run, settings, stored) for run in runs]
-        lines.append([line for line in run_lines if line])
+    lines = [[finished[run.key] for run in runs if run.key in finished] for _, runs in rows]
     if not any(lines):
         print(f"{name}: nothing is finished")
         return
@@ -161,7 +146,9 @@ def reproduce(settings: Settings) -> None:
             print(f"{name:<13}  {table.source:<16}  {len(table.rows):2} rows  {table.title}; "
                   f"{table.data or 'no published numbers'}")
         return
-    check_tables(settings)
+    for name in settings.tables:
+        if name not in TABLES:
+            raise UserError(f"no table {name}: choose from {', '.join(TABLES)}")
     settings.seeds = tuple(dict.fromkeys(settings.seeds))
     # the settings of train_mt.py that are given for all rows
     own = Settings.__annotations__.keys() | {"runs", "device"}
@@ -175,23 +162,22 @@ def reproduce(settings: Settings) -> None:
                             "flags of train_mt.py")
     jobs = plan_jobs(settings, plans)
     lines = results.stored_lines() if settings.store else []
-    stored = {results.key_of(line): line for line in lines}
-    finished = {}
-    for job, run in jobs.items():
-        line = run and line_of(run, settings, stored)
-        if line:
-            finished[job] = line
-    waiting = [job for job in jobs if job not in finished]
+    finished = {results.key_of(line): line for line in lines}
 
     def keep(job: Job) -> None:
+        """Reads the line of a finished run of train_mt.py; with --store, stores it."""
         run = jobs[job]
-        if settings.store and run and run.key not in stored:
-            stored[run.key] = results.read_run(job.path, run)
-            results.store(stored[run.key])
+        if run and run.key not in finished and results.read_test(job.path):
+            finished[run.key] = results.read_run(job.path, run)
+            if settings.store and not settings.dry_run:
+                results.store(finished[run.key])
 
+    for job in jobs:
+        keep(job)
+    waiting = [job for job, run in jobs.items() if run is None or run.key not in finished]
     failed = []
     if settings.dry_run:
-        list_jobs(jobs, list(finished.values()), waiting, settings.runs)
+        list_jobs(jobs, finished, waiting, settings.runs)
     else:
         if any("{toy4000}" in TABLES[name].scale for name in settings.tables):
             plan.write_small_text(Path(settings.runs) / "toy4000")
@@ -199,11 +185,9 @@ def reproduce(settings: Settings) -> None:
             load_corpora(rows[0][1][0].settings)
         device = pick_device(settings.device)
         gpus = torch.cuda.device_count() if device == torch.device("cuda") else 1
-        for job in finished:
-            keep(job)
         failed = run_jobs(waiting, Path(settings.runs), settings.jobs or gpus, device, keep)
     for name in dict.fromkeys(settings.tables):
-        show(name, plans.get(name), settings, stored)
+        show(name, plans.get(name), settings, finished)
     if failed:
         raise UserError(f"{len(failed)} of {len(jobs)} runs failed ({', '.join(failed)}): see "
                         "their logs; the same command trains them again")

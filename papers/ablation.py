@@ -64,8 +64,8 @@ def cost_table(runs: dict) -> str:
             rows.append([name, component, statistics.fmean(heads), *means])
         rows.append([name, "all", x["mean"]])
     depth = max(map(len, rows)) - 3
-    x = next(iter(runs.values()))
-    return (f"BLEU lost without a head (Michel et al. 2019), means over heads; validation set, "
-            f"beam {x['beam']},\n{x['signature']}\n"
+    searches = dict.fromkeys(f"beam {x['beam']}, {x['signature']}" for x in runs.values())
+    return ("BLEU lost without a head (Michel et al. 2019), means over heads; validation set,\n"
+            f"{'; '.join(searches)}\n"
             + tabulate(rows, ["", "", "mean", *(f"layer {i + 1}" for i in range(depth))], "plain",
                        floatfmt=".2f"))

@@ -125,8 +125,8 @@ def pool_from_file(name: str, stored: dict) -> Pool:
     if stored["kind"] == "logic":
         pairs = {size: count for size, count in stored["pairs"].items()
                  if size.isdecimal() and int(size) >= 7}
-        for run in stored["runs"] if any(pairs.values()) else ():
-            right = sum(count * run["accuracy"][size] for size, count in pairs.items() if count)
+        for run in stored["runs"]:
+            right = sum(count * run["accuracy"][size] for size, count in pairs.items())
             pool.values[FORMULAS, run["model"]][run["seed"]] = 100 * right / sum(pairs.values())
     if stored["kind"] == "probing":
         accuracies = {}                                  # (model, seed) -> of every task
@@ -148,7 +148,11 @@ def comparisons(claim: Claim, pool: Pool) -> list[Contrast | None]:
         runs = []
         for model in pair:
             runs += [{"arm": model, "seed": i, "score": scores[model][i]} for i in sorted(shared)]
-        contrasts.append(compare(fit(runs), *pair) if len(shared) > 1 else None)
+        contrast = None
+        if len(shared) > 1:
+            model = fit(runs)._replace(levene=1.0)      # paired whatever the variances are
+            contrast = compare(model, *pair)
+        contrasts.append(contrast)
     return contrasts
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from aggregation import RoutingAggregation, random_coupling
+from aggregation import random_coupling
 from nmt.batches import batches, collate
 from nmt.corpus import Pairs
 from nmt.encoded import EncodedPairs
@@ -188,8 +188,7 @@ def route(module, votes: Tensor, iterations: int):
         omega, A, after = em_routing(votes, *betas, start=start, trace=True, **settings)
         first = votes.new_zeros(votes.shape[:-1]) if start is None else start
         return omega, A, after[-2] if iterations > 1 else first.softmax(-1)
-    of_li = isinstance(module, RoutingAggregation)
-    routing = dynamic_routing(votes, iterations, normalize=of_li, start=start)
+    routing = dynamic_routing(votes, **module.settings | {"iterations": iterations}, start=start)
     return routing.capsules, None, routing.coupling
 
 

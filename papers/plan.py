@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import train_mt
 from nmt.corpus import NAMES, DataFlags, load_corpora
+from nmt.files import atomic_write
 from nmt.flags import OPTIONS, ModelFlags, UserError, command_line, parse
 from papers.tables import Row, Table
 from transformer import SIZES
@@ -97,23 +98,18 @@ def size_flags(table: Table, size: str, scale: list[str]) -> list[str]:
 
 # ---- The plan
 
-def check_given(given: dict) -> None:
-    """Raises UserError for a given setting that the rows of the tables set."""
-    for name in given:
-        if name in (*MECHANISMS, "seed", "name"):
-            raise UserError(f"--{name.replace('_', '-')}: the rows set it (the seeds: --seeds): "
-                            "leave it out")
-
-
 def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[Row, list[Run]]]:
     """The rows of a table with their runs, one per seed.
 
     given: {field: value} of train_mt.py's settings for all rows; folder: of the runs. Raises
     UserError for a setting that the rows set, and where a row is not a valid model at this scale.
     """
-    check_given(given)
+    for name in given:
+        if name in (*MECHANISMS, "seed", "name"):
+            raise UserError(f"--{name.replace('_', '-')}: the rows set it (the seeds: --seeds): "
+                            "leave it out")
     small_text = str(Path(folder).resolve() / "toy4000")
-    scale = table.scale.format(toy4000=small_text).split()
+    scale = [word.format(toy4000=small_text) for word in table.scale.split()]
     scale += command_line(train_mt.Settings, given)
     s = settings_of(scale)
     language = []
@@ -155,4 +151,4 @@ def write_small_text(folder: Path) -> None:
     for name, text in sets.items():
         for language, lines in ((corpora.src, text.source), (corpora.tgt, text.target)):
             lines = "".join(f"{line}\n" for line in lines[:4_000])
-            (folder / f"{name}.{language}").write_text(lines, "utf-8")
+            atomic_write(folder / f"{name}.{language}", lines)

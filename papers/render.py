@@ -5,6 +5,7 @@ import statistics
 from tabulate import tabulate
 
 from papers.tables import TABLES, Row, Table
+from tasks.classifier import percent
 
 NONE = "–"
 MEASURED_COLUMNS = ("seeds", "BLEU", "Δ", "parameters", "tokens/s", "sentences/s")
@@ -30,13 +31,6 @@ def printed_number(text: str | None) -> float | None:
 
 
 # ---- Rows
-
-def find_baselines(rows: list[Row]) -> list[int]:
-    """For every row the index of the row that it is compared with: the one without flags, of its
-    size, or the row itself if there is none."""
-    bases = {row.size: i for i, row in enumerate(rows) if row.flags == ""}
-    return [bases.get(row.size, i) for i, row in enumerate(rows)]
-
 
 def published_cells(table: Table, row: Row, base: Row) -> list[str]:
     """The published cells of a row. In parentheses the ratio of a speed to the baseline's, and the
@@ -86,9 +80,11 @@ def measured_cells(lines: list[dict], base: list[dict]) -> list[str]:
 
 def table_cells(table: Table, runs: list[list[dict]]) -> list[list[str]]:
     """The header and the rows of a table; runs: the finished runs of every row, as lines of
-    results/runs.jsonl."""
+    results/runs.jsonl. A row is compared with the one without flags of its size."""
+    bases = {row.size: i for i, row in enumerate(table.rows) if row.flags == ""}
     cells = [["", *MEASURED_COLUMNS, *(f"paper: {column}" for column in table.columns)]]
-    for i, (row, base) in enumerate(zip(table.rows, find_baselines(table.rows))):
+    for i, row in enumerate(table.rows):
+        base = bases.get(row.size, i)
         numbers = measured_cells(runs[i], [] if base == i else runs[base])
         cells.append([row.label, *numbers, *published_cells(table, row, table.rows[base])])
     return cells
@@ -107,9 +103,7 @@ def probing_cells(name: str, stored: dict) -> list[list[str]]:
         column = line["group"] if line["task"] == "Ave." else line["task"]
         row = [line["group"], line["task"]]
         for model in models:
-            cell = line["cells"][model]
-            deviation = "" if cell["spread"] is None else f" ± {100 * cell['spread']:.2f}"
-            row.append(f"{100 * cell['mean']:.2f}{deviation}")
+            row.append(percent(line["cells"][model], 2))
             if model in published:
                 row.append(published[model].get(column, NONE))
         cells.append(row)
@@ -118,18 +112,13 @@ def probing_cells(name: str, stored: dict) -> list[list[str]]:
 
 # ---- Text
 
-def format_table(cells: list[list[str]]) -> str:
-    """Cells as text; the words of the first column at the left, numbers at the right."""
-    header, *rows = cells
-    sides = ["left", *["right"] * (len(header) - 1)]
-    return tabulate(rows, header, "plain", colalign=sides, disable_numparse=True)
-
-
 def table_text(name: str, cells: list[list[str]]) -> str:
     """A table with its heading and footnotes, numbered if a cell refers to them."""
     table = TABLES[name]
+    sides = ["left", *["right"] * (len(cells[0]) - 1)]
+    rows = tabulate(cells[1:], cells[0], "plain", colalign=sides, disable_numparse=True)
     published_on = f"; published on {table.data}" if table.data else ""
-    text = f"{table.source} ({name}): {table.title}{published_on}.\n\n{format_table(cells)}\n"
+    text = f"{table.source} ({name}): {table.title}{published_on}.\n\n{rows}\n"
     if "BLEU" in cells[0]:
         text += f"\n{LEGEND}"
     printed = " ".join(cell or "" for row in table.rows for cell in row.published)

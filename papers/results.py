@@ -30,7 +30,8 @@ def read_test(path: Path) -> dict | None:
 
 
 def read_run(path: Path, run: Run) -> dict:
-    """The line of a finished run. Raises UserError for another run under its name."""
+    """The line of a finished run; commit, torch and processor are those of now. Raises UserError
+    for another run under its name."""
     s = run.settings
     settings = {**asdict(s), "accumulate_times_processes": s.accumulate}
     with RunFolder(path, settings, train_mt.FREE):       # compares its settings with these

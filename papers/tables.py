@@ -8,6 +8,8 @@ and so are Li 2021 Tables 1 to 4, which repeat Li 2018 Tables 1 and 2 and Li 201
 """
 from typing import NamedTuple
 
+from tasks.probe_data import TASKS
+
 
 class Row(NamedTuple):
     """A row of a table.
@@ -132,7 +134,6 @@ WIDE = (
     Row("+ Aggregation", "--agg em", ("288M [1]", "28.65", "+0.55"), "wide"),
     Row("+ Both", "--agg em --reg output", ("288M [1]", "28.94", "+0.84"), "wide"))
 
-TASKS = ("SeLen", "WC", "TrDep", "ToCo", "BShif", "Tense", "SubNm", "ObjNm", "SOMO", "CoIn")
 # rows of the probing tables: flags name the model of probe.py
 PROBING_2019 = (
     Row("Base", "baseline",
@@ -313,7 +314,7 @@ TABLES = {
         DUAN + " Table 1", "main results", f"{ZH_EN} and {EN_DE}", ("Zh-En BLEU", "En-De BLEU"),
         DUAN_MAIN, chinese=SHORTER,
         notes=("§4.2 gives 1.6K new parameters for the big model; by the equations they are "
-               "1,632")),
+               "1,632",)),
     "duan-2": Table(
         DUAN + " Table 2", "capsule routing in encoder and decoder", f"{ZH_EN}, base", ("BLEU",),
         DUAN_NETWORKS, chinese=SHORTER),

@@ -75,7 +75,7 @@ def truth_table(formula: str) -> int:
 def infix(formula: str) -> list[str]:
     """The tokens of a formula without the brackets of an operator's own: `not a`, `( a and b )`, as
     Python writes it."""
-    return parse(tokenize(formula), 0)[1]
+    return parse([*tokenize(formula), END], 0)[1]
 
 
 def parse(tokens: list[str], at: int) -> tuple[int, list[str], int]:

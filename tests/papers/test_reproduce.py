@@ -57,6 +57,7 @@ def test_published_cells_fit_their_columns_and_footnotes(name):
     table = TABLES[name]
     assert all(len(row.published) == len(table.columns) for row in table.rows)
     cells = " ".join(cell or "" for row in table.rows for cell in row.published)
+    assert isinstance(table.notes, tuple)
     marks = {int(mark) for mark in re.findall(r"\[(\d+)\]", cells)}
     assert marks <= set(range(1, len(table.notes) + 1))
 
@@ -376,7 +377,7 @@ def test_probing_beside_the_published_numbers(capsys):
     cells["simple"]["spread"] = 0.01
     stored = {"table": [{"group": "surface", "task": "WC", "cells": cells}]}
     text = render.table_text("li2019-1", render.probing_cells("li2019-1", stored))
-    assert re.search(r"WC +50.00 +97.92 +50.00 ± 1.00 +98.85 +50.00 +98.75 +50.00\n", text)
+    assert re.search(r"WC +50.00 +97.92 +50.00 ±1.00 +98.85 +50.00 +98.75 +50.00\n", text)
 
 
 def test_the_page_of_claims_is_what_the_stored_runs_give(tmp_path, monkeypatch):
