@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from nmt.batches import Step, training_steps
-from nmt.corpus import Data, DataFlags, load_data, name_text
+from nmt.corpus import Data, DataFlags, hash_text, load_data, name_text
 from nmt.evaluate import disagreement_scores, score_sets, summary, validate
 from nmt.flags import ModelFlags, UserError, command_line, flag, run
 from nmt.loss import Objective
@@ -47,7 +47,6 @@ RECIPES = {
 # settings that may differ when a run is resumed; `text` has the checksums of the training text
 FREE = ("accumulate", "device", "amp", "compile", "workers", "data", "data_dir", "train", "valid",
         "test", "src", "tgt", "log_every", "save_every", "runs", "name")
-SCORES = "validation, checkpoints and test"
 
 
 @dataclass
@@ -63,13 +62,13 @@ class Settings(ModelFlags, DataFlags):
     label_smoothing: float = flag(0.1, "label smoothing epsilon", "training", 0, 0.99)
     seed: int = flag(1, "seed of parameters, dropout and batches", "training", 0, 2 ** 31)
 
-    eval_every: int = flag(400, "steps between validations", SCORES, 1)
-    save_every: int = flag(1_000, "steps between extra saves of last.pt", SCORES, 1)
-    log_every: int = flag(100, "steps between log lines", SCORES, 1)
-    average: int = flag(0, "average the last N; 0: use the best", SCORES, 0)
-    beam: int = flag(4, "beam size of the test", SCORES, 1, 1000)
-    lenpen: float = flag(0.6, "length penalty of the test", SCORES, 0, 100)
-    lowercase: bool = flag(False, "BLEU without case, as in Gu 2019's Zh-En", SCORES)
+    eval_every: int = flag(400, "steps between validations", "evaluation", 1)
+    save_every: int = flag(1_000, "steps between extra saves of last.pt", "evaluation", 1)
+    log_every: int = flag(100, "steps between log lines", "evaluation", 1)
+    average: int = flag(0, "average the last N; 0: use the best", "evaluation", 0)
+    beam: int = flag(4, "beam size of the test", "evaluation", 1, 1000)
+    lenpen: float = flag(0.6, "length penalty of the test", "evaluation", 0, 100)
+    lowercase: bool = flag(False, "BLEU without case, as in Gu 2019's Zh-En", "evaluation")
 
     name: str = flag("", "the run's folder (from the other flags)", "machine")
     runs: str = flag("runs", "where the runs' folders are", "machine", metavar="DIR")
@@ -112,13 +111,9 @@ def learning_rate(step: int, s: Settings) -> float:
 
 
 def train_step(objective, optimizer, step: Step, s: Settings, machine: Machine):
-    """One update. Returns [cross-entropy, D times target tokens], summed over this process's
-    micro-batches, and the norm of the gradient, both still on the device.
-
-    Training maximizes `J = likelihood + lambda D` (Li 2018 §3.1) per target token. A micro-batch
-    counts by its target tokens, so it does not matter how these fall on micro-batches and
-    processes.
-    """
+    """One update. It maximizes `J = likelihood + lambda D` (Li 2018 §3.1) per target token, however
+    the tokens fall on micro-batches and processes. Returns [cross-entropy, D times target tokens],
+    summed over this process's micro-batches, and the norm of the gradient, on the device."""
     optimizer.zero_grad(set_to_none=True)
     total = torch.zeros(2, device=machine.device)
     for i, batch in enumerate(step.batches):
@@ -169,6 +164,7 @@ def train(s: Settings) -> None:
     torch.manual_seed(s.seed)
     model = Transformer(config).to(machine.device)
     if s.compile:
+        torch._dynamo.config.recompile_limit = 64        # layers share their code
         for layer in (*model.encoder.layers, *model.decoder.layers):
             layer.compile(dynamic=True)
     objective = Objective(model)
@@ -242,6 +238,7 @@ def train(s: Settings) -> None:
     bar.close()
 
     # end
+    stopped_by = stopped_by or machine.largest(max(stop, default=0))         # in the validation
     if stopped_by and machine.first:
         say(f"{path}: stopped at step {state['step']:,}; the same command resumes it")
     elif machine.first:
@@ -289,7 +286,8 @@ def validate_and_save(model, optimizer, state, data: Data, folder: RunFolder, s:
 def test(model, state: dict, data: Data, folder: RunFolder, s: Settings) -> None:
     """Scores of the test sets, taken once, with the best checkpoint or the average of the last."""
     sets = data.tests or {"valid": data.valid_pairs}
-    rows = [row for row in folder.read_metrics() if row.get("sets", {}).keys() == sets.keys()]
+    texts = {name: [hash_text(side) for side in pairs] for name, pairs in sets.items()}
+    rows = [row for row in folder.read_metrics() if row.get("texts") == texts]
     if not rows:
         seed_torch(s.seed)                               # of random couplings
         numbered = folder.numbered() if s.average else []
@@ -303,7 +301,7 @@ def test(model, state: dict, data: Data, folder: RunFolder, s: Settings) -> None
             (folder.path / f"{set_name}.hyp").write_text("\n".join([*lines, ""]), "utf-8")
         rows = [folder.log(
             "test", step=state["step"], test_bleu=scores.bleu, test_chrf=scores.chrf,
-            sets=scores.sets, signature=scores.signature, beam=s.beam, lenpen=s.lenpen,
+            sets=scores.sets, texts=texts, signature=scores.signature, beam=s.beam, lenpen=s.lenpen,
             average=len(numbered), disagreement=disagreement_scores(D), tokens=state["tokens"],
             tokens_per_second=state["tokens"] / max(state["seconds"], 1e-9),
             sentences_per_second=scores.sentences_per_second,

@@ -183,7 +183,7 @@ def command(settings: Settings) -> None:
         return
     lines = read_lines(settings.input)
     references = read_lines(settings.reference) if settings.reference else []
-    if references and len(references) != len(lines):
+    if settings.reference and len(references) != len(lines):
         raise UserError(f"--reference {settings.reference} has {len(references)} lines and the "
                         f"input {len(lines)}; line i of the one must translate line i of the other")
     systems = {}

@@ -63,8 +63,12 @@ class Lines:
 
 
 def read_lines(path=None) -> list[str]:
-    """The lines of a UTF-8 file, or of standard input, which may be empty. Raises as `Lines`."""
-    return list(Lines(path) if path else decode_lines(sys.stdin.buffer, "standard input"))
+    """The lines of a UTF-8 file or pipe, or of standard input; there may be none. Raises UserError:
+    missing, unreadable or not UTF-8."""
+    if not path:
+        return list(decode_lines(sys.stdin.buffer, "standard input"))
+    with reported("read", path), open(path, "rb") as file:
+        return list(decode_lines(file, path))
 
 
 def decode_lines(file, name) -> Iterator[str]:

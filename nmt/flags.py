@@ -216,17 +216,13 @@ class ModelFlags:
     norm: str = flag("pre", "layer normalization", MODEL, choices=("pre", "post"))
     tie: str = flag("all", "shared embeddings", MODEL, choices=("none", "target", "all"))
 
-    agg: str = flag("linear", "dynamic, em: Li's; gu-*: Gu's", AGGREGATION,
-                    choices=AGGREGATIONS)
+    agg: str = flag("linear", "dynamic, em: Li's; gu-*: Gu's", AGGREGATION, choices=AGGREGATIONS)
     agg_at: tuple[str, ...] | None = flag(
-        None, "as in enc:1-2 cross dec:4,6 (the paper's)",
-        AGGREGATION, metavar="PLACE")
-    capsules: int | None = flag(None, "output capsules (em: width; gu-*: heads)",
-                                AGGREGATION, 1, 65536)
+        None, "as in enc:1-2 cross dec:4,6 (the paper's)", AGGREGATION, metavar="PLACE")
+    capsules: int | None = flag(None, "capsules (Li: width; Gu: heads)", AGGREGATION, 1, 65536)
     iterations: int = flag(3, "iterations of every routing", AGGREGATION, 1, 100, metavar="T")
     em_density: str = flag("product", "over the dimensions", AGGREGATION, choices=DENSITIES)
-    em_schedule: str = flag("hinton", "lambda: near 0.001, or 1 to 3", AGGREGATION,
-                            choices=SCHEDULES)
+    em_schedule: str = flag("hinton", "lambda: near 0.001, or 1-3", AGGREGATION, choices=SCHEDULES)
     em_gradient: str = flag("beta", "see routing_em.py", AGGREGATION, choices=GRADIENTS)
     em_activations: bool = flag(True, "activations A_n in EM routing (yes)", AGGREGATION)
     coupling: str = flag("routed", "random: a control", AGGREGATION, choices=COUPLINGS)
@@ -239,7 +235,7 @@ class ModelFlags:
 
     capsule_attention: tuple[str, ...] = flag(
         (), "enc, dec with layers, as in enc:1-3 dec", CAPSULE, metavar="PLACE", alias="--capsule")
-    capsule_parts: tuple[str, ...] = flag(PARTS, f"{', '.join(PARTS)} (both)", CAPSULE,
+    capsule_parts: tuple[str, ...] = flag(PARTS, f"in enc: {', '.join(PARTS)} (both)", CAPSULE,
                                           choices=PARTS, metavar="PART")
 
     def model_config(self, vocab_size: int, **overrides) -> TransformerConfig:
@@ -267,10 +263,10 @@ def check_used(settings) -> None:
         unused |= dict.fromkeys(EM_OPTIONS, "--agg em or --agg gu-em")
     if not settings.reg:
         unused |= dict.fromkeys(REG_OPTIONS, "--reg output, or another kind")
-    if not capsule:
-        unused["capsule_parts"] = "--capsule-attention enc, or another place"
-    if settings.agg == "linear" and not capsule:
-        unused["iterations"] = "--agg em or --capsule-attention enc"
+    if not any(place.startswith("enc") for place in capsule):
+        unused["capsule_parts"] = "--capsule-attention enc"
+    if (settings.agg == "linear" or settings.coupling == "random") and not capsule:
+        unused["iterations"] = "--agg em without --coupling random, or --capsule-attention enc"
     for field in dataclasses.fields(ModelFlags):
         value = getattr(settings, field.name)
         if field.name in unused and value != field.default:

@@ -1,7 +1,7 @@
 """Run folders: settings, metrics and checkpoints; one run at a time in a folder.
 
-A run folder holds config.json (the settings), metrics.jsonl (one JSON object per line),
-tokenizer.json, lock, and the checkpoints last.pt, best.pt and step-N.pt. Loading runs no code.
+A run folder holds config.json (the settings), metrics.jsonl, tokenizer.json, loss.png, lock, test
+translations (*.hyp), and the checkpoints last, best, average and step-N.pt. Loading runs no code.
 """
 import contextlib
 import json

@@ -162,10 +162,10 @@ def pieces(line: str, tokenizer, limit: int) -> list[list[int]]:
     """The token ids of a line, in pieces of at most `limit`; none for a blank line. A long line is
     cut into its sentences, a long sentence at the space nearest to its middle, a word in the
     middle."""
-    if not line.strip():
+    line = line.strip()
+    if not line:
         return []
     ids = tokenizer.encode(line).ids
-    line = line.strip()
     if len(ids) <= limit or len(line) == 1:
         return [ids]
     parts = [part for part in SENTENCE_END.split(line) if part]
@@ -173,7 +173,7 @@ def pieces(line: str, tokenizer, limit: int) -> list[list[int]]:
         middle = len(line) // 2
         spaces = [match.start() for match in re.finditer(r"\s", line)]
         cut = min(spaces, key=lambda i: abs(i - middle), default=middle)
-        parts = [line[:cut], line[cut:].strip()]
+        parts = [line[:cut], line[cut:]]
     return [ids for part in parts for ids in pieces(part, tokenizer, limit)]
 
 

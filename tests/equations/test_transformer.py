@@ -468,7 +468,8 @@ def test_flags_reach_the_configuration_and_json_gives_it_back():
 @pytest.mark.parametrize("words", [
     "--em-density sum", "--agg dynamic --em-gradient full", "--agg gu-dynamic --no-em-activations",
     "--coupling random", "--capsules 4", "--agg-at enc", "--reg-weight 0.5", "--reg-at enc",
-    "--iterations 2", "--agg em --capsule-parts vertical"])
+    "--iterations 2", "--agg em --coupling random --iterations 2",
+    "--agg em --capsule-parts vertical", "--capsule dec --capsule-parts vertical"])
 def test_an_option_without_its_mechanism_is_an_error(words):
     named = "--" + words.rpartition("--")[2]
     with pytest.raises(UserError, match=f"{named} is not used"):

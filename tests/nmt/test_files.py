@@ -54,3 +54,7 @@ def test_line_ends_and_byte_order_marks(tmp_path, monkeypatch):
     assert list(lines) == expected == list(lines) and len(lines) == 5
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
     assert read_lines() == expected == read_lines(tmp_path / "text")
+    reader, writer = os.pipe()
+    os.write(writer, content)
+    os.close(writer)
+    assert read_lines(f"/dev/fd/{reader}") == expected

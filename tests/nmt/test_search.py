@@ -179,7 +179,7 @@ def by_slow_search(model, tokenizer, line, beam, nbest=1, lenpen=0.6):
 
 @torch.no_grad()
 def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizer):
-    lines = ["the dog", "", "a man sees the dog. " * 3, " \t\u3000", "a"]
+    lines = ["the dog", "", "a man sees the dog. " * 2 + "a man.", " \t\u3000", "a"]
     together = translate_nbest(model, tokenizer, lines, beam=2, max_tokens=30, lenpen=1.5, nbest=2)
     for line, translations in zip(lines, together, strict=True):
         want = by_slow_search(model, tokenizer, line, 2, 2, 1.5) if line.strip() else [("", 0.0)]
@@ -217,6 +217,7 @@ def test_a_long_line_is_cut_at_sentences_then_at_spaces(tokenizer):
     assert cut("the dog sees a man", tokenizer) == ["the dog sees a man"]
     assert cut("AAAAAAA BBBBB CCCCCC DDDDD", tokenizer) == ["AAAAAAA BBBBB", "CCCCCC DDDDD"]
     assert cut(" \t\u3000", tokenizer) == []
+    assert cut("  the dog \t", tokenizer) == ["the dog"]
 
 
 def test_lines_longer_than_max_source_are_translated_in_pieces(model, tokenizer):

@@ -93,6 +93,9 @@ def test_several_test_sets_are_scored_one_by_one_and_together(text, tmp_path):
     # with other test sets it is tested again
     assert train(text, words.replace(f" {tmp_path}/new", "")) == 0
     assert rows(folder, "test")[1]["sets"] == {"old": row["sets"]["old"]}
+    write_text(tmp_path, "new", sources[:3], references[:3])
+    assert train(text, words) == 0
+    assert rows(folder, "test")[2]["sets"]["new"] == row["sets"]["old"]
 
 
 def test_without_a_test_set_the_validation_set_is_tested(text, tmp_path):

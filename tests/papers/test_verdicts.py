@@ -54,12 +54,6 @@ def test_the_model_is_that_of_least_squares():
     assert contrast.difference == pytest.approx(effects[2] - effects[0])
 
 
-def test_holms_adjustment_by_hand():
-    family = [Contrast("", "", 1.0, 1.0, 9, p) for p in (0.01, 0.04, 0.03, 0.005)]
-    adjusted = [contrast.adjusted for contrast in verdicts.holm(family)]
-    assert adjusted == pytest.approx([0.03, 0.06, 0.06, 0.02])
-
-
 @pytest.mark.parametrize("difference, error, adjusted, wanted", [
     (0.5, 0.1, 0.001, "gain found"),
     (-0.5, 0.1, 0.001, "the opposite"),
