@@ -42,7 +42,7 @@ ways = {
 }
 
 # %% [markdown]
-# A draw with more noise, to see something: the votes for whole 0 in two of their four dimensions.
+# A noisier draw, so that the steps are visible: the votes for whole 0 in two of their four dimensions.
 # Rings mark the parts of whole 0, whose votes agree on it; colour is a part's share of whole 0, the
 # cross its mean $\mu_0$ under the shares.
 
@@ -80,7 +80,7 @@ show("session4-coupling")
 # tight the wholes are, $\chi_n$, times $\lambda$. With $\lambda$ from 1 to 3 (the released code's
 # schedule) the whole that happens to be tightest in the first iteration takes the parts of the
 # others at once. With Hinton et al.'s $\lambda$, 0.0005 at first, the activations are nearly equal,
-# and the densities decide. The sum of the densities over the dimensions, to the letter of Li's
+# and the densities decide. The sum of the densities over the dimensions, as Li prints
 # $P$, is large as soon as one dimension fits by chance.
 
 # %%

@@ -58,7 +58,7 @@ axes[1].legend()
 show("session7-training")
 
 # %% [markdown]
-# The learning rate of Vaswani et al. 2017 §5.3, and the linear decay that short trainings take.
+# The learning rate of Vaswani et al. 2017 §5.3, and the linear decay of short runs.
 
 # %%
 figure, ax = pyplot.subplots(figsize=(4.2, 3), layout="constrained")

@@ -123,7 +123,7 @@ def five_lines(corpora: dict[str, Corpus]) -> list[list[str]]:
 
 def contrast_table(corpus: Corpus) -> str:
     """The contrasts of a corpus as Markdown."""
-    header = ["arm", "against", "BLEU [95 %]", "could detect", "p", "p, Holm", "no different"]
+    header = ["arm", "against", "BLEU [95 %]", "could detect", "p", "p, Holm", f"within {MARGIN}"]
     cells = []
     for x in corpus.contrasts.values():
         p, adjusted = ("< 0.0001" if p < 0.0001 else f"{p:.4f}" for p in (x.p, x.adjusted))

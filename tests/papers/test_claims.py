@@ -36,7 +36,7 @@ DE = "En-De BLEU"
 
 
 @pytest.mark.parametrize("start, gains", [
-    ("Rewarding the outputs only", [gain("li2018-2", "BLEU", "Enc", "baseline")]),
+    ("Output disagreement in", [gain("li2018-2", "BLEU", "Enc", "baseline")]),
     ("Disagreement of outputs", [gain("li2018-1", "BLEU", "4  output", "2  subspace"),
                                  gain("li2018-1", "BLEU", "4  output", "3  position")]),
     ("Subspaces", [gain("li2018-1", "BLEU", "5  subspace, output", "4  output")]),
