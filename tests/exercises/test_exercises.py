@@ -119,7 +119,8 @@ def test_a_plain_solution_loses_only_the_harder_task(file, task, plain, tmp_path
     ("while True: pass", "did not end within 0.2 s"),
 ])
 def test_a_mistake_is_one_line(squash, message, tmp_path, monkeypatch):
-    monkeypatch.setattr("exercises.grade.SECONDS", 0.2)
+    if squash.startswith("while"):
+        monkeypatch.setattr("exercises.grade.SECONDS", 0.2)
     write_solution(tmp_path, "routing_dynamic.py",
                    f"right = squash\ndef squash(s, dim=-1):\n    {squash}\n")
     line = grade(TASKS["squash"], tmp_path)
