@@ -42,7 +42,7 @@ ways = {
 }
 
 # %% [markdown]
-# A noisier draw, so that the steps are visible: the votes for whole 0 in two of their four dimensions.
+# A noisier draw makes the steps visible: the votes for whole 0 in two of their four dimensions.
 # Rings mark the parts of whole 0, whose votes agree on it; colour is a part's share of whole 0, the
 # cross its mean $\mu_0$ under the shares.
 
