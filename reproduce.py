@@ -102,7 +102,9 @@ def show(name: str, rows, settings: Settings, finished: dict) -> None:
         print(render.table_text(name, cells))
         print("\nMeasured: the small setting of probe.py")
         return
-    lines = [[finished[run.key] for run in runs if run.key in finished] for _, runs in rows]
+    lines = []
+    for _, runs in rows:
+        lines.append([finished[run.key] for run in runs if run.key in finished])
     if not any(lines):
         print(f"{name}: nothing is finished")
         return

@@ -286,7 +286,7 @@ def validate_and_save(model, optimizer, state, data: Data, folder: RunFolder, s:
 def test(model, state: dict, data: Data, folder: RunFolder, s: Settings) -> None:
     """Scores of the test sets, taken once, with the best checkpoint or the average of the last."""
     sets = data.tests or {"valid": data.valid_pairs}
-    texts = {name: [hash_text(side) for side in pairs] for name, pairs in sets.items()}
+    texts = {name: list(map(hash_text, pairs)) for name, pairs in sets.items()}
     rows = [row for row in folder.read_metrics() if row.get("texts") == texts]
     if not rows:
         seed_torch(s.seed)                               # of random couplings

@@ -148,11 +148,7 @@ def comparisons(claim: Claim, pool: Pool) -> list[Contrast | None]:
         runs = []
         for model in pair:
             runs += [{"arm": model, "seed": i, "score": scores[model][i]} for i in sorted(shared)]
-        contrast = None
-        if len(shared) > 1:
-            model = fit(runs)._replace(levene=1.0)      # paired whatever the variances are
-            contrast = compare(model, *pair)
-        contrasts.append(contrast)
+        contrasts.append(compare(fit(runs), *pair) if len(shared) > 1 else None)
     return contrasts
 
 

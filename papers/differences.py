@@ -46,7 +46,7 @@ class Model(NamedTuple):
     scores: dict[str, np.ndarray]       # [seeds], by arm
     variance: float                     # of the residuals
     freedom: int                        # of the residuals
-    levene: float                       # p of equal variances in the arms
+    unequal: bool                       # the arms' variances, by Levene's test
 
 
 def fit(runs: list[dict]) -> Model:
@@ -59,17 +59,16 @@ def fit(runs: list[dict]) -> Model:
     residuals = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
     freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
     return Model(scores, float((residuals ** 2).sum() / freedom), freedom,
-                 float(levene(*table).pvalue))
+                 bool(levene(*table).pvalue < 0.01))
 
 
-def compare(model: Model, arm: str, against: str) -> Contrast:
-    """The difference of two arms: by the model, or by Welch's test if the arms' variances
-    differ."""
+def compare(model: Model, arm: str, against: str, welch: bool = False) -> Contrast:
+    """The difference of two arms: by the model, or by Welch's test."""
     one, two = model.scores[arm], model.scores[against]
     difference = float(one.mean() - two.mean())
     error = math.sqrt(2 * model.variance / len(one))
     freedom = model.freedom
-    if model.levene < 0.01:
+    if welch:
         test = ttest_ind(one, two, equal_var=False)
         error = difference / float(test.statistic)
         freedom = float(test.df)

@@ -89,8 +89,8 @@ def analyze(lines: list[dict]) -> dict[str, Corpus]:
         blocks = len({run["seed"] for run in runs})
         if blocks >= LEAST_BLOCKS[corpus]:
             model = fit(runs)
-            family = holm([compare(model, *pair) for pair in pairs])
-            control = compare(model, "one-head", "baseline")
+            family = holm([compare(model, *pair, model.unequal) for pair in pairs])
+            control = compare(model, "one-head", "baseline", model.unequal)
             corpora[corpus] = Corpus(blocks, runs, model, dict(zip(pairs, family)), control)
     return corpora
 
@@ -113,7 +113,7 @@ def five_lines(corpora: dict[str, Corpus]) -> list[list[str]]:
             for arm in (claim.arm, claim.against):
                 why += f"; {arm} minus baseline {in_figures(contrasts[arm, 'baseline'])}"
         for corpus in read:
-            if not corpora[corpus].can_test() and corpus != where:
+            if corpus not in able and corpus != where:
                 ours = corpora[corpus].contrasts[claim.arm, claim.against]
                 why += f"; {NAMES[corpus]}, where one head does not lose: {in_figures(ours)}"
         rows.append([claim.paper, claim.text, f"{claim.printed:+.2f}", in_figures(contrast),
@@ -135,7 +135,7 @@ def contrast_table(corpus: Corpus) -> str:
 def paragraph(name: str, corpus: Corpus) -> str:
     """The sample and the model behind a corpus's contrasts, and its positive control."""
     words = [f"On {NAMES[name]}: {corpus.blocks} whole blocks of seeds"]
-    if corpus.model.levene < 0.01:
+    if corpus.model.unequal:
         words.append("The arms' variances differ (Levene's test, p < 0.01): Welch's test")
     else:
         words.append("One residual deviation for all arms: "

@@ -138,7 +138,7 @@ def test_the_numbers_of_the_page_follow_from_the_stored_runs(corpus):
     pooled = np.sqrt((residuals ** 2).sum() / pooled_freedom * 2 / seeds)
     assert ("Welch" in section) == (stats.levene(*table).pvalue < 0.01)
     rows = [row.strip("| ").split("|") for row in section.splitlines() if row.startswith("|")]
-    rows = [[cell.strip() for cell in row] for row in rows[2:]]
+    rows = [list(map(str.strip, row)) for row in rows[2:]]
     tested = []
     for row in rows:
         arm, against = scores[row[0]], scores[row[1]]
