@@ -88,7 +88,9 @@ def test_beam_search_against_exhaustive_enumeration():
     model = tiny(6)
     source = sentences(words=(3, 4, 5), count=4)
     every = [list(words) for n in range(4) for words in itertools.product((3, 4, 5), repeat=n)]
-    probabilities = [[log_p(model, sentence, words) for words in every] for sentence in source]
+    probabilities = []
+    for sentence in source:
+        probabilities.append([log_p(model, sentence, words) for words in every])
     for lenpen in (0.0, 0.6, 2.0):
         results = beam_search(model, source, beam=64, lenpen=lenpen, max_length=4, nbest=40)
         for log_ps, hypotheses in zip(probabilities, results):

@@ -128,9 +128,8 @@ def test_li2021_fig3_head_vectors(make_run, component):
 
 
 def test_the_mean_cosine_of_two_heads():
-    heads = [[3.0, 4.0], [-5.0, 0.0], [0.0, 2.0]]        # lengths 5, 5, 2
-    cosine = measure.mean_cosine(torch.tensor(heads))
-    assert cosine == pytest.approx((-15 / 25 + 8 / 10 + 0) / 3)
+    heads = torch.tensor([[3.0, 4.0], [-5.0, 0.0], [0.0, 2.0]])      # lengths 5, 5, 2
+    assert measure.mean_cosine(heads) == pytest.approx((-15 / 25 + 8 / 10 + 0) / 3)
     assert measure.mean_cosine(torch.ones(1, 3)) == 0
 
 
@@ -255,9 +254,8 @@ def test_coupling_entropy_and_agreement(make_run):
                 cosine = torch.cosine_similarity(votes[p, m, n].double(), omega[p, n], dim=0)
                 entropy -= c * math.log(c) / math.log(4) if c > 0 else 0
                 agreement += c * cosine.item()
-            number = C.shape[0] * C.shape[1]
-            expected = [entropy / number, agreement / number]
-            assert rows[t - 1].tolist() == pytest.approx(expected, abs=1e-4)
+            means = [entropy / C[..., 0].numel(), agreement / C[..., 0].numel()]
+            assert rows[t - 1].tolist() == pytest.approx(means, abs=1e-4)
 
 
 def test_routing_statistics(make_run):

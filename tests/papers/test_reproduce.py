@@ -380,7 +380,7 @@ def test_probing_beside_the_published_numbers(capsys):
     assert re.search(r"WC +50.00 +97.92 +50.00 ±1.00 +98.85 +50.00 +98.75 +50.00\n", text)
 
 
-def test_the_page_of_claims_is_what_the_stored_runs_give(tmp_path, monkeypatch):
+def test_the_page_of_claims_and_the_forest_plot_come_from_the_stored_runs(tmp_path, monkeypatch):
     page = (ROOT / "docs" / "claims.md").read_text()
     shutil.copytree(ROOT / "results", tmp_path / "results")
     (tmp_path / "docs").mkdir()
@@ -392,6 +392,7 @@ def test_the_page_of_claims_is_what_the_stored_runs_give(tmp_path, monkeypatch):
     renewed = (tmp_path / "docs" / "claims.md").read_text()
     assert parts.findall(renewed) == parts.findall(page)
     assert len(parts.findall(page)) == 2
+    assert (tmp_path / "docs" / "verdicts.png").stat().st_size > 5_000
 
 
 # ---- Cells

@@ -45,8 +45,10 @@ class Stepping(nn.Module):
 
 def right_after(*epochs):
     """Examples 1 to 4 of class 1; each argument names those that are right after that epoch."""
-    rows = [[0.0] + [float(i in right) for right in epochs] for i in range(1, 5)]
-    return examples(rows, [1] * 4)
+    inputs = torch.zeros(5, 1 + len(epochs))
+    for epoch, right in enumerate(epochs, 1):
+        inputs[list(right), epoch] = 1.0
+    return examples(inputs[1:], [1] * 4)
 
 
 def test_the_first_epoch_of_the_best_validation_accuracy_is_kept():

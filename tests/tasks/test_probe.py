@@ -77,8 +77,8 @@ def test_fill_balances_the_classes():
     items += [Item("B", ("x", str(i))) for i in range(90)]
     cells = [("A", None), ("B", None)]
     parts = fill(iter(items), cells, {"train": 40, "valid": 6, "test": 7}, 0)
-    counts = [[item.label for item in items].count("A") for items in parts.values()]
-    assert counts == [20, 3, 3]
+    for items, count in zip(parts.values(), (20, 3, 3)):
+        assert [item.label for item in items].count("A") == count
     assert len({frozenset(item.tokens) for items in parts.values() for item in items}) == 52
 
 
@@ -307,7 +307,8 @@ def test_averages_are_means_over_tasks_seed_by_seed():
     groups = {"surface": TASKS[:2], "syntactic": TASKS[2:5], "semantic": TASKS[5:], "all": TASKS}
     averages = {line["group"]: line["cells"]["em"] for line in lines if line["task"] == "Ave."}
     for group, tasks in groups.items():
-        one, two = (sum(share[task, seed] for task in tasks) / len(tasks) for seed in (1, 2))
+        one = sum(share[task, 1] for task in tasks) / len(tasks)
+        two = sum(share[task, 2] for task in tasks) / len(tasks)
         assert averages[group]["mean"] == pytest.approx((one + two) / 2)
         assert averages[group]["spread"] == pytest.approx(abs(one - two) / 2 ** 0.5)
     text = [line.split() for line in probe.table(lines).splitlines()]
