@@ -77,7 +77,7 @@ def test_fill_balances_the_classes():
     items += [Item("B", ("x", str(i))) for i in range(90)]
     cells = [("A", None), ("B", None)]
     parts = fill(iter(items), cells, {"train": 40, "valid": 6, "test": 7}, 0)
-    for items, count in zip(parts.values(), (20, 3, 3)):
+    for items, count in zip(parts.values(), (20, 3, 3), strict=True):
         assert [item.label for item in items].count("A") == count
     assert len({frozenset(item.tokens) for items in parts.values() for item in items}) == 52
 
