@@ -12,7 +12,7 @@ from papers.tables import TABLES
 MULTI30K = "plan-multi30k"      # tables of papers/tables.py
 TOY = "plan-toy"
 SEEDS = {MULTI30K: range(1, 7), TOY: range(1, 21)}
-NAMES = {MULTI30K: "Multi30K", TOY: "the embedded corpus with 4,000 pairs"}
+NAMES = {MULTI30K: "Multi30K", TOY: "the embedded corpus"}
 LEAST_BLOCKS = {MULTI30K: 4, TOY: 20}
 CONTRASTS = {MULTI30K: (("wide-ffn", "baseline"), ("em", "baseline"), ("uniform", "baseline"),
                         ("output", "baseline"), ("both", "baseline"), ("em", "uniform"))}
