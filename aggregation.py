@@ -1,21 +1,25 @@
-"""From the heads' outputs to one vector: the linear map of the Transformer, and Li's routing
-aggregation.
+"""From the heads' outputs to one vector, by a linear map or by routing: Li 2019, Li 2021.
 
 Li et al. 2019, Eq. 3-4 (linear) and §4.1, Eq. 5-6 with Algorithm 1 or 2 (Li et al. 2021,
-§3.2). Every class takes O^h [B, H, L, d_k] and returns [B, L, d].
+§3.2). Every aggregation takes O^h [B, H, L, d_k] and returns [B, L, d].
 """
 import torch
 import torch.nn as nn
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from routing_dynamic import dynamic_routing
-from routing_em import em_routing
+from routing_dynamic import DynamicRouting, dynamic_routing
+from routing_em import EMRouting, em_routing
+
+COUPLINGS = ("routed", "random")
+# votes (numbers) from which on the full gradient computes the routing again in the backward pass:
+# at size base, 4,096 tokens, a routing keeps 1.5 GiB otherwise
+LARGE = 2 ** 22
 
 
 def concatenate(outputs: Tensor) -> Tensor:
-    """`O_hat = [O^1, ..., O^H]` (Li 2019 Eq. 3, Gu Eq. 7, Duan Eq. 3): [B, H, L, d_k] ->
-    [B, L, H d_k]."""
+    """[B, H, L, d_k] -> [B, L, H d_k]."""
+    # O_hat = [O^1, ..., O^H]                                         Li 2019 Eq. 3, Duan 2020 Eq. 3
     return outputs.transpose(-3, -2).flatten(-2)
 
 
@@ -30,45 +34,8 @@ class LinearAggregation(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, outputs: Tensor) -> Tensor:
-        # O = O_hat W^O                                                        Li Eq. 4
+        # O = O_hat W^O                                               Li 2019 Eq. 4
         return self.output(concatenate(outputs))                             # [B, L, d]
-
-
-def capsule_width(d_model: int, capsules: int) -> int:
-    """D = d / N, the width of an output capsule. Raises ValueError unless the N capsules divide
-    d_model."""
-    if capsules < 1 or d_model % capsules:
-        raise ValueError(f"capsules={capsules} does not divide d_model={d_model}")
-    return d_model // capsules
-
-
-def random_coupling(votes: Tensor) -> Tensor:
-    """log C [..., M, N] of a random coupling of votes [..., M, N, D]: each row uniform among all
-    rows of shares that sum to 1.
-
-    A control, as in Paik et al. 2019: a gain that it shares with the routed coupling is not due to
-    the routing. Drawn anew at every call.
-    """
-    draws = torch.empty(votes.shape[:-1], device=votes.device).exponential_()
-    return draws.clamp(min=torch.finfo(draws.dtype).tiny).log().log_softmax(-1)
-
-
-def route_votes(aggregation: nn.Module, votes: Tensor) -> Tensor:
-    """The output capsules [..., N, D] of an aggregation's votes [..., M, N, D], by its routing
-    ("em" or "dynamic") with its settings, or with a random coupling."""
-    settings = dict(aggregation.settings)
-    if aggregation.random:
-        settings.update(iterations=1, start=random_coupling(votes))
-    if aggregation.routing == "dynamic":
-        return dynamic_routing(votes, **settings).capsules
-    betas = getattr(aggregation, "beta_a", None), getattr(aggregation, "beta_mu", None)
-    if settings.get("gradient") == "full" and votes.requires_grad:
-        # computed again in the backward pass: memory does not grow with the iterations
-        return checkpoint(em_routing, votes, *betas, use_reentrant=False, **settings).capsules
-    return em_routing(votes, *betas, **settings).capsules
-
-
-COUPLINGS = ("routed", "random")
 
 
 class RoutingAggregation(nn.Module):
@@ -80,26 +47,19 @@ class RoutingAggregation(nn.Module):
     released code. `V = Omega_in W` (Eq. 6).
 
     capsules: N, a divisor of d_model; default d_model, capsules of width D = d_model / N = 1, the
-    papers' best.
-    routing: "em" (Algorithm 2) or "dynamic" (Algorithm 1); activations: whether EM has A_n.
-    coupling: "routed", or "random" for the control of `random_coupling`. settings: further
-    arguments of the routing. Raises ValueError for an unknown name or another N.
+    papers' best. routing: "em" (Algorithm 2) or "dynamic" (Algorithm 1); activations: whether EM
+    has A_n; the others: see `Routing`. Raises ValueError for an unknown name or another N.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None, routing: str = "em",
                  iterations: int = 3, activations: bool = True, coupling: str = "routed",
-                 **settings):
+                 density: str = "product", schedule: str = "hinton", gradient: str = "full"):
         super().__init__()
-        if routing not in ("em", "dynamic"):
-            raise ValueError(f"routing={routing!r}: choose 'em' or 'dynamic'")
-        if coupling not in COUPLINGS:
-            raise ValueError(f"coupling={coupling!r}: choose 'routed' or 'random'")
         self.heads = heads
-        self.routing = routing
         self.capsules = d_model if capsules is None else capsules
-        capsule_width(d_model, self.capsules)
-        self.random = coupling == "random"
-        self.settings = {"iterations": iterations, **settings}
+        if self.capsules < 1 or d_model % self.capsules:
+            raise ValueError(f"capsules={self.capsules} does not divide d_model={d_model}")
+        self.routing = Routing(routing, iterations, coupling, density, schedule, gradient)
         self.norm = nn.LayerNorm(d_model)
         self.hidden = nn.Linear(d_model, d_model)
         self.votes = nn.Linear(d_model, heads * d_model)         # W_{h->n} for all h, n, and biases
@@ -108,21 +68,76 @@ class RoutingAggregation(nn.Module):
         for W_h in self.votes.weight.chunk(heads):               # each W_h drawn as a [d, d] matrix
             nn.init.xavier_uniform_(W_h)
         nn.init.zeros_(self.votes.bias)
-        if routing == "em" and activations:
-            self.beta_a = nn.Parameter(torch.zeros(self.capsules))
-            self.beta_mu = nn.Parameter(torch.zeros(self.capsules))
+        has_betas = routing == "em" and activations
+        self.beta_a = nn.Parameter(torch.zeros(self.capsules)) if has_betas else None
+        self.beta_mu = nn.Parameter(torch.zeros(self.capsules)) if has_betas else None
 
     def cast_votes(self, outputs: Tensor) -> Tensor:
         """The votes V [B, L, H, N, D] of the heads' outputs [B, H, L, d_k]."""
-        # Omega_in = f(O_hat)                                                  Li Eq. 5
+        # Omega_in = f(O_hat)                                         Li 2019 Eq. 5
         omega_in = torch.relu(self.hidden(self.norm(concatenate(outputs))))  # [B, L, d]
-        # V_{h->n} = Omega_in W_{h->n}                                         Li Eq. 6
+        # V_{h->n} = Omega_in W_{h->n}                                Li 2019 Eq. 6
         V = self.votes(omega_in)                                             # [B, L, H d]
         return V.unflatten(-1, (self.heads, self.capsules, -1))              # [B, L, H, N, D]
 
     def forward(self, outputs: Tensor) -> Tensor:
         V = self.cast_votes(outputs)                                         # [B, L, H, N, D]
-        omega = route_votes(self, V)                                         # [B, L, N, D]
-        # O = [Omega_1, ..., Omega_N]                                          Li §4.1
+        omega = self.routing(V, self.beta_a, self.beta_mu).capsules          # [B, L, N, D]
+        # O = [Omega_1, ..., Omega_N]                                 Li 2019 §4.1
         O = omega.flatten(-2)                                                # [B, L, d]
         return O.to(self.hidden.weight.dtype)    # the routing of half precision gives float32
+
+
+# ---- The routing of the votes
+
+class Routing(nn.Module):
+    """Dynamic or EM routing with its options: votes [..., M, N, D] -> `DynamicRouting` or
+    `EMRouting`.
+
+    kind: "dynamic" or "em". normalize: of `dynamic_routing`; density, schedule, gradient,
+    scale_by_activation: of `em_routing`. coupling: "routed", or "random" for the control of
+    `random_coupling`. It has no parameters: the betas of EM belong to the aggregation. Raises
+    ValueError for another kind or coupling.
+    """
+
+    def __init__(self, kind: str, iterations: int = 3, coupling: str = "routed",
+                 density: str = "product", schedule: str = "hinton", gradient: str = "full",
+                 normalize: bool = True, scale_by_activation: bool = True):
+        super().__init__()
+        if kind not in ("dynamic", "em"):
+            raise ValueError(f"routing={kind!r}: choose 'dynamic' or 'em'")
+        if coupling not in COUPLINGS:
+            raise ValueError(f"coupling={coupling!r}: choose 'routed' or 'random'")
+        self.kind = kind
+        self.iterations = iterations
+        self.coupling = coupling
+        self.density = density
+        self.schedule = schedule
+        self.gradient = gradient
+        self.normalize = normalize
+        self.scale_by_activation = scale_by_activation
+
+    def forward(self, votes: Tensor, beta_a: Tensor | None = None,
+                beta_mu: Tensor | None = None) -> DynamicRouting | EMRouting:
+        random = self.coupling == "random"
+        iterations = 1 if random else self.iterations
+        start = random_coupling(votes) if random else None
+        if self.kind == "dynamic":
+            return dynamic_routing(votes, iterations, self.normalize, start=start)
+        options = dict(iterations=iterations, scale_by_activation=self.scale_by_activation,
+                       density=self.density, schedule=self.schedule, gradient=self.gradient,
+                       start=start)
+        if self.gradient == "full" and votes.numel() > LARGE:
+            return checkpoint(em_routing, votes, beta_a, beta_mu, use_reentrant=False, **options)
+        return em_routing(votes, beta_a, beta_mu, **options)
+
+
+def random_coupling(votes: Tensor) -> Tensor:
+    """log C [..., M, N] of a random coupling of votes [..., M, N, D]: each row uniform among all
+    rows of shares that sum to 1.
+
+    A control, as in Paik et al. 2019: a gain that it shares with the routed coupling is not due to
+    the routing. Drawn anew at every call.
+    """
+    draws = torch.empty(votes.shape[:-1], device=votes.device).exponential_()
+    return draws.clamp(min=torch.finfo(draws.dtype).tiny).log().log_softmax(-1)

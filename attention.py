@@ -1,8 +1,9 @@
-"""Scaled dot-product attention with several heads, and the cache for step-by-step decoding.
+"""Scaled dot-product attention with several heads: Vaswani 2017, in the notation of Li 2019.
 
-Li et al. 2019, §2, Eq. 1-2 (Li 2021 Eq. 1-2, Gu 2019 Eq. 1-2, Duan 2020 Eq. 1-2 and 4-5);
-Vaswani et al. 2017. How the heads become one vector (Li 2019 Eq. 3-4) is a module passed in: see
-aggregation.py. So is the routing of the attention logits: see capsule_transformer.py.
+Li et al. 2019, §2, Eq. 1-2 (Li 2018 §2, Li 2021 Eq. 1-2, Gu 2019 Eq. 1-2, Duan 2020 Eq. 1-2 and
+4-5). How the heads become one vector (Li 2019 Eq. 3-4) is a module passed in: see aggregation.py.
+So is the routing of the attention logits: see capsule_transformer.py. The cache for decoding step
+by step is at the end.
 """
 import math
 from typing import NamedTuple
@@ -22,9 +23,131 @@ class Heads(NamedTuple):
     outputs: Tensor             # O^h [B, H, L_q, d_k], as passed on to the aggregation
 
 
+class MultiHeadAttention(nn.Module):
+    """`A^h = softmax(Q^h K^hT / sqrt(d_k))`, `O^h = A^h V^h` for every head h, then the aggregation
+    of the heads.
+
+    Li 2019 Eq. 1-2. aggregation: a module [B, H, L_q, d_k] -> [B, L_q, d] (default:
+    LinearAggregation, Eq. 3-4); capsule: a module on the logits [B, H, L_q, L_k] of self-attention,
+    or None. Raises ValueError if the heads do not divide d_model.
+    """
+
+    def __init__(self, d_model: int, heads: int, dropout: float = 0.0,
+                 aggregation: nn.Module | None = None, capsule: nn.Module | None = None):
+        super().__init__()
+        if d_model % heads:
+            raise ValueError(f"heads={heads} does not divide d_model={d_model}")
+        self.heads = heads
+        self.d_k = d_model // heads
+        self.dropout = nn.Dropout(dropout)
+        self.in_proj = nn.Linear(d_model, 3 * d_model)       # W^Q, W^K, W^V of all heads, biases
+        self.aggregation = LinearAggregation(d_model) if aggregation is None else aggregation
+        self.capsule = capsule
+        for weight in self.in_proj.weight.chunk(3):
+            nn.init.xavier_uniform_(weight)
+        nn.init.zeros_(self.in_proj.bias)
+
+    def forward(self, query: Tensor, memory: Tensor | None = None, mask: Tensor | None = None,
+                cache: "Cache | None" = None, need_weights: bool = False,
+                causal: bool = False) -> tuple[Tensor, Heads]:
+        """query [B, L_q, d], memory [B, L_k, d] -> ([B, L_q, d], Heads).
+
+        memory: what the queries attend to; None for self-attention. mask: boolean, broadcastable to
+        [B, 1, L_q, L_k], True where a query may look; with a capsule that of the keys,
+        [B, 1, 1, L_k]. causal: of self-attention, no query may look ahead.
+        need_weights asks for A^h and so for the explicit path; without it the fused kernel runs,
+        unless a capsule needs the logits. cache: filled in place; in self-attention query holds
+        only the new positions, in cross-attention memory is read at the first step only. A query
+        that may look nowhere gets 0 from the fused kernel, the mean of all values otherwise.
+        Raises ValueError for a mask that is not boolean.
+        """
+        if mask is not None and mask.dtype != torch.bool:
+            raise ValueError(f"mask is {mask.dtype}: give a boolean one, True where a query may "
+                             "look")
+        if memory is None:
+            # Q^h, K^h, V^h = X W_h^Q, X W_h^K, X W_h^V               Li 2019 Eq. 1
+            Q, K, V = self.split(self.in_proj(query))                        # [B, H, L, d_k] each
+            if cache is not None:
+                K, V = cache.extend(self, K, V)
+        else:
+            Q, K, V = self.project_cross(query, memory, cache)
+        if need_weights or self.capsule is not None:
+            weights, O = self.attend_explicitly(Q, K, V, mask, causal, cache)
+        else:
+            weights, O = None, self.attend_fused(Q, K, V, mask, causal)      # O [B, H, L_q, d_k]
+        return self.aggregation(O), Heads(V, weights, O)
+
+    def split(self, x: Tensor) -> tuple[Tensor, ...]:
+        """[B, L, n d] -> n tensors [B, H, L, d_k]."""
+        return x.unflatten(-1, (-1, self.heads, self.d_k)).transpose(1, 3).unbind(2)
+
+    def project_cross(self, query: Tensor, memory: Tensor, cache: "Cache | None"):
+        """Queries [B, H, L_q, d_k] of query, keys and values [B, H, L_k, d_k] of memory, or of the
+        cache where it has them."""
+        d = query.shape[-1]
+        W, b = self.in_proj.weight, self.in_proj.bias
+        # Q^h, K^h, V^h = Q W_h^Q, K W_h^K, V W_h^V                   Li 2019 Eq. 1
+        (Q,) = self.split(F.linear(query, W[:d], b[:d]))
+        if cache is not None and self in cache.fixed:
+            return Q, *cache.fixed[self]
+        K, V = self.split(F.linear(memory, W[d:], b[d:]))
+        if cache is not None:
+            cache.fixed[self] = (K, V)
+        return Q, K, V
+
+    def attend_fused(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None,
+                     causal: bool) -> Tensor:
+        """`attend_explicitly` without A^h and without a capsule, by the fused kernel: O^h."""
+        queries, keys = Q.shape[2], K.shape[2]
+        dropout = self.dropout.p if self.training else 0.0
+        # O^h = softmax(Q^h K^hT / sqrt(d_k)) V^h                     Li 2019 Eq. 2
+        if causal and mask is None and queries == keys:
+            return F.scaled_dot_product_attention(Q, K, V, is_causal=True, dropout_p=dropout)
+        if causal and queries > 1:                       # one newest query sees every key
+            mask = both_masks(mask, causal_mask(queries, keys, Q.device))
+        return F.scaled_dot_product_attention(Q, K, V, attn_mask=mask, dropout_p=dropout)
+
+    def attend_explicitly(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, causal: bool,
+                          cache: "Cache | None") -> tuple[Tensor, Tensor]:
+        """A^h and O^h written out, with the routing of the logits where there is a capsule."""
+        # E^h = Q^h K^hT / sqrt(d_k)                                  Li 2019 Eq. 2, Duan 2020 Eq. 5
+        E = Q @ K.transpose(-2, -1) / math.sqrt(self.d_k)                    # [B, H, L_q, L_k]
+        if self.capsule is not None:
+            # E' = E + Omega_vertical + Omega_horizontal              Duan 2020 §3.2
+            E = self.routed_logits(E, mask, causal, cache)                   # [B, H, L_q, L_k]
+        if causal:
+            mask = both_masks(mask, causal_mask(*E.shape[2:], E.device))
+        if mask is not None:
+            E = E.masked_fill(~mask, torch.finfo(E.dtype).min)
+        # A^h = softmax(E^h)                                          Li 2019 Eq. 2, Duan 2020 Eq. 4
+        A = E.softmax(-1)                                                    # [B, H, L_q, L_k]
+        # O^h = A^h V^h                                               Li 2019 Eq. 2
+        O = self.dropout(A).to(V.dtype) @ V                                  # [B, H, L_q, d_k]
+        return A, O
+
+    def routed_logits(self, E: Tensor, keys: Tensor | None, causal: bool,
+                      cache: "Cache | None") -> Tensor:
+        """The routed logits of the queries at hand. With a cache these are the newest rows, and the
+        routing runs over all rows t <= l so far, which the cache keeps (Duan 2020 §3.4.3)."""
+        newest = E.shape[2]
+        if cache is not None:
+            E = cache.extend_logits(self, E)                                 # [B, H, L, L]
+        return self.capsule(E, keys, causal, newest)
+
+
+def causal_mask(queries: int, keys: int, device=None) -> Tensor:
+    """[queries, keys], True where attention is allowed; the queries are the last `queries`
+    positions."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+def both_masks(mask: Tensor | None, other: Tensor) -> Tensor:
+    """Where both masks are True; None is True everywhere."""
+    return other if mask is None else mask & other
+
+
 class Cache:
-    """What decoding step by step keeps of the steps before: keys, values and, for capsule
-    attention, logits.
+    """Keys and values of earlier decoding steps and, for capsule attention, their logits.
 
     `Cache()` is empty. One cache serves a whole model: every attention finds its own tensors in it,
     and adds to them in place.
@@ -65,130 +188,3 @@ class Cache:
         """Keeps the source sentences `index` [B']."""
         for attention, tensors in self.fixed.items():
             self.fixed[attention] = tuple(x.index_select(0, index) for x in tensors)
-
-
-def causal_mask(queries: int, keys: int, device=None) -> Tensor:
-    """[queries, keys], True where the query, one of the last `queries` of `keys` positions, may
-    look."""
-    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
-
-
-def both_masks(mask: Tensor | None, other: Tensor) -> Tensor:
-    """Where both masks are True; None is True everywhere."""
-    return other if mask is None else mask & other
-
-
-class MultiHeadAttention(nn.Module):
-    """`A^h = softmax(Q^h K^hT / sqrt(d_k))`, `O^h = A^h V^h` for every head h, then the aggregation
-    of the heads.
-
-    Li 2019 Eq. 1-2. aggregation: a module [B, H, L_q, d_k] -> [B, L_q, d] (default:
-    LinearAggregation, Eq. 3-4); capsule: a module on the logits [B, H, L_q, L_k] of self-attention,
-    or None. Raises ValueError if the heads do not divide d_model.
-    """
-
-    def __init__(self, d_model: int, heads: int, dropout: float = 0.0,
-                 aggregation: nn.Module | None = None, capsule: nn.Module | None = None):
-        super().__init__()
-        if d_model % heads:
-            raise ValueError(f"heads={heads} does not divide d_model={d_model}")
-        self.heads = heads
-        self.d_k = d_model // heads
-        self.dropout = nn.Dropout(dropout)
-        self.in_proj = nn.Linear(d_model, 3 * d_model)       # W^Q, W^K, W^V of all heads, biases
-        self.aggregation = LinearAggregation(d_model) if aggregation is None else aggregation
-        self.capsule = capsule
-        for weight in self.in_proj.weight.chunk(3):
-            nn.init.xavier_uniform_(weight)
-        nn.init.zeros_(self.in_proj.bias)
-
-    def forward(self, query: Tensor, memory: Tensor, mask: Tensor | None = None,
-                cache: Cache | None = None, need_weights: bool = False,
-                causal: bool = False) -> tuple[Tensor, Heads]:
-        """query [B, L_q, d], memory [B, L_k, d] -> ([B, L_q, d], Heads).
-
-        Self-attention is `query is memory`, the same tensor. mask: broadcastable to
-        [B, 1, L_q, L_k], True where a query may look; causal adds that it may not look ahead.
-        need_weights asks for A^h and so for the explicit path; without it the fused kernel runs,
-        unless a capsule needs the logits. cache: filled in place; in self-attention query holds
-        only the new positions, in cross-attention memory is read at the first step only. A query
-        that may look nowhere gets 0 from the fused kernel, the mean of all values otherwise.
-        """
-        if query is memory:
-            Q, K, V = self.project_self(query)                               # [B, H, L, d_k] each
-            if cache is not None:
-                K, V = cache.extend(self, K, V)
-        else:
-            Q, K, V = self.project_cross(query, memory, cache)
-        if need_weights or self.capsule is not None:
-            weights, O = self.attend_explicitly(Q, K, V, mask, causal, cache)
-        else:
-            weights = None
-            O = self.attend_fused(Q, K, V, mask, causal)                     # [B, H, L_q, d_k]
-        return self.aggregation(O), Heads(V, weights, O)
-
-    def split(self, x: Tensor) -> tuple[Tensor, ...]:
-        """[B, L, n d] -> n tensors [B, H, L, d_k]."""
-        parts = x.unflatten(-1, (-1, self.heads, self.d_k)).transpose(1, 3)  # [B, H, n, L, d_k]
-        return parts.unbind(2)
-
-    def project_self(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Q^h, K^h, V^h = X W_h^Q, X W_h^K, X W_h^V (Li 2019 Eq. 1), each [B, H, L, d_k]."""
-        return self.split(self.in_proj(x))
-
-    def project_cross(self, query: Tensor, memory: Tensor, cache: Cache | None):
-        """Q^h, K^h, V^h = Q W_h^Q, K W_h^K, V W_h^V (Li 2019 Eq. 1), each [B, H, L, d_k]; keys and
-        values from the cache, where they are there."""
-        d = query.shape[-1]
-        W, b = self.in_proj.weight, self.in_proj.bias
-        (Q,) = self.split(F.linear(query, W[:d], b[:d]))
-        if cache is not None and self in cache.fixed:
-            return Q, *cache.fixed[self]
-        K, V = self.split(F.linear(memory, W[d:], b[d:]))
-        if cache is not None:
-            cache.fixed[self] = (K, V)
-        return Q, K, V
-
-    def attend_fused(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None,
-                     causal: bool) -> Tensor:
-        """O^h = softmax(Q^h K^hT / sqrt(d_k)) V^h (Li 2019 Eq. 2) by the fused kernel."""
-        queries, keys = Q.shape[2], K.shape[2]
-        kernel_is_causal = causal and mask is None
-        # separate `if`: under torch.compile `queries == keys` is symbolic, the kernel takes a bool
-        if queries != keys:
-            kernel_is_causal = False
-        # one newest query sees every key: no mask needed
-        if causal and not kernel_is_causal and queries > 1:
-            mask = both_masks(mask, causal_mask(queries, keys, Q.device))
-        return F.scaled_dot_product_attention(Q, K, V, attn_mask=mask, is_causal=kernel_is_causal,
-                                              dropout_p=self.dropout.p if self.training else 0.0)
-
-    def attend_explicitly(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, causal: bool,
-                          cache: Cache | None) -> tuple[Tensor, Tensor]:
-        """The same written out, with the routing of the logits (Duan 2020) where there is one:
-        (A^h, O^h)."""
-        queries, keys = Q.shape[2], K.shape[2]
-        if causal and queries > 1:
-            mask = both_masks(mask, causal_mask(queries, keys, Q.device))
-        # E^h = Q^h K^hT / sqrt(d_k)                                           Duan Eq. 5
-        E = Q @ K.transpose(-2, -1) / math.sqrt(self.d_k)                    # [B, H, L_q, L_k]
-        if self.capsule is not None:
-            # E' = E + Omega_vertical + Omega_horizontal, before mask and softmax  Duan §3.2
-            E = self.routed_logits(E, mask, cache)                           # [B, H, L_q, L_k]
-        if mask is not None:
-            E = E.masked_fill(~mask, torch.finfo(E.dtype).min)
-        # A^h = softmax(E^h)                                                   Duan Eq. 4
-        A = E.softmax(-1)                                                    # [B, H, L_q, L_k]
-        # O^h = A^h V^h                                                        Li 2019 Eq. 2
-        O = self.dropout(A).to(V.dtype) @ V                                  # [B, H, L_q, d_k]
-        return A, O
-
-    def routed_logits(self, E: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
-        """The routed logits of the queries at hand. With a cache these are the newest rows, and
-        there is no mask: the routing runs over all rows t <= l so far, which the cache keeps.
-        Duan 2020 §3.4.3."""
-        if cache is None:
-            return self.capsule(E, mask)
-        queries, keys = E.shape[2:]
-        E = cache.extend_logits(self, E)                                     # [B, H, L, L]
-        return self.capsule(E, causal_mask(keys, keys, E.device), queries)

@@ -1,4 +1,4 @@
-"""From the heads' outputs to one vector: a capsule layer after the heads.
+"""From the heads' outputs to one vector, by a capsule layer after the heads: Gu 2019.
 
 Gu and Feng 2019, "Improving Multi-Head Attention with Capsule Networks", §4, Eq. 3-7, with
 dynamic routing (Eq. 8-11, routing_dynamic.py) or EM routing (Eq. 12-15, routing_em.py).
@@ -9,16 +9,7 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from aggregation import COUPLINGS, capsule_width, concatenate, route_votes
-
-
-def pose_columns(d_k: int, width: int) -> int:
-    """Columns q of Gu's pose matrices [p, q], p q = d_k: the common divisor of d_k and the output
-    capsules' width nearest to sqrt(d_k), the smaller one at a tie (d_k = width = 64: 8, a square
-    matrix as in Hinton et al. 2018)."""
-    common = math.gcd(d_k, width)
-    divisors = [q for q in range(1, common + 1) if common % q == 0]
-    return min(divisors, key=lambda q: (abs(q - math.sqrt(d_k)), q))
+from aggregation import Routing, concatenate
 
 
 class CapsuleAggregation(nn.Module):
@@ -28,38 +19,35 @@ class CapsuleAggregation(nn.Module):
     routing "dynamic" (Eq. 8-11): `u_hat_{j|i} = W_ij u_i` with `weight` [H, N, d_k, d/N], which
     holds W_ij transposed. routing "em" (Eq. 12-15): head i is a pose matrix M_i [p, q], its vote is
     `W_ij M_i` [p', q] with `weight` [H, N, p', p], W_ij as it is, and the capsules come out without
-    their activations. capsules: N, default the number of heads. activations, coupling, settings: as
-    in `RoutingAggregation`.
-    Raises ValueError for a routing or coupling of another name, or an N or a number of heads that
-    does not divide d_model.
+    their activations.
+
+    capsules: N, default the number of heads. activations: whether EM has A_n; the others: see
+    `Routing`. Raises ValueError for an unknown name, or an N or a number of heads that does not
+    divide d_model.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None,
                  routing: str = "dynamic", iterations: int = 3, activations: bool = True,
-                 coupling: str = "routed", **settings):
+                 coupling: str = "routed", density: str = "product", schedule: str = "hinton",
+                 gradient: str = "full"):
         super().__init__()
-        if routing not in ("em", "dynamic"):
-            raise ValueError(f"routing={routing!r}: choose 'em' or 'dynamic'")
-        if coupling not in COUPLINGS:
-            raise ValueError(f"coupling={coupling!r}: choose 'routed' or 'random'")
         if d_model % heads:
             raise ValueError(f"heads={heads} does not divide d_model={d_model}")
-        self.routing = routing
         self.capsules = heads if capsules is None else capsules
         d_k = d_model // heads
-        width = capsule_width(d_model, self.capsules)
-        self.random = coupling == "random"
-        self.settings = {"iterations": iterations, **settings}
+        if self.capsules < 1 or d_model % self.capsules:
+            raise ValueError(f"capsules={self.capsules} does not divide d_model={d_model}")
+        width = d_model // self.capsules
+        self.routing = Routing(routing, iterations, coupling, density, schedule, gradient,
+                               normalize=False, scale_by_activation=False)
+        has_betas = routing == "em" and activations
+        self.beta_a = nn.Parameter(torch.zeros(self.capsules)) if has_betas else None
+        self.beta_mu = nn.Parameter(torch.zeros(self.capsules)) if has_betas else None
         if routing == "em":
-            self.settings["scale_by_activation"] = False
-            if activations:
-                self.beta_a = nn.Parameter(torch.zeros(self.capsules))
-                self.beta_mu = nn.Parameter(torch.zeros(self.capsules))
             self.q = pose_columns(d_k, width)
             fan_in, fan_out = d_k // self.q, width // self.q                 # p, p'
             self.weight = nn.Parameter(torch.empty(heads, self.capsules, fan_out, fan_in))
         else:
-            self.settings["normalize"] = False
             fan_in, fan_out = d_k, width
             self.weight = nn.Parameter(torch.empty(heads, self.capsules, fan_in, fan_out))
         bound = math.sqrt(6 / (fan_in + fan_out))                      # Xavier, each W_ij by itself
@@ -73,18 +61,30 @@ class CapsuleAggregation(nn.Module):
 
     def cast_votes(self, outputs: Tensor) -> Tensor:
         """The votes u_hat [B, L, H, N, D] of the heads' outputs u [B, H, L, d_k]."""
-        # u_hat_{j|i} = W_ij u_i                                               Gu Eq. 3
-        if self.routing == "dynamic":
+        # u_hat_{j|i} = W_ij u_i                                      Gu 2019 Eq. 3
+        if self.routing.kind == "dynamic":
             return torch.einsum("...hld,hnde->...lhne", outputs, self.weight)
+        # u_hat_{j|i} = W_ij M_i, M_i the pose matrix of u_i          Gu 2019 Eq. 3, §4
         poses = outputs.unflatten(-1, (-1, self.q))                          # [B, H, L, p, q]
         # o is p', the rows of a vote
         return torch.einsum("...hlpq,hnop->...lhnoq", poses, self.weight).flatten(-2)
 
     def forward(self, outputs: Tensor) -> Tensor:
-        """O [B, L, d] of the heads' outputs u [B, H, L, d_k]."""
-        votes = self.cast_votes(outputs)                                     # [B, L, H, N, D]
-        # v = f(u_hat, c), c = Update(u_hat, v)                                Gu Eq. 4
-        v = route_votes(self, votes).flatten(-2)                             # [B, L, d]
-        v = v.to(self.weight.dtype)              # the routing of half precision gives float32
-        # O = u + FFN(v), FFN(x) = max(0, x W_1 + b_1) W_2 + b_2               Gu Eq. 5-7
-        return concatenate(outputs) + self.ffn(v)                            # [B, L, d]
+        # v = f(u_hat, c), c = Update(u_hat, v)                       Gu 2019 Eq. 4
+        u_hat = self.cast_votes(outputs)                                     # [B, L, H, N, D]
+        v = self.routing(u_hat, self.beta_a, self.beta_mu).capsules          # [B, L, N, D]
+        # u = Concat(u_1, ..., u_h), v = Concat(v_1, ..., v_N)        Gu 2019 Eq. 7
+        u = concatenate(outputs)                                             # [B, L, d]
+        v = v.flatten(-2).to(self.weight.dtype)  # the routing of half precision gives float32
+        # FFN(v) = max(0, v W_1 + b_1) W_2 + b_2                      Gu 2019 Eq. 5
+        # O = u + FFN(v)                                              Gu 2019 Eq. 6
+        return u + self.ffn(v)                                               # [B, L, d]
+
+
+def pose_columns(d_k: int, width: int) -> int:
+    """Columns q of Gu's pose matrices [p, q], p q = d_k: the common divisor of d_k and the output
+    capsules' width nearest to sqrt(d_k), the smaller one at a tie (d_k = width = 64: 8, a square
+    matrix as in Hinton et al. 2018)."""
+    common = math.gcd(d_k, width)
+    divisors = [q for q in range(1, common + 1) if common % q == 0]
+    return min(divisors, key=lambda q: (abs(q - math.sqrt(d_k)), q))

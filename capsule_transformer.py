@@ -1,59 +1,44 @@
-"""Capsule routing of the attention logits of self-attention: vertical, horizontal and positional.
+"""Capsule routing of the attention logits, vertical, horizontal and positional: Duan 2020.
 
 Duan et al. 2020, "Capsule-Transformer for Neural Machine Translation", §3.4, Eq. 8-14,
-Algorithms 2-3. The logits E = Q K^T / sqrt(d_k) [B, H, L_q, L_k] are seen as capsules and routed;
-what comes out is added to them: `E' = E + Omega_vertical + Omega_horizontal`, before mask and
-softmax.
+Algorithms 2-3. The logits E = Q K^T / sqrt(d_k) [B, H, L_q, L_k] of self-attention are seen as
+capsules and routed; what comes out is added to them: `E' = E + Omega_vertical + Omega_horizontal`,
+before mask and softmax.
 """
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 from torch import Tensor
 
+from attention import both_masks, causal_mask
 from routing_dynamic import at_least_float32, dynamic_routing, squash
 
-
-def _masked(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Logits with 0 in the masked cells, in float32 at least, and the queries [..., L_q] that take
-    part: those whose row has any True."""
-    E = at_least_float32(logits)
-    if mask is None:
-        return E, None
-    rows = mask.expand(E.shape).any(-1).any(-2)                              # [..., L_q]
-    return E.masked_fill(~mask, 0), rows
+PARTS = ("vertical", "horizontal")
 
 
 def vertical_routing(logits: Tensor, weight: Tensor, bias: Tensor, iterations: int = 3,
                      mask: Tensor | None = None) -> Tensor:
-    """Routes the heads (M = H input capsules) to the tokens (N = L_q output capsules): Duan
+    """Routes the heads (M = H input capsules) to the tokens (N = L_q output capsules): Duan 2020
     Algorithm 2, Eq. 8-11.
-
-    `V_{h->l} = e_{l,h}`, dynamic routing without normalization,
-    `Lambda = W [sum_l B_{h->l}]_h + b`, `Omega_h = softmax(Lambda)_h [Omega_1 .. Omega_L]`.
 
     logits: E [..., H, L_q, L_k]; weight: W [H, H]; bias: b [H]; mask: broadcastable to the logits,
     True where a cell counts. A query without any True is not an output capsule. Returns Omega
     [..., H, L_q, L_k]. Raises ValueError unless iterations >= 1.
     """
-    V, rows = _masked(logits, mask)                                      # V_{h->l} = e_{l,h}, Eq. 8
-    # {Omega_l} = ROUTING({V_{h->l}}, T)                                       Eq. 9
-    omega, _, B = dynamic_routing(V, iterations, normalize=False, mask=rows)
-    # omega [..., L_q, L_k], B [..., H, L_q]
-    # Lambda = W [sum_l B_{1->l}, ..., sum_l B_{H->l}] + b                     Eq. 11
-    # a masked query has zero votes: its B is 0 and adds nothing
-    with torch.autocast(V.device.type, enabled=False):                       # in full precision
-        Lambda = F.linear(B.sum(-1), weight.to(V.dtype), bias.to(V.dtype))   # [..., H]
-    # Omega = softmax(Lambda) [Omega_1 .. Omega_L]                             Eq. 10
+    # V_{h->l} = e_{l,h}                                              Duan 2020 Eq. 8
+    V, queries = masked_votes(logits, mask)                                  # [..., H, L_q, L_k]
+    # {Omega_l} = ROUTING({V_{h->l}}, T)                              Duan 2020 Eq. 9
+    omega, _, B = dynamic_routing(V, iterations, normalize=False, mask=queries)
+    # omega [..., L_q, L_k], B [..., H, L_q]; a masked query has B = 0
+    # Lambda = W [sum_l B_{1->l}, ..., sum_l B_{H->l}] + b            Duan 2020 Eq. 11
+    Lambda = (weight * B.sum(-1).unsqueeze(-2)).sum(-1) + bias               # [..., H]
+    # Omega = softmax(Lambda) [Omega_1 .. Omega_L]                    Duan 2020 Eq. 10
     return Lambda.softmax(-1)[..., None, None] * omega.unsqueeze(-3)         # [..., H, L_q, L_k]
 
 
 def horizontal_routing(logits: Tensor, iterations: int = 3, mask: Tensor | None = None,
                        last: int | None = None) -> Tensor:
-    """Routes the tokens t <= l (M = l input capsules) to the heads (N = H), for every l: Duan
-    Algorithm 3, Eq. 12-14.
-
-    `V_{t->h} = e_{t,h}`, a dynamic routing (without normalization) of its own for every l:
-    positional routing.
+    """Routes the tokens t <= l (M = l input capsules) to the heads (N = H), with a routing of its
+    own for every l, without normalization (positional routing): Duan 2020 Algorithm 3, Eq. 12-14.
 
     logits: E [..., H, L_q, L_k]; mask: broadcastable to the logits, True where a cell counts. A
     query without any True is left out. last: only the last rows l are wanted (decoding step by
@@ -62,33 +47,42 @@ def horizontal_routing(logits: Tensor, iterations: int = 3, mask: Tensor | None 
     """
     if iterations < 1:
         raise ValueError(f"iterations={iterations}: routing takes at least 1")
-    E, rows = _masked(logits, mask)                                     # V_{t->h} = e_{t,h}, Eq. 12
-    L = E.shape[-2]
+    # V_{t->h} = e_{t,h}                                              Duan 2020 Eq. 12
+    V, queries = masked_votes(logits, mask)                                  # [..., H, t, L_k]
+    L = V.shape[-2]
     last = L if last is None else last
-    # t <= l, [last, L_q]
-    takes_part = torch.ones(last, L, dtype=torch.bool, device=E.device).tril(L - last)
-    if rows is not None:                # a masked t has zero votes already; a masked l must give 0
-        takes_part = takes_part & rows[..., L - last:].unsqueeze(-1)         # [..., last, L_q]
-        takes_part = takes_part.unsqueeze(-3)                                # [..., 1, last, L_q]
-    B = E.new_zeros(*E.shape[:-2], last, L)                                  # [..., H, l, t]
-    with torch.autocast(E.device.type, enabled=False):                       # in full precision
-        # Omega_l = ROUTING({V_{t->h}}, T), t <= l                             Eq. 14
-        # the L routings side by side: row l of B[:, h] routes to head h, two matrix products an
-        # iteration
-        for step in range(iterations):
-            R = B.softmax(-3) * takes_part                             # [..., H, l, t], 0 for t > l
-            omega = squash(R @ E)                                        # [..., H, l, L_k], Eq. 6-7
-            if step + 1 < iterations:                                   # the last B is not used
-                B = B + omega @ E.transpose(-2, -1)                          # [..., H, l, t]
-    return omega                                                      # [Omega_1 .. Omega_L], Eq. 13
+    routed = causal_mask(last, L, V.device)                                  # [l, t], t <= l
+    if queries is not None:                  # a missing l gives 0; a missing t has votes 0 already
+        routed = (routed & queries[..., L - last:, None]).unsqueeze(-3)      # [..., 1, l, t]
+    B = V.new_zeros(*V.shape[:-2], last, L)                                  # [..., H, l, t]
+    # Omega_l = ROUTING({V_{t->h}}, T), t <= l                        Duan 2020 Eq. 14
+    # For one l this loop is dynamic_routing of the rows t <= l, without normalization. All l run
+    # side by side, in two matrix products an iteration
+    with torch.autocast(V.device.type, enabled=False):                       # in full precision
+        for _ in range(iterations):
+            # R_{t->h} = softmax_h(B_{t->h})                          Duan 2020 Alg. 1
+            R = B.softmax(-3) * routed                                       # [..., H, l, t]
+            # Omega_h = squash(S_h), S_h = sum_t R_{t->h} V_{t->h}    Duan 2020 Eq. 6-7
+            omega = squash(R @ V)                                            # [..., H, l, L_k]
+            # B_{t->h} += Omega_h . V_{t->h}                          Duan 2020 Alg. 1
+            B = B + omega @ V.transpose(-2, -1)                              # [..., H, l, t]
+    # Omega = [Omega_1 .. Omega_L]                                    Duan 2020 Eq. 13
+    return omega
 
 
-PARTS = ("vertical", "horizontal")
+def masked_votes(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Logits with 0 in the masked cells, in float32 at least, and the queries [..., L_q] that take
+    part: those whose row has any True."""
+    E = at_least_float32(logits)
+    if mask is None:
+        return E, None
+    queries = mask.expand(E.shape).any(-1).any(-2)                           # [..., L_q]
+    return E.masked_fill(~mask, 0), queries
 
 
 class CapsuleRouting(nn.Module):
     """The routing of one attention's logits, `E' = E + Omega_vertical + Omega_horizontal` (Duan
-    §3.2).
+    2020 §3.2).
 
     parts: "vertical", "horizontal" or both; a decoder has only the horizontal one (§3.4.3).
     New parameters: W and b of the vertical part, H^2 + H, which start at 0, so that every head
@@ -105,21 +99,22 @@ class CapsuleRouting(nn.Module):
             self.weight = nn.Parameter(torch.zeros(heads, heads))            # W
             self.bias = nn.Parameter(torch.zeros(heads))                     # b
 
-    def forward(self, logits: Tensor, mask: Tensor | None = None,
+    def forward(self, logits: Tensor, keys: Tensor | None = None, causal: bool = False,
                 last: int | None = None) -> Tensor:
         """E [B, H, L, L] -> E' [B, H, last, L] in float32 or float64 (last: the last rows only,
         default all).
 
-        mask: the softmax's, broadcastable to [B, 1, L, L]. Padding is what may not look at itself:
-        such a query is left out of the routing. Raises ValueError for last < L with a vertical
-        part, which routes to all tokens at once.
+        keys: [B, 1, 1, L], True at a token: padding is no query and no key of the routing. causal:
+        row l sees only keys up to l (§3.4.3). Raises ValueError for last < L with a vertical part,
+        which routes to all tokens at once.
         """
         L = logits.shape[-2]
-        if mask is not None:
-            diagonal = mask.expand(mask.shape[:-2] + (L, L)).diagonal(dim1=-2, dim2=-1)   # [..., L]
-            mask = mask & diagonal.unsqueeze(-1)                        # query and key, [..., L, L]
         last = L if last is None else last
+        mask = None if keys is None else keys & keys.transpose(-2, -1)       # [B, 1, L, L]
+        if causal:
+            mask = both_masks(mask, causal_mask(L, L, logits.device))
         out = logits[..., L - last:, :]
+        # E' = E + Omega_vertical + Omega_horizontal                  Duan 2020 §3.2
         if "vertical" in self.parts:
             if last < L:
                 raise ValueError("vertical routing sees all tokens: it cannot run step by step")

@@ -1,7 +1,8 @@
-"""Disagreement regularization: three ways to measure how much the heads differ.
+"""Disagreement regularization, three measures of how much the heads differ: Li 2018, Li 2021.
 
 Li et al. 2018, "Multi-Head Attention with Disagreement Regularization", §3.2, Eq. 1-3
-(Li et al. 2021, Eq. 5-7, prints the same). Training maximizes `likelihood + lambda * D`.
+(Li et al. 2021, Eq. 5-7, prints the same). Training maximizes `J = likelihood + lambda D` (§3.1);
+its D is `model_disagreement`, at the end of this file.
 
 Every D averages over the H x H pairs of heads, i = j included, as printed. So D_subspace and
 D_output are -1 for identical heads, -1/H for orthogonal ones, and 0 only where the heads' unit
@@ -18,41 +19,6 @@ from attention import Heads
 from routing_dynamic import at_least_float32
 
 
-def _masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean of x over the positions where the mask (broadcastable to x) is True."""
-    if mask is None:
-        return x.mean()
-    mask = mask.expand_as(x)
-    return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
-
-
-def _unit(vectors: Tensor) -> Tensor:
-    """The unit vectors x^h / ||x^h|| [..., H, L, d_k]; a vector shorter than 1e-12 is left as it
-    is: cosine 0."""
-    x = at_least_float32(vectors)
-    square = (x * x).sum(-1, keepdim=True)                                   # [..., H, L, 1]
-    # Dropout makes short ones: where it drops the one position that a head attends to, what is
-    # left of O^h may be 1e-20 of it, and the gradient 1 / ||x||^3 would overflow
-    return x * torch.rsqrt(torch.where(square > 1e-24, square, 1))           # [..., H, L, d_k]
-
-
-def _cosine_disagreement(vectors: Tensor, mask: Tensor | None) -> Tensor:
-    """-(1/H^2) sum_ij cos(x^i, x^j) at every position, averaged over the valid ones; vectors
-    [..., H, L, d_k]."""
-    # (1/H^2) sum_i sum_j cos(x^i, x^j) = || (1/H) sum_h x^h / ||x^h|| ||^2, linear in H
-    centre = _unit(vectors).mean(-3)                                         # [..., L, d_k]
-    return -_masked_mean((centre * centre).sum(-1), mask)
-
-
-def _squared_cosine_disagreement(vectors: Tensor, mask: Tensor | None) -> Tensor:
-    """-(1/H^2) sum_ij cos(x^i, x^j)^2 at every position, averaged over the valid ones; vectors
-    [..., H, L, d_k]."""
-    unit = _unit(vectors).transpose(-3, -2)                                  # [..., L, H, d_k]
-    with torch.autocast(unit.device.type, enabled=False):                    # in full precision
-        cosines = unit @ unit.transpose(-2, -1)                              # [..., L, H, H]
-    return -_masked_mean(cosines.square().mean((-2, -1)), mask)
-
-
 def subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:
     """Disagreement on subspaces, `D_subspace = -(1/H^2) sum_i sum_j V^i . V^j / (||V^i|| ||V^j||)`.
 
@@ -63,18 +29,10 @@ def subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:
     values: V^h [..., H, L_k, d_k]; mask: [..., L_k], True where a position counts. Returns a
     scalar in [-1, 0].
     """
-    return _cosine_disagreement(values, mask)
-
-
-def _reduce_rows(rows: Tensor, mask: Tensor | None, reduce: str) -> Tensor:
-    """rows [..., L_q], the sums over the keys -> a scalar: the mean over the valid queries, or the
-    sum over a sentence's queries and the mean over the sentences."""
-    if reduce == "mean":
-        return _masked_mean(rows, mask)
-    if reduce == "sum":
-        rows = rows if mask is None else torch.where(mask, rows, 0)
-        return rows.sum(-1).mean()
-    raise ValueError(f"reduce={reduce!r}: choose 'mean' or 'sum'")
+    # -(1/H^2) sum_i sum_j V^i . V^j / (||V^i|| ||V^j||)              Li 2018 Eq. 1
+    # = -||(1/H) sum_h V^h / ||V^h|| ||^2, linear in H
+    V_mean = unit(values).mean(-3)                                           # [..., L_k, d_k]
+    return -masked_mean((V_mean * V_mean).sum(-1), mask)
 
 
 def position_disagreement(weights: Tensor, mask: Tensor | None = None,
@@ -89,11 +47,27 @@ def position_disagreement(weights: Tensor, mask: Tensor | None = None,
     averaged over the sentences (Tables 4 and 5).
     Returns a scalar <= 0 (>= -1 for "mean"). Raises ValueError for an unknown reduce.
     """
-    # (1/H^2) sum_i sum_j A^i (*) A^j = ((1/H) sum_h A^h)^2 in every cell, linear in H
+    # -(1/H^2) sum_i sum_j |A^i (*) A^j|                              Li 2018 Eq. 2
+    # = -((1/H) sum_h A^h)^2 in every cell, linear in H
     A_mean = at_least_float32(weights).mean(-3)                              # [..., L_q, L_k]
-    rows = (A_mean * A_mean).sum(-1)                                         # [..., L_q]
-    return -_reduce_rows(rows, mask, reduce)
+    return -reduce_queries((A_mean * A_mean).sum(-1), mask, reduce)
 
+
+def output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Disagreement on outputs, `D_output = -(1/H^2) sum_i sum_j O^i . O^j / (||O^i|| ||O^j||)`.
+
+    Li 2018 Eq. 3 (Li 2021 Eq. 7); the cosine per position, as in `subspace_disagreement`.
+
+    outputs: O^h [..., H, L_q, d_k]; mask: [..., L_q], True where a position counts. Returns a
+    scalar in [-1, 0].
+    """
+    # -(1/H^2) sum_i sum_j O^i . O^j / (||O^i|| ||O^j||)              Li 2018 Eq. 3
+    # = -||(1/H) sum_h O^h / ||O^h|| ||^2, linear in H
+    O_mean = unit(outputs).mean(-3)                                          # [..., L_q, d_k]
+    return -masked_mean((O_mean * O_mean).sum(-1), mask)
+
+
+# ---- Variants
 
 def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None,
                                   reduce: str = "mean") -> Tensor:
@@ -107,21 +81,11 @@ def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None,
     weights, mask, reduce: as in `position_disagreement`. Returns a scalar >= 0 (for "mean" <= 2 -
     2/H), 0 where the heads attend alike. Raises ValueError for an unknown reduce.
     """
+    # (1/H^2) sum_i sum_j |A^i - A^j|^2                               Li 2018 footnote 2
+    # = (2/H) sum_h (A^h - (1/H) sum_i A^i)^2 in every cell, linear in H
     A = at_least_float32(weights)                                            # [..., H, L_q, L_k]
-    # (1/H^2) sum_i sum_j (A^i - A^j)^2 = (2/H) sum_h (A^h - mean A)^2 in every cell, linear in H
     rows = 2 * (A - A.mean(-3, keepdim=True)).square().mean(-3).sum(-1)      # [..., L_q]
-    return _reduce_rows(rows, mask, reduce)
-
-
-def output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Disagreement on outputs, `D_output = -(1/H^2) sum_i sum_j O^i . O^j / (||O^i|| ||O^j||)`.
-
-    Li 2018 Eq. 3 (Li 2021 Eq. 7); the cosine per position, as in `subspace_disagreement`.
-
-    outputs: O^h [..., H, L_q, d_k]; mask: [..., L_q], True where a position counts. Returns a
-    scalar in [-1, 0].
-    """
-    return _cosine_disagreement(outputs, mask)
+    return reduce_queries(rows, mask, reduce)
 
 
 def squared_subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -131,7 +95,7 @@ def squared_subspace_disagreement(values: Tensor, mask: Tensor | None = None) ->
     is orthogonality, where Eq. 1's is that the heads cancel. Shapes as in `subspace_disagreement`.
     Returns a scalar in [-1, -1/H] if no vector is 0.
     """
-    return _squared_cosine_disagreement(values, mask)
+    return -masked_mean(squared_cosines(values), mask)
 
 
 def squared_output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -139,10 +103,48 @@ def squared_output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> 
 
     See `squared_subspace_disagreement`; shapes as in `output_disagreement`.
     """
-    return _squared_cosine_disagreement(outputs, mask)
+    return -masked_mean(squared_cosines(outputs), mask)
 
 
-# ---- The D of a layer
+def squared_cosines(vectors: Tensor) -> Tensor:
+    """`(1/H^2) sum_i sum_j cos(x^i, x^j)^2` at every position; vectors [..., H, L, d_k] ->
+    [..., L]."""
+    x = unit(vectors).transpose(-3, -2)                                      # [..., L, H, d_k]
+    with torch.autocast(x.device.type, enabled=False):                       # in full precision
+        cosines = x @ x.transpose(-2, -1)                                    # [..., L, H, H]
+    return cosines.square().mean((-2, -1))
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """The unit vectors x^h / ||x^h|| [..., H, L, d_k]; a vector shorter than 1e-12 is left as it
+    is: cosine 0."""
+    x = at_least_float32(vectors)
+    square = (x * x).sum(-1, keepdim=True)                                   # [..., H, L, 1]
+    # Dropout makes short ones: where it drops the one position that a head attends to, what is
+    # left of O^h may be 1e-20 of it, and the gradient 1 / ||x||^3 would overflow
+    return x * torch.rsqrt(torch.where(square > 1e-24, square, 1))           # [..., H, L, d_k]
+
+
+def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean of x over the positions where the mask (broadcastable to x) is True."""
+    if mask is None:
+        return x.mean()
+    mask = mask.expand_as(x)
+    return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
+
+
+def reduce_queries(rows: Tensor, mask: Tensor | None, reduce: str) -> Tensor:
+    """rows [..., L_q], the sums over the keys -> a scalar: the mean over the valid queries, or the
+    sum over a sentence's queries and the mean over the sentences."""
+    if reduce == "mean":
+        return masked_mean(rows, mask)
+    if reduce == "sum":
+        rows = rows if mask is None else torch.where(mask, rows, 0)
+        return rows.sum(-1).mean()
+    raise ValueError(f"reduce={reduce!r}: choose 'mean' or 'sum'")
+
+
+# ---- The D of a layer and of a model
 
 class Kind(NamedTuple):
     """A kind of disagreement: its function, and the field of Heads that it reads."""
@@ -186,3 +188,24 @@ def layer_disagreement(kind: str, component: str, heads: Heads, source_mask: Ten
         raise ValueError("the position disagreement reads the attention weights: run with "
                          "need_weights=True")
     return D(x, mask, reduce)
+
+
+def model_disagreement(config, heads: dict, source_mask: Tensor,
+                       target_mask: Tensor | None = None, reduce: str = "mean") -> Tensor:
+    """D of the training objective `J = likelihood + lambda D` (Li 2018 §3.1): the mean over the
+    chosen layers of a component, summed over the chosen components and kinds.
+
+    The decoder's two attentions together count 1, as in the released code. config: a
+    TransformerConfig; heads: {component: Heads of every layer}; masks: [B, L], True at a token.
+    Returns a scalar. train_mt.py: train_step adds lambda and the likelihood.
+    """
+    chosen = [component for component in heads if config.layers_at(config.reg_at, component)]
+    total = torch.zeros((), device=source_mask.device)
+    for component in chosen:
+        weight = 0.5 if component != "enc" and {"cross", "dec"} <= set(chosen) else 1.0
+        layers = [heads[component][i - 1] for i in config.layers_at(config.reg_at, component)]
+        for kind in dict.fromkeys(config.reg):           # a kind named twice counts once
+            D = [layer_disagreement(kind, component, x, source_mask, target_mask, reduce)
+                 for x in layers]
+            total = total + weight * torch.stack(D).mean()
+    return total

@@ -1,4 +1,4 @@
-"""EM routing: output capsules as Gaussian clusters of the votes.
+"""EM routing, output capsules as Gaussian clusters of the votes: Li 2019, Li 2021, Gu 2019.
 
 Li et al. 2019, §4.2.2, Algorithm 2 with Eq. 9-12 (Li et al. 2021, Eq. 12-15); Gu and Feng
 2019, Eq. 12-15. Both go back to Hinton, Sabour and Frosst 2018, "Matrix Capsules with EM Routing".
@@ -15,14 +15,118 @@ from routing_dynamic import at_least_float32
 
 DENSITIES = ("product", "sum")
 SCHEDULES = ("hinton", "released")
-GRADIENTS = ("full", "last", "beta")
+GRADIENTS = ("full", "last")
 
 
 class EMRouting(NamedTuple):
-    """What `em_routing` returns."""
     capsules: Tensor               # Omega [..., N, D]
     activations: Tensor            # A [..., N], in [0, 1]
     coupling: Tensor               # C [..., M, N], after the last E-step; a row sums to 1
+
+
+def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | None = None,
+               iterations: int = 3, scale_by_activation: bool = True, eps: float = 1e-9,
+               density: str = "product", schedule: str = "hinton", gradient: str = "full",
+               start: Tensor | None = None) -> EMRouting:
+    """Couples M input capsules to N output capsules by expectation maximization.
+
+    Li 2019 Algorithm 2: `Omega_n = A_n mu_n` (Eq. 9). scale_by_activation=False gives
+    `Omega_n = mu_n`: Gu 2019 keeps the activations inside the routing and leaves them out of its
+    result.
+
+    votes: V [..., M, N, D]; beta_a, beta_mu: [N], learned; both None leaves the activations out (A
+    = 1). eps: added to the variance.
+    density: "product" of the densities of the D dimensions, as in Hinton et al. 2018, or their
+    "sum", to the letter of Li 2019 (Gu Eq. 14 prints one dimension); the same for D = 1. With
+    "product" and without activations the mixture's likelihood cannot fall between iterations.
+    schedule: of lambda, see `inverse_temperature`.
+    gradient: "full" runs through every iteration, as in Hinton et al. 2018, to whom both papers
+    refer. "last" is a departure from them: the coupling that enters the last M-step is a constant,
+    so that the gradient is that of one M-step; beta_a and beta_mu then learn only through A_n in
+    the result, and with scale_by_activation=False not at all.
+    start: log C [..., M, N] or [M, N] to start from; None: C = 1/N.
+    Returns capsules [..., N, D], activations [..., N], coupling [..., M, N]. The coupling of
+    iteration t is that of a routing with iterations=t (with the schedule "released" for t <= 3:
+    beyond, its lambda depends on the number of iterations). Half precision is computed in float32.
+    Raises ValueError unless iterations >= 1, when only one of beta_a and beta_mu is None, and for
+    unknown options.
+
+    >>> votes = torch.randn(2, 7, 8, 16, 4)      # 2 sentences, 7 positions, M = 8, N = 16, D = 4
+    >>> em_routing(votes, torch.zeros(16), torch.zeros(16)).capsules.shape
+    torch.Size([2, 7, 16, 4])
+    """
+    if iterations < 1:
+        raise ValueError(f"iterations={iterations}: routing takes at least 1")
+    if (beta_a is None) != (beta_mu is None):
+        raise ValueError("beta_a and beta_mu go together: give both, or neither for no activations")
+    if gradient not in GRADIENTS:
+        raise ValueError(f"gradient={gradient!r}: choose from {', '.join(GRADIENTS)}")
+    V = at_least_float32(votes)
+    # C_mn = 1/N                                                      Li 2019 Alg. 2 line 2
+    log_C = V.new_full(V.shape[-3:-1], -math.log(V.shape[-2])) if start is None else start
+    for t in range(iterations):
+        if gradient == "last":
+            log_C = log_C.detach()
+        # M-step: C is held, mu, sigma and A are adjusted             Li 2019 Alg. 2 line 4
+        lambda_t = inverse_temperature(t, iterations, schedule)
+        mu, log_sigma, log_A = m_step(V, log_C, beta_a, beta_mu, lambda_t, eps)
+        # E-step: mu, sigma and A are held, C is adjusted             Li 2019 Alg. 2 line 5
+        log_C = e_step(V, mu, log_sigma, log_A, density)                     # [..., M, N]
+    A = log_A.exp()                                                          # [..., N]
+    # Omega_n = A_n mu_n                                              Li 2019 Eq. 9
+    capsules = A.unsqueeze(-1) * mu if scale_by_activation else mu           # [..., N, D]
+    return EMRouting(capsules, A, log_C.exp())
+
+
+def m_step(V: Tensor, log_C: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | None = None,
+           lambda_t: float = 1.0, eps: float = 1e-9) -> tuple[Tensor, Tensor, Tensor]:
+    """The M-step of Li 2019 Algorithm 2, Eq. 10-11, and Gu 2019 Eq. 12-13.
+
+    V: votes [..., M, N, D]; log_C: [..., M, N] or [M, N]; beta_a, beta_mu: [N], or None twice for
+    A = 1.
+    Returns mu [..., N, D], log sigma [..., N, D], log A [..., N].
+    """
+    # C_mn / sum_m C_mn = softmax_m(log C_mn), which stays exact where the sum underflows
+    share = log_C.softmax(-2).unsqueeze(-1)                                  # [..., M, N, 1]
+    # mu_n = sum_m C_mn V_mn / sum_m C_mn                             Li 2019 Eq. 10, Gu 2019 Eq. 12
+    mu = (share * V).sum(-3)                                                 # [..., N, D]
+    # sigma_n^2 = sum_m C_mn (V_mn - mu_n)^2 / sum_m C_mn + eps       Li 2019 Eq. 11, Gu 2019 Eq. 12
+    sigma2 = (share * (V - mu.unsqueeze(-3)).square()).sum(-3) + eps         # [..., N, D]
+    log_sigma = sigma2.log() / 2                                             # [..., N, D]
+    if beta_a is None:
+        return mu, log_sigma, torch.zeros_like(log_sigma[..., 0])
+    total_C = log_C.exp().sum(-2)                                            # [..., N], sum_m C_mn
+    # chi_n = sum_i (log sigma_n^i + (1 + log 2 pi) / 2) sum_m C_mn   Li 2019 §4.2.2, Gu 2019 Eq. 13
+    chi = (log_sigma + (1 + math.log(2 * math.pi)) / 2).sum(-1) * total_C    # [..., N]
+    # A_n = logistic(lambda_t (beta_A - beta_mu sum_m C_mn - chi_n))  Li 2019 §4.2.2, Gu 2019 Eq. 13
+    log_A = F.logsigmoid(lambda_t * (beta_a - beta_mu * total_C - chi))      # [..., N]
+    return mu, log_sigma, log_A
+
+
+def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
+           density: str = "product") -> Tensor:
+    """The E-step of Li 2019 Algorithm 2, Eq. 12, and Gu 2019 Eq. 14-15.
+
+    V: votes [..., M, N, D]; mu, log_sigma: [..., N, D]; log_A: [..., N]. density: what P is of its
+    D dimensions, see `em_routing`. Returns log C [..., M, N]. Raises ValueError for an
+    unknown density.
+    """
+    # -(V_mn^i - mu_n^i)^2 / (2 sigma_n^i^2)
+    precision = (-2 * log_sigma).exp().unsqueeze(-3)                         # [..., 1, N, D]
+    exponent = (V - mu.unsqueeze(-3)).square() * (precision / -2)            # [..., M, N, D]
+    # log Normal(V_mn^i | mu_n^i, sigma_n^i)                          Gu 2019 Eq. 14
+    # = -(V_mn^i - mu_n^i)^2 / (2 sigma_n^i^2) - log sigma_n^i - log(2 pi) / 2
+    log_divisor = (log_sigma + math.log(2 * math.pi) / 2).unsqueeze(-3)      # [..., 1, N, D]
+    if density == "product":
+        # P_mn = prod_i Normal(V_mn^i | mu_n^i, sigma_n^i)            Hinton 2018 Procedure 1
+        log_P = exponent.sum(-1) - log_divisor.sum(-1)                       # [..., M, N]
+    elif density == "sum":
+        # P_mn = sum_i Normal(V_mn^i | mu_n^i, sigma_n^i)             Li 2019 §4.2.2
+        log_P = (exponent - log_divisor).logsumexp(-1)                       # [..., M, N]
+    else:
+        raise ValueError(f"density={density!r}: choose from {', '.join(DENSITIES)}")
+    # C_mn = A_n P_mn / sum_k A_k P_mk                                Li 2019 Eq. 12, Gu 2019 Eq. 15
+    return (log_A.unsqueeze(-2) + log_P).log_softmax(-1)                     # [..., M, N]
 
 
 def inverse_temperature(t: int, T: int, schedule: str) -> float:
@@ -39,122 +143,3 @@ def inverse_temperature(t: int, T: int, schedule: str) -> float:
     if schedule == "released":
         return 1 + (min(T, 3) - 1) * t / max(1, T - 1)
     raise ValueError(f"schedule={schedule!r}: choose from {', '.join(SCHEDULES)}")
-
-
-def m_step(V: Tensor, log_C: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | None = None,
-           lambda_t: float = 1.0, eps: float = 1e-9) -> tuple[Tensor, Tensor, Tensor]:
-    """The M-step: C is held, mu, sigma and A are adjusted. Li 2019 Algorithm 2, Eq. 10-11; Gu 2019
-    Eq. 12-13.
-
-    V: votes [..., M, N, D]; log_C: [..., M, N] or [M, N]; beta_a, beta_mu: [N], or None twice for
-    A = 1.
-    Returns mu [..., N, D], log sigma [..., N, D], log A [..., N].
-    """
-    # C_mn / sum_m C_mn, straight from log C: exact where a capsule that few votes chose underflows
-    share = log_C.softmax(-2).unsqueeze(-1)                                  # [..., M, N, 1]
-    # mu_n = sum_m C_mn V_mn / sum_m C_mn                                      Li Eq. 10, Gu Eq. 12
-    mu = (share * V).sum(-3)                                                 # [..., N, D]
-    # sigma_n^2 = sum_m C_mn (V_mn - mu_n)^2 / sum_m C_mn + eps                Li Eq. 11, Gu Eq. 12
-    sigma2 = (share * (V - mu.unsqueeze(-3)).square()).sum(-3) + eps         # [..., N, D]
-    log_sigma = sigma2.log() / 2                                             # [..., N, D]
-    if beta_a is None:
-        return mu, log_sigma, torch.zeros_like(log_sigma[..., 0])
-    # sum_m C_mn
-    total_C = log_C.exp().sum(-2)                                            # [..., N]
-    # chi_n = sum_i (log sigma_n^i + (1 + log 2 pi) / 2) sum_m C_mn           Li §4.2.2, Gu Eq. 13
-    chi = (log_sigma + (1 + math.log(2 * math.pi)) / 2).sum(-1) * total_C    # [..., N]
-    # A_n = logistic(lambda_t (beta_A - beta_mu sum_m C_mn - chi_n))          Li §4.2.2, Gu Eq. 13
-    log_A = F.logsigmoid(lambda_t * (beta_a - beta_mu * total_C - chi))      # [..., N]
-    return mu, log_sigma, log_A
-
-
-def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
-           density: str = "product") -> Tensor:
-    """The E-step: mu, sigma and A are held, C is adjusted. Li 2019 Algorithm 2, Eq. 12; Gu 2019
-    Eq. 14-15.
-
-    V: votes [..., M, N, D]; mu, log_sigma: [..., N, D]; log_A: [..., N]. density: what P is of its
-    D dimensions, see `em_routing`. Returns log C [..., M, N]. Raises ValueError for an
-    unknown density.
-    """
-    # -(V_mn^i - mu_n^i)^2 / (2 sigma_n^i^2)
-    precision = (-2 * log_sigma).exp().unsqueeze(-3)                         # [..., 1, N, D]
-    exponent = (V - mu.unsqueeze(-3)).square() * (precision / -2)            # [..., M, N, D]
-    # log Normal(V_mn^i | mu_n^i, sigma_n^i)                                   Gu Eq. 14
-    # = -(V_mn^i - mu_n^i)^2 / (2 sigma_n^i^2) - log sigma_n^i - log(2 pi) / 2
-    log_divisor = (log_sigma + math.log(2 * math.pi) / 2).unsqueeze(-3)      # [..., 1, N, D]
-    if density == "product":
-        # P_mn = prod_i Normal(V_mn^i | mu_n^i, sigma_n^i)        Hinton et al. 2018, Procedure 1
-        log_P = exponent.sum(-1) - log_divisor.sum(-1)                       # [..., M, N]
-    elif density == "sum":
-        # P_mn = sum_i Normal(V_mn^i | mu_n^i, sigma_n^i)                              Li §4.2.2
-        log_P = (exponent - log_divisor).logsumexp(-1)                       # [..., M, N]
-    else:
-        raise ValueError(f"density={density!r}: choose from {', '.join(DENSITIES)}")
-    # C_mn = A_n P_mn / sum_k A_k P_mk                                         Li Eq. 12, Gu Eq. 15
-    return (log_A.unsqueeze(-2) + log_P).log_softmax(-1)                     # [..., M, N]
-
-
-def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | None = None,
-               iterations: int = 3, scale_by_activation: bool = True, eps: float = 1e-9,
-               density: str = "product", schedule: str = "hinton", gradient: str = "full",
-               start: Tensor | None = None, trace: bool = False) -> EMRouting:
-    """Couples M input capsules to N output capsules by expectation maximization.
-
-    Li 2019 Algorithm 2: `Omega_n = A_n mu_n` (Eq. 9). scale_by_activation=False gives
-    `Omega_n = mu_n`: Gu 2019 keeps the activations inside the routing and leaves them out of its
-    result.
-
-    votes: V [..., M, N, D]; beta_a, beta_mu: [N], learned; both None leaves the activations out (A
-    = 1). eps: added to the variance.
-    density: "product" of the densities of the D dimensions, as in Hinton et al. 2018, or their
-    "sum", to the letter of Li 2019 (Gu Eq. 14 prints one dimension); the same for D = 1. With
-    "product" and without activations the mixture's likelihood cannot fall between iterations.
-    schedule: of lambda, see `inverse_temperature`.
-    gradient: "full" runs through every iteration, as in Hinton et al. 2018, to whom both papers
-    refer. The others are departures from them. "last" takes the coupling that enters the last
-    M-step as a constant, so that its backward pass is that of one M-step; beta_a and beta_mu then
-    learn only through A_n in the result, and without it not at all. "beta", the model's default,
-    takes the votes and the coupling before the last iteration as constants, and so mu and sigma;
-    beta_a and beta_mu then also learn through A_n of the last iteration but one, if T >= 2.
-    start: log C [..., M, N] or [M, N] to start from; None: C = 1/N.
-    trace: hands out the coupling of every iteration, [T, ..., M, N], in place of the last one.
-    Returns capsules [..., N, D], activations [..., N], coupling [..., M, N]. Half precision is
-    computed in float32.
-    Raises ValueError unless iterations >= 1, when only one of beta_a and beta_mu is None, and for
-    unknown options.
-
-    >>> votes = torch.randn(2, 7, 8, 16, 4)      # 2 sentences, 7 positions, M = 8, N = 16, D = 4
-    >>> em_routing(votes, torch.zeros(16), torch.zeros(16)).capsules.shape
-    torch.Size([2, 7, 16, 4])
-    """
-    if iterations < 1:
-        raise ValueError(f"iterations={iterations}: routing takes at least 1")
-    if (beta_a is None) != (beta_mu is None):
-        raise ValueError("beta_a and beta_mu go together: give both, or neither for no activations")
-    if gradient not in GRADIENTS:
-        raise ValueError(f"gradient={gradient!r}: choose from {', '.join(GRADIENTS)}")
-    V = at_least_float32(votes)
-    N = V.shape[-2]
-    # C_mn = 1/N, the same for all: [M, N]                                     Li Alg. 2 line 2
-    log_C = V.new_full(V.shape[-3:-1], -math.log(N)) if start is None else start
-    couplings = []
-    differentiable = torch.is_grad_enabled()
-    for t in range(iterations):
-        last = t + 1 == iterations
-        constant = gradient != "full" and not last
-        with torch.set_grad_enabled(differentiable and not (constant and gradient == "last")):
-            V_t = V.detach() if constant else V
-            log_C = log_C.detach() if constant else log_C
-            # M-step
-            lambda_t = inverse_temperature(t, iterations, schedule)
-            mu, log_sigma, log_A = m_step(V_t, log_C, beta_a, beta_mu, lambda_t, eps)
-            # E-step
-            log_C = e_step(V_t, mu, log_sigma, log_A, density)
-        if trace:
-            couplings.append(log_C)
-    A = log_A.exp()                                                          # [..., N]
-    # Omega_n = A_n mu_n                                                       Li Eq. 9
-    capsules = A.unsqueeze(-1) * mu if scale_by_activation else mu           # [..., N, D]
-    log_C = torch.stack(couplings) if trace else log_C
-    return EMRouting(capsules, A, log_C.exp())

@@ -180,7 +180,7 @@ def train(s: Settings) -> None:
         load_weights(model, checkpoint, last)
         optimizer.load_state_dict(checkpoint["optimizer"])
         state = {name: checkpoint[name] for name in state}
-    if machine.largest(state["step"]) != -machine.largest(-state["step"]):
+    if not machine.all_equal(state["step"]):
         raise UserError(f"{path}: the processes resume at different steps: put --runs on a disk "
                         "that all machines share")
     if machine.first:

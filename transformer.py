@@ -1,7 +1,6 @@
-"""The whole model: an encoder-decoder Transformer in which each mechanism of the five papers can be
-switched on, layer by layer.
+"""The encoder-decoder Transformer: Vaswani 2017, with every mechanism of the five papers.
 
-Vaswani et al. 2017, with a choice of how the heads are aggregated (aggregation.py,
+Each can be switched on, layer by layer: how the heads are aggregated (aggregation.py,
 capsule_aggregation.py), whether they are rewarded for disagreeing (disagreement.py) and whether the
 attention logits are routed (capsule_transformer.py).
 """
@@ -18,7 +17,7 @@ from aggregation import COUPLINGS, LinearAggregation, RoutingAggregation
 from attention import Cache, Heads, MultiHeadAttention
 from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import PARTS, CapsuleRouting
-from disagreement import KINDS, layer_disagreement
+from disagreement import KINDS, model_disagreement
 from routing_em import DENSITIES, GRADIENTS, SCHEDULES
 
 PAD = 0                                                  # token id of padding
@@ -56,7 +55,7 @@ class TransformerConfig:
     em_density: str = "product"                      # of em and gu-em: see routing_em.py
     em_schedule: str = "hinton"
     em_activations: bool = True
-    em_gradient: str = "beta"
+    em_gradient: str | None = None                   # None: "full" for em, "last" for gu-em
 
     reg: tuple[str, ...] = ()                        # kinds of disagreement, see KINDS
     reg_at: tuple[str, ...] | None = None            # None: every component
@@ -72,8 +71,11 @@ class TransformerConfig:
         components = COMPONENTS if self.decoder else ("enc",)
         if self.reg_at is None:
             self.reg_at = components
+        if self.em_gradient is None:    # with the paper's "full" gradient gu-em loses 4 to 7 BLEU
+            self.em_gradient = "last" if self.agg == "gu-em" else "full"
         for field in ("agg_at", "reg", "reg_at", "capsule_attention", "capsule_parts"):
-            setattr(self, field, tuple(getattr(self, field)))                # JSON gives lists
+            value = getattr(self, field)                                     # JSON gives lists
+            setattr(self, field, (value,) if isinstance(value, str) else tuple(value))
         choices = {
             "norm": ("pre", "post"), "tie": ("none", "target", "all"), "agg": AGGREGATIONS,
             "em_density": DENSITIES, "em_schedule": SCHEDULES, "em_gradient": GRADIENTS,
@@ -126,8 +128,7 @@ def layers_of(place: str, layers: int) -> list[int]:
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", span)
         if not match:
             return []
-        first = int(match[1])
-        last = int(match[2] or first)
+        first, last = int(match[1]), int(match[2] or match[1])
         if not 1 <= first <= last <= layers:
             return []
         named += range(first, last + 1)
@@ -163,12 +164,9 @@ class Embedding(nn.Embedding):
 def build_aggregation(config: TransformerConfig) -> nn.Module:
     """Li 2019 Eq. 5-6 or Gu 2019 Eq. 3-7, with dynamic or EM routing, as `config.agg` says."""
     kind = CapsuleAggregation if config.agg.startswith("gu-") else RoutingAggregation
-    routing = config.agg.removeprefix("gu-")
-    options = dict(iterations=config.iterations, coupling=config.coupling)
-    if routing == "em":
-        options.update(activations=config.em_activations, density=config.em_density,
-                       schedule=config.em_schedule, gradient=config.em_gradient)
-    return kind(config.d_model, config.heads, config.capsules, routing, **options)
+    return kind(config.d_model, config.heads, config.capsules, config.agg.removeprefix("gu-"),
+                config.iterations, config.em_activations, config.coupling, config.em_density,
+                config.em_schedule, config.em_gradient)
 
 
 def build_attention(config: TransformerConfig, component: str, layer: int) -> MultiHeadAttention:
@@ -241,7 +239,7 @@ class Layer(nn.Module):
         decoder = memory is not None
         own_weights = need_weights or (self.own_weights and cache is None)
         h = self.before(x, self.norm1)
-        y, own = self.attention(h, h, mask, cache, own_weights, causal=decoder)
+        y, own = self.attention(h, None, mask, cache, own_weights, causal=decoder)
         x = self.after(x, y, self.norm1)
         cross = None
         if decoder:
@@ -341,20 +339,3 @@ class Transformer(nn.Module):
                      reduce: str = "mean") -> Tensor:
         """`model_disagreement` of the heads that `forward` returned."""
         return model_disagreement(self.config, heads, source_mask, target_mask, reduce)
-
-
-def model_disagreement(config: TransformerConfig, heads: dict, source_mask: Tensor,
-                       target_mask: Tensor | None = None, reduce: str = "mean") -> Tensor:
-    """D of the training loss (Li 2018 §3.1): the mean over the chosen layers of a component, summed
-    over the chosen components and kinds; the decoder's two attentions together count 1, as in the
-    released code. heads: {component: Heads of every layer}; masks [B, L], True at a token."""
-    masks = source_mask, target_mask
-    chosen = [component for component in heads if config.layers_at(config.reg_at, component)]
-    total = torch.zeros((), device=source_mask.device)
-    for component in chosen:
-        weight = 0.5 if component != "enc" and {"cross", "dec"} <= set(chosen) else 1.0
-        layers = [heads[component][i - 1] for i in config.layers_at(config.reg_at, component)]
-        for kind in dict.fromkeys(config.reg):           # a kind named twice counts once
-            D = [layer_disagreement(kind, component, x, *masks, reduce) for x in layers]
-            total = total + weight * torch.stack(D).mean()
-    return total

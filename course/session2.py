@@ -15,8 +15,13 @@ from lesson import show
 from matplotlib import pyplot
 
 from attention import Heads
-from disagreement import output_disagreement, position_disagreement, squared_output_disagreement
-from transformer import TransformerConfig, model_disagreement
+from disagreement import (
+    model_disagreement,
+    output_disagreement,
+    position_disagreement,
+    squared_output_disagreement,
+)
+from transformer import TransformerConfig
 
 # %% [markdown]
 # ## What a score means

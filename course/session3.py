@@ -61,7 +61,7 @@ assert dynamic_routing(votes, 1).coupling.eq(1 / 2).all()
 figure, ax = pyplot.subplots(figsize=(5.2, 3), layout="constrained")
 for size in (1, 2, 3):
     scaled = size / 3 * votes
-    shares = dynamic_routing(scaled, T, trace=True).coupling[:, 0, 0]        # of every iteration
+    shares = torch.stack([dynamic_routing(scaled, t).coupling[0, 0] for t in range(1, T + 1)])
     ax.plot(range(1, T + 1), shares, marker="o", label=f"length {size}")
     assert (shares.diff() > 0).all()
 ax.set(title="part 0's share of its own whole", xlabel="iteration", ylim=(0.45, 1.02))

@@ -51,14 +51,15 @@ votes, whole = planted(4, seed=5, noise=0.7)
 own = whole == 0
 figure, axes = pyplot.subplots(1, 4, figsize=(11, 3), layout="constrained", sharey=True)
 x, y = votes[:, 0, 0], votes[:, 0, 1]
-C = em_routing(votes, zeros, zeros, iterations=3, trace=True).coupling       # [T, M, N]
-shares = [torch.full((12,), 1 / 3), *C[:, :, 0]]
-for t, (share, ax) in enumerate(zip(shares, axes)):
-    means = em_routing(votes, zeros, zeros, iterations=t + 1, scale_by_activation=False).capsules
+share = torch.full((12,), 1 / 3)                                             # [M]
+for t, ax in enumerate(axes):
+    routed = em_routing(votes, zeros, zeros, iterations=t + 1, scale_by_activation=False)
+    means = routed.capsules
     points = ax.scatter(x, y, c=share, cmap="viridis", vmin=0, vmax=1)
     ax.scatter(x[own], y[own], s=120, facecolors="none", edgecolors="k")
     ax.plot(*means[0, :2], "rx", ms=12)
     ax.set_title(f"E-steps so far: {t}")
+    share = routed.coupling[:, 0]
 figure.colorbar(points, label="share of whole 0")
 show("session4-planted")
 
@@ -69,10 +70,10 @@ show("session4-planted")
 # %%
 figure, axes = pyplot.subplots(2, 3, figsize=(6, 6), layout="constrained", sharex=True, sharey=True)
 for row, name in zip(axes, ("defaults", "released")):
-    C = em_routing(votes, iterations=3, trace=True, **ways[name]).coupling[:, whole.argsort()]
-    for t, ax in enumerate(row):
-        ax.imshow(C[t], cmap="viridis", vmin=0, vmax=1, aspect="auto")
-        ax.set(title=f"{name}, {t + 1}", xticks=[0, 1, 2], yticks=range(0, 12, 4))
+    for t, ax in enumerate(row, 1):
+        C = em_routing(votes, iterations=t, **ways[name]).coupling[whole.argsort()]
+        ax.imshow(C, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+        ax.set(title=f"{name}, {t}", xticks=[0, 1, 2], yticks=range(0, 12, 4))
 show("session4-coupling")
 
 # %% [markdown]

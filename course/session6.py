@@ -136,7 +136,7 @@ words = tokenizer.encode(pairs.source[0])
 layer = model.encoder.layers[0]
 with torch.no_grad():
     x = layer.norm1(model.source_embedding(torch.tensor([words.ids])))       # [1, L, d]
-    Q, K, _ = layer.attention.project_self(x)
+    Q, K, _ = layer.attention.split(layer.attention.in_proj(x))
     E = (Q @ K.transpose(-2, -1))[0] / layer.attention.d_k ** 0.5            # [H, L, L]
     capsule = layer.attention.capsule
     up = vertical_routing(E, capsule.weight, capsule.bias)

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from attention import Heads
 from capsule_transformer import CapsuleRouting
+from transformer import TransformerConfig
 
 CHECKS = {}                 # name of a task -> its check, shapes of the check's inputs
 SOURCE = torch.tensor([[True, True, True, True], [True, True, False, False]])      # masks [B, L]
@@ -120,16 +121,16 @@ def vaswani_3_5(module):
 # ---- Session 2: disagreement
 
 @check("cosines, double sum", V=(2, 3, 4, 5))
-def li2018_eq1_eq3(module, V):
+def li2018_eq1(module, V):
     return {"D_subspace": module.subspace_disagreement(V),
-            "D_subspace with a mask": module.subspace_disagreement(V, TARGET),
-            "D_output with a mask": module.output_disagreement(V, SOURCE)}
+            "D_subspace with a mask": module.subspace_disagreement(V, TARGET)}
 
 
-@check("cosines in O(H)", V=(2, 3, 4, 5))
-def li2018_eq1_eq3_linear(module, V):
-    linear_in_heads(module.subspace_disagreement)
-    return li2018_eq1_eq3(module, V)
+@check("cosines in O(H)", O=(2, 3, 4, 5))
+def li2018_eq3_linear(module, O):
+    linear_in_heads(module.output_disagreement)
+    return {"D_output": module.output_disagreement(O),
+            "D_output with a mask": module.output_disagreement(O, SOURCE)}
 
 
 def position_disagreements(D, E) -> dict:
@@ -184,7 +185,7 @@ def li2018_3_1_model(module, V, E):
             ("one layer", {"reg": ("output",), "reg_at": ("enc:2",)}),
             ("two components", {"reg": ("subspace",), "reg_at": ("enc", "dec:1,3")}),
             ("two kinds", {"reg": ("position", "output"), "reg_at": ("cross:1,3", "dec:2")})):
-        config = module.TransformerConfig(5, d_model=6, heads=3, layers=3, **settings)
+        config = TransformerConfig(5, d_model=6, heads=3, layers=3, **settings)
         results[f"D, {case}"] = D(config, heads, SOURCE, TARGET)
     return results
 
@@ -355,8 +356,9 @@ def duan_3_2_masks(module, E):
     encoder = fill_parameters(module.CapsuleRouting(3))
     decoder = module.CapsuleRouting(3, ("horizontal",), 2)
     return {"E'": encoder(E), "E' with padding": encoder(E, KEYS),
-            "E' of a decoder": decoder(E, FORWARD),
-            "E' of a decoder's last token": decoder(E, FORWARD, 1)}
+            "E' of a decoder": decoder(E, causal=True),
+            "E' of a decoder with padding": decoder(E, KEYS, True),
+            "E' of a decoder's last token": decoder(E, causal=True, last=1)}
 
 
 # ---- Session 7: training, search and tasks

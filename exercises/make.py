@@ -30,17 +30,17 @@ TABLE = {
     ],
     "transformer.py": [
         (1, "positions", 2, "Vaswani 2017 §3.5", "positions"),
-        (2, "D of a model", 2, "Li 2018 §3.1", "model_disagreement"),
         (7, "layer", 2, "Vaswani 2017 §3.1", "Layer.forward"),
     ],
     "disagreement.py": [
-        (2, "cosines, double sum", 1, "Li 2018 Eq. 1 and 3", "_cosine_disagreement"),
-        (2, "cosines in O(H)", 2, "Li 2018 Eq. 1 and 3", "_cosine_disagreement"),
+        (2, "cosines, double sum", 1, "Li 2018 Eq. 1", "subspace_disagreement"),
+        (2, "cosines in O(H)", 2, "Li 2018 Eq. 3", "output_disagreement"),
         (2, "positions, double sum", 1, "Li 2018 Eq. 2", "position_disagreement"),
         (2, "positions in O(H)", 2, "Li 2018 Eq. 2", "position_disagreement"),
         (2, "squared differences", 1, "Li 2018 footnote 2", "squared_position_disagreement"),
-        (2, "squared cosines", 1, "Li 2018, released code", "_squared_cosine_disagreement"),
+        (2, "squared cosines", 1, "Li 2018, released code", "squared_cosines"),
         (2, "D of a layer", 1, "Li 2018 §3.1", "layer_disagreement"),
+        (2, "D of a model", 2, "Li 2018 §3.1", "model_disagreement"),
     ],
     "routing_dynamic.py": [
         (3, "squash", 1, "Li 2019 Eq. 8", "squash"),
@@ -86,9 +86,10 @@ TABLE = {
 # What a task asks for where its name and the docstring do not say it
 HINTS = {
     "masked attention": "with causal, the queries are at the last positions of the keys",
-    "routed attention": "with self.capsule, self.routed_logits(E, mask, cache) before masking",
+    "routed attention": "with self.capsule, self.routed_logits(E, mask, causal, cache) before "
+                        "masking",
     "positions": "row i is the position start + i; dtype None means float32",
-    "cosines in O(H)": "the same, in time proportional to H, not to H^2",
+    "cosines in O(H)": "as Eq. 1, in time proportional to H, not to H^2",
     "positions in O(H)": "the same, in time proportional to H, not to H^2",
     "unchosen capsules": "Eq. 7 stays exact where C_mn underflows to 0 for every m",
     "M-step, activations": "log A with beta_a and beta_mu",

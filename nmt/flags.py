@@ -223,7 +223,8 @@ class ModelFlags:
     iterations: int = flag(3, "iterations of every routing", AGGREGATION, 1, 100, metavar="T")
     em_density: str = flag("product", "over the dimensions", AGGREGATION, choices=DENSITIES)
     em_schedule: str = flag("hinton", "lambda: near 0.001, or 1-3", AGGREGATION, choices=SCHEDULES)
-    em_gradient: str = flag("beta", "see routing_em.py", AGGREGATION, choices=GRADIENTS)
+    em_gradient: str | None = flag(None, "iterations (em: full, gu-em: last)", AGGREGATION,
+                                   choices=GRADIENTS)
     em_activations: bool = flag(True, "activations A_n in EM routing (yes)", AGGREGATION)
     coupling: str = flag("routed", "random: a control", AGGREGATION, choices=COUPLINGS)
 

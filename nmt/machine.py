@@ -71,6 +71,12 @@ class Machine(NamedTuple):
             dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self.cpu_group)
         return int(numbers)
 
+    def all_equal(self, number: int) -> bool:
+        """Whether all processes have the same number."""
+        highest = self.largest(number)
+        lowest = -self.largest(-number)
+        return highest == lowest
+
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """The sum of all processes' tensors."""
         if self.world > 1:

@@ -86,6 +86,13 @@ def read_config(folder) -> dict:
     except (AttributeError, KeyError, ValueError) as error:
         raise UserError(f"{path}: is damaged: train again under another --name") from error
     check_format(version, path)
+    if config.get("em_gradient") == "beta":              # a default of this version for some days
+        if config["agg"] in ("em", "gu-em"):
+            raise UserError(f"{path}: has em_gradient beta, which is gone: train again with "
+                            "--em-gradient last under another --name")
+        config["em_gradient"] = None
+        if "model" in config:
+            config["model"]["em_gradient"] = "full"
     return config
 
 

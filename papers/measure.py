@@ -5,6 +5,7 @@ analyze.py prints and draws them: Li 2018 Tables 4-5, Li 2021 Fig. 3, Duan 2020 
 Fig. 3. The model needs only the last capsules of a routing; here the routings run again on the same
 votes, with one iteration, two, and so on.
 """
+import copy
 import math
 import re
 from typing import NamedTuple
@@ -20,8 +21,7 @@ from nmt.evaluate import corpus_bleu, disagreement_scores, validate
 from nmt.search import translate_lines
 from nmt.tokenizer import BOS, EOS
 from papers.significance import bleu_interval
-from routing_dynamic import dynamic_routing
-from routing_em import em_routing
+from routing_dynamic import combine
 from transformer import PAD
 
 UNSPACED = ("zh", "ja", "th")   # languages whose length is counted in characters
@@ -178,33 +178,30 @@ def cast_votes(model, heads, masks) -> dict[str, Tensor]:
     return votes
 
 
-def route(module, votes: Tensor, iterations: int):
-    """The routing of an aggregation with so many iterations: (capsules [P, N, D], A [P, N] or None,
-    the C [P, H, N] that made the capsules)."""
-    start = random_coupling(votes) if module.random else None
-    if module.routing == "em":
-        settings = {**module.settings, "iterations": iterations, "scale_by_activation": False}
-        betas = getattr(module, "beta_a", None), getattr(module, "beta_mu", None)
-        omega, A, after = em_routing(votes, *betas, start=start, trace=True, **settings)
-        first = votes.new_zeros(votes.shape[:-1]) if start is None else start
-        return omega, A, after[-2] if iterations > 1 else first.softmax(-1)
-    routing = dynamic_routing(votes, **module.settings | {"iterations": iterations}, start=start)
-    return routing.capsules, None, routing.coupling
-
-
 def trace(module, votes: Tensor) -> tuple[Tensor, Tensor | None]:
-    """(entropy and agreement after 1, ..., T iterations, means over words and heads, [T, 2]; EM's A
-    [P, N] or None).
+    """(entropy and agreement in iterations 1, ..., T, means over words and heads, [T, 2]; EM's A
+    [P, N] or None); module: an aggregation.
 
     Entropy of C_m as a share of log N: 1 where a head gives to all alike, 0 where it gives all to
-    one. Agreement: `sum_n C_mn cos(V_mn, Omega_n)`, in [-1, 1]. Row t is a routing of t iterations
-    by itself: with T > 3 and the released schedule its lambda rises faster than in the model.
+    one. Agreement: `sum_n C_mn cos(V_mn, Omega_n)`, in [-1, 1]. C of iteration t is that after a
+    routing of t - 1 iterations (with the released schedule and T > 3 its lambda rises faster than
+    in the model).
     """
     rows = []
     N = votes.shape[-2]
-    iterations = 1 if module.random else module.settings["iterations"]
-    for t in range(1, iterations + 1):
-        omega, A, C = route(module, votes, t)
+    routing = copy.copy(module.routing)
+    random = routing.coupling == "random"
+    B = random_coupling(votes) if random else torch.zeros_like(votes[..., 0])        # [P, H, N]
+    for t in range(1, 2 if random else module.routing.iterations + 1):
+        omega, C = combine(votes, B)
+        routing.iterations = t
+        routed = routing(votes, module.beta_a, module.beta_mu)
+        if routing.kind == "em":
+            A = routed.activations
+            B = routed.coupling.clamp(min=torch.finfo(votes.dtype).tiny).log()
+        else:
+            A = None
+            B = routed.logits
         entropy = -torch.xlogy(C, C).sum(-1) / math.log(max(N, 2))   # [P, H]
         cosine = torch.cosine_similarity(votes, omega.unsqueeze(-3), dim=-1)        # [P, H, N]
         agreement = (C * cosine).sum(-1)                             # [P, H]

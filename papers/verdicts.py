@@ -45,7 +45,7 @@ CLAIMS = (
 def whole_blocks(lines: list[dict], corpus: str) -> list[dict]:
     """The runs of a corpus as {"arm", "seed", "score"}, of the seeds that have all arms."""
     table = TABLES[corpus]
-    arms = {row.flags: row.label for row in table.rows}
+    arms = {row.flags: row.label for row in (*table.rows, *table.ended)}
     blocks = {seed: {} for seed in SEEDS[corpus]}
     for line in lines:
         if line["scale"] == table.scale and line["seed"] in blocks and line["flags"] in arms:

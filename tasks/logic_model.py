@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attention import MultiHeadAttention
+from disagreement import model_disagreement
 from tasks.logic_data import PAD, RELATIONS, Formulas
-from transformer import Embedding, Encoder, TransformerConfig, model_disagreement, positions
+from transformer import Embedding, Encoder, TransformerConfig, positions
 
 QUERIES = 2
 NO_PAIR = -100                                           # a label that the loss leaves out

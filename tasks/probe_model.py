@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
+from disagreement import model_disagreement
 from nmt.tokenizer import EOS
 from tasks.classifier import send
 from tasks.probe_data import Item, Parts, detokenize
-from transformer import PAD, Embedding, Encoder, TransformerConfig, model_disagreement
+from transformer import PAD, Embedding, Encoder, TransformerConfig
 
 MOST_TOKENS = 512               # of a sentence that a frozen encoder reads
 UNKNOWN = 1                     # the id of a word that is not in the vocabulary

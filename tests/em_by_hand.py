@@ -77,12 +77,9 @@ def em_routing(V: Tensor, beta_a=None, beta_mu=None, T: int = 3, density: str = 
     for t in range(T):
         if gradient == "last":
             C = C.detach()                  # held constant: the loops before are not differentiated
-        if gradient == "beta" and t + 1 < T:
-            S, mu, sigma = m_step(V.detach(), C.detach(), eps)
-        else:
-            S, mu, sigma = m_step(V, C, eps)
+        S, mu, sigma = m_step(V, C, eps)
         A = torch.ones(N, dtype=V.dtype)
         if beta_a is not None:
             A = activations(S, sigma, beta_a, beta_mu, inverse_temperature(t, T, schedule))
-        C = e_step(V.detach() if gradient == "beta" and t + 1 < T else V, mu, sigma, A, density)
+        C = e_step(V, mu, sigma, A, density)
     return mu, A, C

@@ -10,10 +10,10 @@ import torch
 from by_hand import joined
 from helpers import build_aggregation, close, every_aggregation, normal, randomize
 
-import capsule_aggregation
-from aggregation import LinearAggregation, RoutingAggregation, random_coupling, route_votes
+import aggregation
+from aggregation import LinearAggregation, Routing, RoutingAggregation, random_coupling
 from capsule_aggregation import CapsuleAggregation
-from routing_dynamic import dynamic_routing
+from routing_dynamic import DynamicRouting, dynamic_routing
 from routing_em import em_routing
 from transformer import Transformer, TransformerConfig
 
@@ -169,16 +169,19 @@ def test_gu_eq3_eq4_votes(d, H, N, T):
 
 @pytest.mark.parametrize("routing", ["dynamic", "em"])
 @pytest.mark.parametrize("d, H, N, T", GU_ROUTINGS)
-def test_gu_eq5_eq6_eq7_output(d, H, N, T, routing, monkeypatch):
+def test_gu_eq5_eq6_eq7_output(d, H, N, T, routing):
     """O = u + FFN(v) for a v that does not depend on u: a routing that gives the same capsules
     whatever the votes are."""
     module = randomize(CapsuleAggregation(d, H, capsules=N, routing=routing))
     v = normal(N, d // N)
 
-    def route_votes(aggregation, votes):
-        return v.expand(*votes.shape[:2], -1, -1)
+    class Constant(torch.nn.Module):
+        kind = routing
 
-    monkeypatch.setattr(capsule_aggregation, "route_votes", route_votes)
+        def forward(self, votes, *betas):
+            return DynamicRouting(v.expand(*votes.shape[:2], -1, -1), None, None)
+
+    module.routing = Constant()
     compare(module, normal(2, H, 2, d // H), lambda u: literal_gu_output(module, u, v.tolist()))
 
 
@@ -267,7 +270,7 @@ def test_positions_do_not_mix(agg):
             assert close(together[b, l], module(x[b:b + 1, :, l:l + 1])[0, 0], 1e-12)
 
 
-@pytest.mark.parametrize("gradient, learned", [("last", False), ("beta", True), ("full", True)])
+@pytest.mark.parametrize("gradient, learned", [("last", False), ("full", True)])
 def test_gu_betas_learn_unless_the_e_steps_are_constants(gradient, learned):
     """A_n is not in Gu's result: beta acts in the E-steps, which "last" takes as constants."""
     layer = CapsuleAggregation(8, 2, routing="em", gradient=gradient).double()
@@ -295,7 +298,7 @@ def test_li2021_section3_3_both_together(reg_at, layers):
     likelihood = logits.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).mean()
     (likelihood + 1000 * D).backward()
     for layer in model.encoder.layers:
-        assert layer.attention.aggregation.routing == "em"
+        assert layer.attention.aggregation.routing.kind == "em"
         assert layer.attention.aggregation.votes.weight.grad.any()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -354,7 +357,7 @@ def test_coupling_random_is_the_drawn_one_and_not_iterated(kind, routing):
     control = kind(12, 3, routing=routing, iterations=3, coupling="random").double()
     V = normal(2, 5, 3, control.capsules, 4)                                 # [B, L, H, N, D]
     torch.manual_seed(5)
-    got = route_votes(control, V)
+    got = control.routing(V, control.beta_a, control.beta_mu).capsules
     torch.manual_seed(5)
     start = random_coupling(V)
     if routing == "em":
@@ -367,27 +370,38 @@ def test_coupling_random_is_the_drawn_one_and_not_iterated(kind, routing):
 
 def test_one_iteration_is_uniform_coupling():
     """--iterations 1: every head counts alike, mu is the plain mean of the votes (times A)."""
-    aggregation = RoutingAggregation(12, 3, routing="em", iterations=1, activations=False)
+    layer = RoutingAggregation(12, 3, routing="em", iterations=1, activations=False)
     heads = torch.randn(2, 3, 5, 4)
-    mean = aggregation.cast_votes(heads).mean(-3).flatten(-2)
-    torch.testing.assert_close(aggregation(heads), mean)
+    mean = layer.cast_votes(heads).mean(-3).flatten(-2)
+    torch.testing.assert_close(layer(heads), mean)
 
 
 @pytest.mark.parametrize("coupling", ["routed", "random"])
 @pytest.mark.parametrize("flags, passed", [
-    ({}, dict(density="product", schedule="hinton", gradient="beta")),
+    ({}, dict(density="product", schedule="hinton")),
     (dict(em_density="sum", em_schedule="released", em_gradient="full"),
-     dict(density="sum", schedule="released", gradient="full"))])
+     dict(density="sum", schedule="released", gradient="full")),
+    (dict(em_gradient="last"), dict(gradient="last"))])
 @every_routing
 def test_the_configuration_reaches_the_routing(agg, flags, passed, coupling):
     model = Transformer(small(agg=agg, coupling=coupling, iterations=2, capsules=4, **flags))
-    routings = [module for module in model.modules() if hasattr(module, "routing")]
+    routings = [module for module in model.modules() if isinstance(module, Routing)]
     assert routings
-    for module in routings:
-        assert module.random == (coupling == "random")
-        assert module.capsules == 4 and module.settings["iterations"] == 2
-        if agg.endswith("em"):
-            assert passed.items() <= module.settings.items()
+    passed = {"gradient": "last" if agg == "gu-em" else "full", "kind": agg.removeprefix("gu-"),
+              "iterations": 2, "coupling": coupling, "normalize": not agg.startswith("gu-"),
+              "scale_by_activation": not agg.startswith("gu-")} | passed
+    for routing in routings:
+        assert passed.items() <= vars(routing).items()
+
+
+@every_kind
+def test_a_misspelt_option_is_an_error_when_the_aggregation_is_built(kind):
+    with pytest.raises(TypeError, match="densty"):
+        kind(16, 2, densty="sum")
+    with pytest.raises(ValueError, match="choose 'dynamic' or 'em'"):
+        kind(16, 2, routing="simple")
+    with pytest.raises(ValueError, match="choose 'routed' or 'random'"):
+        kind(16, 2, coupling="uniform")
 
 
 @pytest.mark.parametrize("agg", ["em", "gu-em"])
@@ -397,14 +411,20 @@ def test_without_activations_there_are_no_betas(agg):
 
 
 @every_kind
-def test_the_full_gradient_keeps_no_more_for_more_iterations(kind):
-    """The routing is computed again in the backward pass."""
-    heads = torch.randn(2, 3, 5, 4).requires_grad_()
-
-    def kept(T: int) -> int:
+def test_many_votes_are_routed_again_in_the_backward_pass(kind, monkeypatch):
+    """The full gradient then keeps no more for more iterations; its numbers stay."""
+    def gradient_and_kept(T: int) -> tuple[torch.Tensor, int]:
+        torch.manual_seed(1)
+        layer = kind(12, 3, routing="em", iterations=T, gradient="full")
+        heads = torch.randn(2, 3, 5, 4).requires_grad_()
         tensors = []
-        with torch.autograd.graph.saved_tensors_hooks(tensors.append, lambda x: x):
-            kind(12, 3, routing="em", iterations=T, gradient="full")(heads)
-        return len(tensors)
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: tensors.append(x) or x,
+                                                      lambda x: x):
+            out = layer(heads)
+        return torch.autograd.grad(out.square().sum(), heads)[0], len(tensors)
 
-    assert kept(2) == kept(8)
+    few = [gradient_and_kept(T) for T in (2, 8)]
+    monkeypatch.setattr(aggregation, "LARGE", 0)
+    many = [gradient_and_kept(T) for T in (2, 8)]
+    assert few[0][1] < few[1][1] and many[0][1] == many[1][1]
+    assert torch.equal(few[0][0], many[0][0]) and torch.equal(few[1][0], many[1][0])

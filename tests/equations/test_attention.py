@@ -42,7 +42,7 @@ def assert_steps(attention, x, out, steps, mask=None, **settings):
         start, stop = stop, stop + step
         new = x[:, start:stop]
         keys = None if mask is None else mask[..., :stop]
-        part, _ = attention(new, new, keys, cache, causal=True, **settings)
+        part, _ = attention(new, None, keys, cache, causal=True, **settings)
         assert close(part, out[:, start:stop]), f"positions {start} to {stop}"
 
 
@@ -85,7 +85,7 @@ def test_causal_hides_what_comes_after(padded, need_weights):
     keys = padding(4, 2) if padded else None
     seen = causal(4) & padding(4, 2) if padded else causal(4).expand(2, 1, 4, 4)
     _, A, O = literal_heads(attention, x, x, seen[:, 0])
-    out, heads = attention(x, x, mask=keys, need_weights=need_weights, causal=True)
+    out, heads = attention(x, mask=keys, need_weights=need_weights, causal=True)
     assert close(heads.outputs, O, 1e-12)
     assert not need_weights or close(heads.weights, A, 1e-12)
     for steps in ((1, 1, 1, 1), (2, 2), (1, 3)):
@@ -95,7 +95,7 @@ def test_causal_hides_what_comes_after(padded, need_weights):
 def test_masked_keys_have_no_weight_whatever_the_logits():
     x = 1e4 * normal(1, 4, 8)
     mask = torch.tensor([True, True, False, False])[None, None, None]
-    _, heads = build(8, 2)(x, x, mask=mask, need_weights=True)
+    _, heads = build(8, 2)(x, mask=mask, need_weights=True)
     assert not heads.weights[..., 2:].any()
 
 
@@ -129,7 +129,7 @@ def test_fused_kernel_equals_explicit_path(mask):
     gradients = []
     for need_weights in (False, True):
         inputs = x.clone().requires_grad_()
-        out, heads = attention(inputs, inputs, mask=mask, need_weights=need_weights)
+        out, heads = attention(inputs, mask=mask, need_weights=need_weights)
         assert (heads.weights is None) != need_weights
         attention.zero_grad()
         out.square().sum().backward()
@@ -146,12 +146,12 @@ def test_the_fused_kernel_gets_a_mask_or_is_causal_never_both(padded, monkeypatc
     asked = []
 
     def recorded(*args, **settings):
-        asked.append((settings["attn_mask"] is not None, settings["is_causal"]))
+        asked.append((settings.get("attn_mask") is not None, settings.get("is_causal", False)))
         return kernel(*args, **settings)
 
     monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", recorded)
     x = normal(2, 4, 6)
-    build(6, 3)(x, x, mask=padding(4, 4) if padded else None, causal=True)
+    build(6, 3)(x, mask=padding(4, 4) if padded else None, causal=True)
     assert asked == [(padded, not padded)]
 
 
@@ -160,7 +160,7 @@ def test_the_fused_kernel_gets_a_mask_or_is_causal_never_both(padded, monkeypatc
 def test_outputs_are_what_the_aggregation_gets(agg, need_weights):
     attention = build(8, 2, agg, dropout=0.4).train()
     x = normal(2, 5, 8)
-    out, heads = attention(x, x, need_weights=need_weights)
+    out, heads = attention(x, need_weights=need_weights)
     assert out.shape == (2, 5, 8) and heads.values.shape == heads.outputs.shape == (2, 2, 5, 4)
     assert close(out, attention.aggregation(heads.outputs), 1e-12)
 
@@ -193,11 +193,11 @@ def test_padding_changes_nothing(agg, parts, need_weights):
     x = normal(4, 5, 8).requires_grad_()
     lengths = 5, 0, 1, 3
     keys = padding(*lengths)
-    out, _ = attention(x, x, mask=keys, need_weights=need_weights)
+    out, _ = attention(x, mask=keys, need_weights=need_weights)
     for b, length in enumerate(lengths):
         if length > 0:
             sentence = x[b:b + 1, :length]
-            assert close(out[b:b + 1, :length], attention(sentence, sentence)[0])
+            assert close(out[b:b + 1, :length], attention(sentence)[0])
     out[keys[:, 0, 0]].square().sum().backward()
     assert x.grad[keys[:, 0, 0]].isfinite().all()
     assert all(p.grad is None or p.grad.isfinite().all() for p in attention.parameters())
@@ -215,10 +215,34 @@ def test_gradcheck_attention(agg, parts, need_weights):
     def outputs(x, *parameters):
         settings = dict(mask=padding(2, 3)[:1], need_weights=need_weights)
         weights = dict(zip(names, parameters))
-        out, heads = torch.func.functional_call(attention, weights, (x, x), settings)
+        out, heads = torch.func.functional_call(attention, weights, (x,), settings)
         return (out[:, :2], heads.weights[:, :, :2]) if need_weights else out[:, :2]
 
     assert torch.autograd.gradcheck(outputs, (x, *parameters), atol=1e-6)
+
+
+@both_paths
+def test_self_attention_is_memory_none_not_the_identity_of_tensors(need_weights):
+    """A step with the same tensor as memory is cross-attention: it is cached as the source."""
+    attention = build(6, 3)
+    x = normal(2, 4, 6)
+    whole, _ = attention(x, causal=True, need_weights=need_weights)
+    cache = Cache()
+    for l in range(4):
+        step = attention(x[:, l:l + 1].clone(), cache=cache, causal=True,
+                         need_weights=need_weights)[0]
+        assert close(step, whole[:, l:l + 1])
+    cache = Cache()
+    attention(x, x, cache=cache)
+    assert attention in cache.fixed and attention not in cache.growing
+
+
+@both_paths
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64], ids=str)
+def test_a_mask_that_is_not_boolean_is_an_error(dtype, need_weights):
+    x = normal(2, 4, 6)
+    with pytest.raises(ValueError, match="boolean"):
+        build(6, 3)(x, mask=padding(4, 2).to(dtype), need_weights=need_weights)
 
 
 def test_heads_must_divide_the_model():

@@ -121,7 +121,7 @@ def test_duan_eq4_eq5_attention(parts, in_decoder):
     x = normal(2, L, 8)
     lengths = 4, 2
     mask = (torch.arange(L) < torch.tensor(lengths)[:, None])[:, None, None]
-    _, heads = attention(x, x, mask=mask, need_weights=True, causal=in_decoder)
+    _, heads = attention(x, mask=mask, need_weights=True, causal=in_decoder)
     projection = attention.in_proj
     for b, n in enumerate(lengths):
         Q, K, _ = by_hand.projections(projection.weight, projection.bias, x[b, :n], x[b, :n], H)

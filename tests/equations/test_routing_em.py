@@ -178,8 +178,7 @@ def test_leading_dimensions_are_a_batch(lead, active):
 @every_density
 @every_gradient
 def test_li2019_alg2_gradient(gradient, density, active):
-    """ "full" differentiates the printed loops; "last" those whose couplings are held constant,
-    "beta" those whose votes, mu and sigma are held constant before the last iteration."""
+    """ "full" differentiates the printed loops; "last" those whose couplings are held constant."""
     votes = normal(4, 3, 2).requires_grad_()
     beta = [b.requires_grad_() for b in betas(3)] if active else [None, None]
     learned = [votes, *(b for b in beta if active)]
@@ -208,18 +207,18 @@ def test_start_replaces_the_uniform_coupling():
         assert_close(mu, em_by_hand.m_step(V, log_C.exp())[1])
 
 
-@every_gradient
 @with_and_without
-def test_trace_hands_out_the_coupling_of_every_iteration(active, gradient):
-    """With Hinton's schedule lambda_t does not depend on T: iteration t is the last one of t."""
-    votes = normal(2, 4, 3, 5)
+@pytest.mark.parametrize("schedule, most", [("hinton", 5), ("released", 3)])
+def test_the_coupling_of_iteration_t_is_that_of_a_routing_with_t(schedule, most, active):
+    """Iteration t + 1 starts at the coupling of a routing with t iterations."""
+    votes = normal(4, 3, 5)
     beta = betas(3, active)
-    traced = em_routing(votes, *beta, iterations=4, gradient=gradient, trace=True)
-    for t in range(4):
-        shorter = em_routing(votes, *beta, iterations=t + 1, gradient=gradient)
-        assert torch.equal(traced.coupling[t], shorter.coupling)
-    assert torch.equal(traced.capsules, shorter.capsules)
-    assert torch.equal(traced.activations, shorter.activations)
+    for t in range(1, most):
+        C = em_routing(votes, *beta, iterations=t, schedule=schedule).coupling
+        _, mu, sigma = em_by_hand.m_step(votes, C)
+        want = em_routing(votes, *beta, iterations=t + 1, schedule=schedule,
+                          scale_by_activation=False).capsules
+        assert_close(mu, want)
 
 
 @pytest.mark.parametrize("name, value", [

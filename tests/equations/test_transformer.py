@@ -342,7 +342,7 @@ def test_aggregations_land_where_they_were_asked_for(agg, places, layers, want):
     model = Transformer(config(layers=layers, agg=agg, agg_at=places))
     for place, attention in attentions(model).items():
         assert type(attention.aggregation) is (kind if place in want else LinearAggregation)
-        has_betas = hasattr(attention.aggregation, "beta_a")
+        has_betas = getattr(attention.aggregation, "beta_a", None) is not None
         assert has_betas == (place in want and agg.endswith("em"))
 
 
@@ -463,6 +463,23 @@ def test_flags_reach_the_configuration_and_json_gives_it_back():
         capsule_parts=("horizontal",),
     )
     assert TransformerConfig(**json.loads(json.dumps(asdict(config)))) == config
+
+
+def test_a_string_is_one_place_or_one_kind():
+    strings = dict(agg="em", agg_at="enc", reg="output", reg_at="dec:2", capsule_attention="enc:1",
+                   capsule_parts="vertical")
+    tuples = {name: (value,) for name, value in strings.items()} | {"agg": "em"}
+    assert TransformerConfig(10, **strings) == TransformerConfig(10, **tuples)
+    with pytest.raises(ValueError, match="agg_at=encoder: no such place"):
+        TransformerConfig(10, agg="em", agg_at="encoder")
+
+
+def test_the_gradient_is_the_papers_but_for_gu_em():
+    defaults = {agg: TransformerConfig(10, agg=agg).em_gradient for agg in ("em", "gu-em")}
+    assert defaults == {"em": "full", "gu-em": "last"}
+    assert TransformerConfig(10, agg="gu-em", em_gradient="full").em_gradient == "full"
+    with pytest.raises(ValueError, match="em_gradient=beta: choose from full, last"):
+        TransformerConfig(10, agg="em", em_gradient="beta")
 
 
 @pytest.mark.parametrize("words", [

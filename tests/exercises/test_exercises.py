@@ -85,10 +85,10 @@ def test_a_mistake_costs_only_the_tasks_of_its_body(file, body, tensor, tmp_path
 
 @pytest.mark.parametrize("file, task, plain", [
     ("disagreement.py", "cosines in O(H)", """
-def _cosine_disagreement(vectors, mask):
-    unit = _unit(vectors)
-    cosines = (unit.unsqueeze(-3) * unit.unsqueeze(-4)).sum(-1)              # [..., H, H, L]
-    return -_masked_mean(cosines.mean((-3, -2)), mask)
+def output_disagreement(outputs, mask=None):
+    x = unit(outputs)
+    cosines = (x.unsqueeze(-3) * x.unsqueeze(-4)).sum(-1)                    # [..., H, H, L]
+    return -masked_mean(cosines.mean((-3, -2)), mask)
 """),
     ("routing_dynamic.py", "unchosen capsules", """
 def combine(V, B, normalize=True, mask=None):

@@ -8,7 +8,7 @@ import torch
 
 from nmt import run_folder
 from nmt.flags import UserError
-from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint
+from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, read_config
 
 WEIGHTS = {"w": torch.arange(300.0), "half": torch.ones(3, dtype=torch.bfloat16)}
 
@@ -24,6 +24,18 @@ def folder(tmp_path):
     """A run's folder."""
     with RunFolder(tmp_path / "run", {}) as folder:
         yield folder
+
+
+@pytest.mark.parametrize("agg", ["linear", "dynamic"])
+def test_a_folder_with_the_gradient_beta_is_read_if_its_model_has_none(agg, tmp_path):
+    model = {"agg": agg, "em_gradient": "beta"}
+    config = {"format": run_folder.FORMAT, "agg": agg, "em_gradient": "beta", "model": model}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_config(tmp_path) == {"agg": agg, "em_gradient": None,
+                                     "model": {"agg": agg, "em_gradient": "full"}}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"agg": "em"}))
+    with refused(tmp_path, "beta", "--em-gradient last"):
+        read_config(tmp_path)
 
 
 # ---- Checkpoints

@@ -18,6 +18,7 @@ from nmt.run_folder import FORMAT, RunFolder
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, save_tokenizer, train_tokenizer
 from papers import ablation, figures, measure
 from papers.plan import settings_of
+from routing_em import em_routing
 from transformer import Transformer
 
 ENGLISH = []
@@ -210,7 +211,7 @@ def test_attention_map(make_run, component, layer):
 
 @pytest.mark.parametrize("flags", [ROUTED, DYNAMIC, GU], ids=["em", "dynamic", "gu-em"])
 def test_votes_and_routing_are_the_modules_own(make_run, flags):
-    """The output of an aggregation follows from the traced capsules."""
+    """The output of an aggregation follows from its votes and its routing."""
     run = make_run(flags)
     seen = {}
     for place, attention in measure.attentions(run.model).items():
@@ -225,17 +226,10 @@ def test_votes_and_routing_are_the_modules_own(make_run, flags):
             O, out = seen[place]
             component = place.partition(":")[0]
             module = measure.attentions(run.model)[place].aggregation
-            capsules, A, C = measure.route(module, votes, 3)
-            if A is not None:                                        # C made them: Li 2019 Eq. 10
-                share = (C / C.sum(-2, keepdim=True)).unsqueeze(-1)
-                torch.testing.assert_close((share * votes).sum(-3), capsules)
-            if flags is ROUTED:
-                capsules = capsules * A.unsqueeze(-1)                # Li 2019 Eq. 9
-            x = capsules.flatten(1)
+            x = module.routing(votes, module.beta_a, module.beta_mu).capsules.flatten(1)
             if flags is GU:
                 x = O.transpose(1, 2)[masks[component]].flatten(1) + module.ffn(x)
             torch.testing.assert_close(x, out[masks[component]])
-            torch.testing.assert_close(C.sum(-1), torch.ones(C.shape[:-1]))
 
 
 def test_coupling_entropy_and_agreement(make_run):
@@ -246,8 +240,10 @@ def test_coupling_entropy_and_agreement(make_run):
         votes = measure.cast_votes(run.model, heads, masks)["cross:2"][:9]
         module = measure.attentions(run.model)["cross:2"].aggregation
         rows, _ = measure.trace(module, votes)
+        C = torch.full(votes.shape[:-1], 1 / votes.shape[-2])
         for t in (1, 2, 3):
-            omega, _, C = (x.double() for x in measure.route(module, votes, t))
+            routed = em_routing(votes, module.beta_a, module.beta_mu, t)
+            omega = routed.capsules.double()
             entropy = agreement = 0.0
             for p, m, n in itertools.product(*map(range, C.shape)):
                 c = C[p, m, n].item()
@@ -256,6 +252,7 @@ def test_coupling_entropy_and_agreement(make_run):
                 agreement += c * cosine.item()
             means = [entropy / C[..., 0].numel(), agreement / C[..., 0].numel()]
             assert rows[t - 1].tolist() == pytest.approx(means, abs=1e-4)
+            C = routed.coupling                          # of the next iteration
 
 
 def test_routing_statistics(make_run):

@@ -82,7 +82,9 @@ def test_every_row_is_a_model_with_one_name_in_all_tables():
     names = {}                          # model -> its runs
     for table in TRAINED:
         for run in plan_runs(table, arch="base").values() if not TABLES[table].scale else ():
-            names.setdefault(repr(run.settings.model_config(100)), set()).add(run.settings.name)
+            # the stored rows of gu-em name its default gradient
+            name = run.settings.name.replace("-gu-em-em-gradient-last", "-gu-em")
+            names.setdefault(repr(run.settings.model_config(100)), set()).add(name)
     assert max(map(len, names.values())) == 1
     assert len(names) == len(set.union(*names.values()))
 
