@@ -126,7 +126,9 @@ def test_the_files_of_the_readme():
 
 def test_pip_and_uv_install_the_same():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert project["project"]["dependencies"] == (ROOT / "requirements.txt").read_text().split()
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    required = [line.split()[0] for line in lines if not line.startswith("#")]
+    assert project["project"]["dependencies"] == required
     assert not project["tool"]["uv"]["package"]
 
 
