@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from nmt.files import atomic_write, reported
 from nmt.flags import UserError
+from nmt.tokenizer import prepare_line
 
 # otherwise `tokenizers` warns when a DataLoader forks; its workers never tokenize
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -56,12 +57,13 @@ def encode_pairs(tokenizer, pairs, max_length: int | None = None) -> EncodedPair
     bar = tqdm(total=len(pairs.source), desc="encoding", unit="pair", unit_scale=True, delay=2,
                disable=None)
     while texts := list(islice(remaining, CHUNK)):
-        sides = [tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)
-                 for lines in zip(*texts)]
-        for text, *encodings in zip(texts, *sides):
-            empty = not all(line.strip() for line in text)
-            longest = max(map(len, encodings))
-            if max_length is None or not (empty or longest > max_length):
+        sides = []
+        for lines in zip(*texts):
+            lines = list(map(prepare_line, lines))
+            sides.append(tokenizer.encode_batch_fast(lines, add_special_tokens=False))
+        for encodings in zip(*sides):
+            lengths = list(map(len, encodings))
+            if max_length is None or min(lengths) > 0 and max(lengths) <= max_length:
                 for side in range(2):
                     ids[side].extend(encodings[side].ids)
                     offsets[side].append(len(ids[side]))

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from attention import Cache
 from nmt.batches import batches
-from nmt.tokenizer import BOS, EOS
+from nmt.tokenizer import BOS, EOS, prepare_line
 from transformer import PAD
 
 MAX_SOURCE = 512                # tokens: longer lines are translated in pieces
@@ -162,7 +162,7 @@ def pieces(line: str, tokenizer, limit: int) -> list[list[int]]:
     """The token ids of a line, in pieces of at most `limit`; none for a blank line. A long line is
     cut into its sentences, a long sentence at the space nearest to its middle, a word in the
     middle."""
-    line = line.strip()
+    line = prepare_line(line)
     if not line:
         return []
     ids = tokenizer.encode(line).ids

@@ -16,6 +16,12 @@ LEARN_FROM = 1_000_000          # pairs that the tokenizer learns from at most, 
 LEARN_UP_TO = 1_000             # characters of a line: time is quadratic in the longest word
 
 
+def prepare_line(line: str) -> str:
+    """A line as every model reads it, in training and in translation: without outer blanks, which
+    the byte-level vocabulary would take for a part of the first word."""
+    return line.strip()
+
+
 def train_tokenizer(lines, vocab_size: int, exact: bool = True) -> Tokenizer:
     """Byte-level BPE learned from the lines; the same lines give the same tokenizer.
 
@@ -29,7 +35,8 @@ def train_tokenizer(lines, vocab_size: int, exact: bool = True) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, min_frequency=2, special_tokens=SPECIAL_TOKENS,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
-    tokenizer.train_from_iterator((line[:LEARN_UP_TO] for line in lines), trainer)
+    texts = (prepare_line(line)[:LEARN_UP_TO] for line in lines)
+    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.encode_special_tokens = True        # "⟨s⟩" typed by a user is text
     largest = tokenizer.get_vocab_size()
     if exact and largest < vocab_size:

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from disagreement import model_disagreement
-from nmt.tokenizer import EOS
+from nmt.tokenizer import EOS, prepare_line
 from tasks.classifier import send
 from tasks.probe_data import Item, Parts, detokenize
 from transformer import PAD, Embedding, Encoder, TransformerConfig
@@ -139,7 +139,7 @@ def sentence_vectors(items: list[Item], model, tokenizer, device="cpu", size: in
     """
     ids = []
     for item in items:
-        tokens = tokenizer.encode(detokenize(item.tokens)).ids
+        tokens = tokenizer.encode(prepare_line(detokenize(item.tokens))).ids
         ids.append(torch.tensor(tokens[:MOST_TOKENS - 1] + [EOS]))
     by_length = torch.tensor([len(sentence) for sentence in ids]).argsort()
     vectors = torch.empty(len(items), model.config.d_model, device=device)   # [n, d]

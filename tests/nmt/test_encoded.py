@@ -9,6 +9,7 @@ from nmt import corpus, encoded
 from nmt.corpus import DataFlags, Pairs, load_data, read_pairs
 from nmt.encoded import encode_files, encode_pairs
 from nmt.flags import UserError
+from nmt.search import pieces
 from nmt.tokenizer import train_tokenizer
 
 WORDS = ["tree", "house", "Straße", "naïve", "犬", "a", "of", "running", "läuft", "🙂"]
@@ -45,13 +46,27 @@ def ids_of(pairs, side: str, i: int) -> list[int]:
     return getattr(pairs, f"{side}_ids")[start:end].tolist()
 
 
+@pytest.mark.parametrize("blank", [" ", "  ", "\t", "\xa0", "\u3000", "\u2009", "\x0b", "\r"])
+def test_a_line_is_the_same_in_training_and_in_translation(blank, tokenizer):
+    """Whatever blanks are around it: ids of training and translation, and what BPE learns."""
+    lines = ["the tree is running", "a", "läuft of 犬"]
+    spaced = [blank + line + blank for line in lines]
+    clean = encode_pairs(tokenizer, Pairs(lines, lines))
+    trained = encode_pairs(tokenizer, Pairs(spaced, lines[::-1]), max_length=256)
+    for i, line in enumerate(spaced):
+        translated, = pieces(line, tokenizer, 256)
+        assert ids_of(trained, "source", i) == translated == ids_of(clean, "source", i)
+    learned = [train_tokenizer(text * 3, 280, exact=False).to_str() for text in (lines, spaced)]
+    assert learned[0] == learned[1]
+
+
 def test_validation_text_is_encoded_whole(pairs, tokenizer):
-    """Every sentence decodes to its text."""
+    """Every sentence decodes to its text without outer blanks."""
     whole = encode_pairs(tokenizer, pairs)
     assert len(whole) == 300
     for i, (source, target) in enumerate(zip(*pairs)):
-        assert tokenizer.decode(ids_of(whole, "source", i)) == source
-        assert tokenizer.decode(ids_of(whole, "target", i)) == target
+        assert tokenizer.decode(ids_of(whole, "source", i)) == source.strip()
+        assert tokenizer.decode(ids_of(whole, "target", i)) == target.strip()
         assert len(ids_of(whole, "source", i)) == whole.source_lengths[i]
 
 
