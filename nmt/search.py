@@ -68,9 +68,9 @@ def expand(logits: Tensor, log_p: Tensor, beam: int, last: Tensor):
     continuations of the sentence.
     """
     logits = logits.to(log_p.dtype).view(*log_p.shape, -1)                   # [B, k, V]
-    ends = log_p + logits.log_softmax(-1)[:, :, EOS]                         # [B, k]
     # log P(y, word) = log P(y) + z_word - logsumexp(z): the best words have the largest z
-    so_far = ends - logits[:, :, EOS]                                        # [B, k]
+    so_far = log_p - logits.logsumexp(-1)                                    # [B, k]
+    ends = so_far + logits[:, :, EOS]                                        # [B, k]
     # padding, BOS and EOS are the first ids: the first two are never produced, EOS is above
     words, ids = largest(logits[:, :, EOS + 1:], beam)
     branches = words.shape[-1]

@@ -144,6 +144,27 @@ def test_a_translation_does_not_depend_on_its_batch_and_dropping_changes_nothing
         assert [h.score for h in alone] == pytest.approx([h.score for h in together[i]], abs=1e-9)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_minimum_length_by_an_end_that_cannot_be(beam):
+    """Others impose one by a logit of -inf; the scores are those of the printed formula."""
+    class Longer(Planned):
+        def decode(self, target, memory, cache=None):
+            length = target.shape[1] if cache is None else cache.length + target.shape[1]
+            logits = super().decode(target, memory, cache)
+            if length <= 3:
+                logits[..., EOS] = -torch.inf
+            return logits
+
+    model = tiny()
+    model.__class__ = Longer
+    source = sentences(count=5)
+    for sentence, hypotheses in zip(source, beam_search(model, source, beam, max_length=8)):
+        (score, words), = slow_beam_search(model, sentence, beam, 0.6, 8, 1)
+        assert len(words) >= 3 and hypotheses[0].tokens == words
+        assert hypotheses[0].score == pytest.approx(score, abs=1e-9)
+
+
 def test_length_limits():
     """1.5 times the source's tokens, EOS among them, plus 20, or max_length; the translation's EOS
     counts."""
