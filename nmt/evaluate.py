@@ -1,6 +1,5 @@
 """Evaluation: cross-entropy, BLEU, chrF, and disagreement of the heads (Li 2018 §5.5)."""
 import math
-import re
 import time
 from statistics import fmean
 from typing import NamedTuple
@@ -11,18 +10,21 @@ from tabulate import tabulate
 
 from disagreement import MEASURED, layer_disagreement, mask_of
 from nmt.batches import batches, collate
+from nmt.languages import bleu_tokenizer
 from nmt.loss import smoothed_cross_entropy
 from nmt.search import translate_lines
 from transformer import PAD
 
 WEIGHTS = 2 ** 27               # attention weights of a validation batch, in all layers together
+LONGEST = 2 ** 29               # those of a pair: a longer one is left out of the validation
 
 
 @torch.no_grad()
 def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float, dict]:
     """Cross-entropy per target token (nats), and D of every kind and layer on a corpus:
     {component: {kind: [D of layer 1, ...]}}. D of positions is the sum of Li 2018 Eq. 2, averaged
-    over the sentences; the others are means over all valid positions."""
+    over the sentences; the others are means over all valid positions. Pairs whose attention weights
+    would not fit into memory are left out, with a line that says so."""
     device = next(model.parameters()).device
     training = model.training
     model.eval()
@@ -61,14 +63,25 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
 
 def validation_batches(encoded, max_tokens: int, heads: int):
     """Batches as arrays of indices: at most max_tokens, and WEIGHTS attention weights in `heads`
-    heads of each component, but for single sentences."""
-    for indices in batches(encoded.source_lengths, encoded.target_lengths, max_tokens,
-                           shuffle=False):
+    heads of each component, but for single sentences; none of more than LONGEST."""
+    def weights(indices) -> int:
         m = int(encoded.source_lengths[indices].max()) + 1                   # L_s with EOS
         n = int(encoded.target_lengths[indices].max()) + 1                   # L_t
-        size = max(1, WEIGHTS // (heads * (m * m + n * m + n * n)))
+        return heads * (m * m + n * m + n * n)
+
+    left_out = 0
+    for indices in batches(encoded.source_lengths, encoded.target_lengths, max_tokens,
+                           shuffle=False):
+        size = max(1, WEIGHTS // weights(indices))
         for start in range(0, len(indices), size):
-            yield indices[start:start + size]
+            batch = indices[start:start + size]
+            if weights(batch) > LONGEST:
+                left_out += len(batch)
+            else:
+                yield batch
+    if left_out:
+        print(f"warning: too long for the memory and left out of the validation loss and of D: "
+              f"{left_out} of {len(encoded):,} pairs")
 
 
 def disagreement_scores(D: dict) -> dict:
@@ -88,12 +101,9 @@ def score_table(scores: dict) -> str:
 
 
 def bleu_metric(tgt: str = "", lowercase: bool = False):
-    """sacreBLEU's BLEU with the tokenizer of a language, as in "de" or "zh-CN": 13a, but for
-    Chinese, Japanese, Korean and Thai, which do not separate words by spaces."""
+    """sacreBLEU's BLEU with the tokenizer of a language, as in "de" or "zh-CN"."""
     from sacrebleu.metrics import BLEU
-    language = re.split("[-_]", tgt.lower())[0]
-    own = {"zh": "zh", "ja": "char", "ko": "char", "th": "char"}
-    return BLEU(tokenize=own.get(language, "13a"), lowercase=lowercase, force=True)
+    return BLEU(tokenize=bleu_tokenizer(tgt), lowercase=lowercase, force=True)
 
 
 def corpus_bleu(hypotheses, references, tgt="", lowercase: bool = False) -> tuple[float, str]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator
 
-from nmt.flags import UserError
+from nmt.flags import UserError, how_to_write
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -17,7 +17,7 @@ def reported(action: str, path):
     try:
         yield
     except OSError as error:
-        remedy = "check the path" if action == "read" else "choose another place"
+        remedy = "check the path" if action == "read" else how_to_write(error)
         raise UserError(f"{path}: cannot {action} ({error.strerror or error}): {remedy}") from error
 
 
@@ -50,6 +50,8 @@ class Lines:
     def __init__(self, path):
         self.path = Path(path)
         with reported("read", path), open(path, "rb") as file:
+            check_line_ends(file.readline(), path)
+            file.seek(0)
             self.count = sum(1 for _ in file)
         if not self.count:
             raise UserError(f"{path} is empty; it should hold one sentence per line")
@@ -71,12 +73,20 @@ def read_lines(path=None) -> list[str]:
         return list(decode_lines(file, path))
 
 
+def check_line_ends(first: bytes, name) -> None:
+    """Raises UserError if the first line is the whole file, and its lines end with CR alone."""
+    if not first.endswith(b"\n") and b"\r" in first.removesuffix(b"\r"):
+        raise UserError(f"{name}: its lines end with CR alone; convert it, e.g. with "
+                        "tr '\\r' '\\n'")
+
+
 def decode_lines(file, name) -> Iterator[str]:
     """Yields the lines of a binary file, which end with \\n or \\r\\n, without a byte-order mark.
     Raises UserError naming a line that is not UTF-8."""
     for number, line in enumerate(file, start=1):
         if number == 1:
             line = line.removeprefix(BYTE_ORDER_MARK)
+            check_line_ends(line, name)
         try:
             yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
         except UnicodeDecodeError as error:

@@ -6,6 +6,7 @@ line on stderr and returns 2. Anything else is a bug and keeps its traceback.
 import argparse
 import dataclasses
 import difflib
+import errno
 import functools
 import os
 import re
@@ -159,6 +160,13 @@ def command_line(kind: type, values: dict) -> list[str]:
 
 # ---- Running a command
 
+def how_to_write(error: OSError) -> str:
+    """What helps against an error in writing a file."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space; the same command goes on from there"
+    return "choose another place"
+
+
 def run(command, kind: type, argv=None, presets=None) -> int:
     """Calls `command` with the settings from the command line. Returns the status: 0, 2 after a
     user's mistake, 130 after Ctrl-C, 141 if its output is closed. SIGTERM raises SystemExit."""
@@ -178,7 +186,7 @@ def run(command, kind: type, argv=None, presets=None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        message = f"{error.filename or 'output'}: {error.strerror or error}: choose another place"
+        message = f"{error.filename or 'output'}: {error.strerror or error}: {how_to_write(error)}"
     except (MemoryError, RuntimeError) as error:
         words = "allocate memory|not enough memory|out of memory"
         if isinstance(error, RuntimeError) and not re.search(words, str(error)):

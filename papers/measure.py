@@ -7,7 +7,6 @@ votes, with one iteration, two, and so on.
 """
 import copy
 import math
-import re
 from typing import NamedTuple
 
 import torch
@@ -18,13 +17,12 @@ from nmt.batches import batches, collate
 from nmt.corpus import Pairs
 from nmt.encoded import EncodedPairs
 from nmt.evaluate import corpus_bleu, disagreement_scores, validate
+from nmt.languages import is_unspaced
 from nmt.search import translate_lines
 from nmt.tokenizer import BOS, EOS
 from papers.significance import bleu_interval
 from routing_dynamic import combine
 from transformer import PAD
-
-UNSPACED = ("zh", "ja", "th")   # languages whose length is counted in characters
 
 
 class Run(NamedTuple):
@@ -236,8 +234,7 @@ def routing_statistics(run: Run, max_tokens: int = 4096) -> dict:
 
 def source_length(line: str, language: str) -> int:
     """Words of a line, or its characters in a language without spaces; 1 for a blank line."""
-    unspaced = re.split("[-_]", language.lower())[0] in UNSPACED
-    units = line.replace(" ", "") if unspaced else line.split()
+    units = line.replace(" ", "") if is_unspaced(language) else line.split()
     return len(units) or 1
 
 

@@ -8,7 +8,7 @@ import torch
 from small_run import random_pairs
 from torch.nn.functional import cross_entropy
 
-from nmt import evaluate
+from nmt import evaluate, languages
 from nmt.batches import batches, collate
 from nmt.evaluate import corpus_bleu, corpus_chrf, validate
 from papers.significance import bleu_interval
@@ -119,9 +119,39 @@ def test_bleu_and_chrf_are_sacrebleus():
 
 @pytest.mark.parametrize("tgt, tokenizer", [
     ("de", "13a"), ("", "13a"), ("zh", "zh"), ("zh-CN", "zh"), ("zh_tw", "zh"), ("th", "char"),
-    ("ja", "char"), ("ko", "char")])
+    ("ja", "char"), ("ko", "char"), ("zho_Hans", "zh"), ("cn", "zh"), ("yue_Hant", "zh"),
+    ("Chinese", "zh"), ("jpn_Jpan", "char"), ("jp", "char"), ("kor_Hang", "char"), ("kr", "char"),
+    ("tha_Thai", "char"), ("lao", "char"), ("khm_Khmr", "char"), ("my", "char"), ("bod", "char"),
+    ("deu_Latn", "13a"), ("cs", "13a"), ("mya.clean", "char")])
 def test_the_target_language_chooses_the_tokenizer(tgt, tokenizer):
     assert f"tok:{tokenizer}|" in corpus_bleu(["猫"], ["猫"], tgt)[1]
+
+
+def test_korean_has_spaces_and_tibetan_none():
+    assert languages.is_unspaced("zho_Hans") and languages.is_unspaced("bo")
+    assert not languages.is_unspaced("ko") and not languages.is_unspaced("de")
+    assert languages.lacks_spaces(["猫が犬を見たと言ったのは誰ですか。"] * 2 + ["a b"])
+    assert not languages.lacks_spaces(["the dog sees the man", "ja", "Hund"])
+
+
+def test_pairs_too_long_for_the_memory_are_left_out(corpus, monkeypatch, capsys):
+    """As if they were not there."""
+    model = model_with_dropout()
+    longest = corpus.source_lengths.argmax()
+    m, n = corpus.source_lengths[longest] + 1, corpus.target_lengths[longest] + 1
+    heads = model.config.heads * model.config.layers
+    monkeypatch.setattr(evaluate, "LONGEST", heads * (m * m + n * m + n * n) - 1)
+    kept = np.concatenate(list(evaluate.validation_batches(corpus, CROWDED, heads)))
+    assert longest not in kept and len(kept) > 1
+    left_out = len(corpus) - len(kept)
+    assert f"left out of the validation loss and of D: {left_out} of 17" in capsys.readouterr().out
+    nll, _ = validate(model, corpus, CROWDED)
+    losses = []
+    for i in kept:
+        source, target = collate(corpus, [i])
+        logits, _ = model.eval()(source, target[:, :-1])
+        losses.append(cross_entropy(logits[0], target[0, 1:], reduction="none"))
+    assert nll == pytest.approx(torch.cat(losses).mean().item())
 
 
 def test_bleu_interval_holds_the_score():
