@@ -1,10 +1,10 @@
 """Batches of pairs of similar lengths, and the stream of batches for training."""
-import functools
+import itertools
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from nmt.encoded import EncodedPairs
 from nmt.machine import ignore_signals
@@ -78,29 +78,42 @@ class Step(NamedTuple):
     place: tuple[int, int]      # (epoch, micro-batch) of the update after this one
 
 
+class BatchesOfPairs(Dataset):
+    """The pairs of a corpus: an item is the batch of some of them, by their indices."""
+
+    def __init__(self, encoded: EncodedPairs):
+        self.encoded = encoded
+
+    def __getitem__(self, indices) -> Batch:
+        return collate(self.encoded, indices)
+
+
+def micro_batches(encoded: EncodedPairs, settings, place: tuple[int, int]):
+    """Yields the micro-batches from `place` on, epoch after epoch without end: the indices of the
+    pairs, and the place of the next one."""
+    epoch, start = place
+    while True:
+        index_batches = batches(encoded.source_lengths, encoded.target_lengths, settings.max_tokens,
+                                settings.seed, epoch)
+        for i in range(start, len(index_batches)):
+            yield index_batches[i], (epoch, i + 1)
+        epoch += 1
+        start = 0
+
+
 def training_steps(encoded: EncodedPairs, settings, place: tuple[int, int], machine):
     """Yields the updates from `place` on, without end: every `accumulate x world` micro-batches
     make one, dealt out to the processes in turn; an epoch's last few go with the next one's."""
-    world = machine.world
-    size = settings.accumulate * world
-    epoch, start = place
-    group = []
+    size = settings.accumulate * machine.world
+    all_of_them, ahead = itertools.tee(micro_batches(encoded, settings, place))
+    own = (indices for indices, _ in itertools.islice(ahead, machine.rank, None, machine.world))
+    # one loader for all epochs: its processes start once
+    loaded = iter(DataLoader(
+        BatchesOfPairs(encoded), sampler=own, batch_size=None, num_workers=settings.workers,
+        worker_init_fn=ignore_signals, pin_memory=machine.device.type == "cuda",
+        generator=torch.Generator()))
     while True:
-        index_batches = batches(encoded.source_lengths, encoded.target_lengths, settings.max_tokens,
-                                settings.seed, epoch)[start:]
-        # the first of them continues a group that the epoch before has begun
-        own = [b for i, b in enumerate(index_batches, len(group)) if i % world == machine.rank]
-        loaded = iter(DataLoader(
-            own, batch_size=None, collate_fn=functools.partial(collate, encoded),
-            num_workers=settings.workers, worker_init_fn=ignore_signals,
-            pin_memory=machine.device.type == "cuda", generator=torch.Generator()))
-        for i, indices in enumerate(index_batches, start):
-            mine = len(group) % world == machine.rank
-            tokens = int(encoded.target_lengths[indices].sum()) + len(indices)       # EOS counts
-            group.append((next(loaded) if mine else None, tokens))
-            if len(group) == size:
-                micro_batches = [batch for batch, _ in group if batch is not None]
-                yield Step(micro_batches, sum(n for _, n in group), (epoch, i + 1))
-                group = []
-        epoch += 1
-        start = 0
+        group = list(itertools.islice(all_of_them, size))
+        tokens = sum(int(encoded.target_lengths[indices].sum()) + len(indices)       # EOS counts
+                     for indices, _ in group)
+        yield Step(list(itertools.islice(loaded, settings.accumulate)), tokens, group[-1][1])
