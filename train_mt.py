@@ -151,8 +151,13 @@ def train(s: Settings) -> None:
 
     # data: token ids, and the tokenizer learned from the training text
     started = time.perf_counter()
-    with machine.first_on_each_node():                   # it downloads and encodes for the others
-        data = load_data(s, path / "tokenizer.json")
+    try:
+        with machine.first_on_each_node():               # it downloads and encodes for the others
+            data = load_data(s, path / "tokenizer.json")
+    except UserError:
+        if machine.first:
+            folder.remove_if_new()
+        raise
     config = s.model_config(vocab_size=data.tokenizer.get_vocab_size())
     if machine.first:
         folder.begin(model=asdict(config), text=data.text_hashes,
@@ -173,20 +178,23 @@ def train(s: Settings) -> None:
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
 
     # resume: `state` is what a checkpoint holds beside model and optimizer
-    state = dict(step=0, place=(0, 0), best=(-1.0, 0.0), tokens=0, seconds=0.0)
+    state = dict(step=0, place=(0, 0), best=(-1.0, 0.0), tokens=0, seconds=0.0, unvalidated=False)
     last = path / "last.pt"
     if last.exists():
         checkpoint = load_checkpoint(last)
         load_weights(model, checkpoint, last)
         optimizer.load_state_dict(checkpoint["optimizer"])
-        state = {name: checkpoint[name] for name in state}
+        state |= {name: checkpoint[name] for name in state if name in checkpoint}
     if not machine.all_equal(state["step"]):
         raise UserError(f"{path}: the processes resume at different steps: put --runs on a disk "
                         "that all machines share")
     if machine.first:
-        folder.drop_metrics_after(state["step"])
+        folder.drop_metrics_after(state["step"], state["unvalidated"])
         say(f"{sum(p.numel() for p in model.parameters()):,} parameters on "
             f"{machine.world} x {machine.device}, step {state['step']:,} of {s.steps:,}")
+
+        if state["unvalidated"]:                         # stopped in a validation
+            validate_and_save(model, optimizer, state, data, folder, s)
 
     # training loop
     window = torch.zeros(2, device=machine.device)       # cross-entropy and D since the last log
@@ -227,10 +235,11 @@ def train(s: Settings) -> None:
                 folder.log("train", step=state["step"], epoch=step.place[0], loss=cross_entropy,
                            disagreement=D if s.reg else None, lr=lr, gradient_norm=norm,
                            tokens_per_second=window_tokens / seconds)
+            state["unvalidated"] = validating
+            if saving and machine.first:
+                save_last(folder, model, optimizer, state)
             if validating and machine.first:
                 validate_and_save(model, optimizer, state, data, folder, s)
-            elif saving and machine.first:
-                save_last(folder, model, optimizer, state)
             window.zero_()
             window_tokens = 0
             largest_norm.zero_()
@@ -264,6 +273,7 @@ def save_last(folder: RunFolder, model, optimizer, state: dict) -> None:
 def validate_and_save(model, optimizer, state, data: Data, folder: RunFolder, s: Settings) -> None:
     """Validation loss and greedy BLEU, two translations to look at, checkpoints, the curves."""
     step = state["step"]
+    seed_torch(s.seed)                                   # of random couplings
     nll, D = validate(model, data.valid, s.max_tokens, s.amp)
     check_finite(nll, step)
     scores = score_sets(model, data, {"valid": data.valid_pairs}, s, beam=1)
@@ -279,6 +289,7 @@ def validate_and_save(model, optimizer, state, data: Data, folder: RunFolder, s:
     if (scores.bleu, -nll) > tuple(state["best"]):       # ties are broken by the loss
         state["best"] = (scores.bleu, -nll)
         folder.save("best.pt", model=model.state_dict())
+    state["unvalidated"] = False
     save_last(folder, model, optimizer, state)
     folder.draw_curves()
 

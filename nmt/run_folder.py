@@ -23,6 +23,7 @@ SHOWN = {"step": "step {:6}", "epoch": "epoch {:3}", "loss": "loss {:.3f} (smoot
          "disagreement": "D {:.3f}", "lr": "lr {:.2e}",
          "tokens_per_second": "{:,.0f} target tokens/s", "valid_loss": "loss {:.3f}",
          "valid_perplexity": "perplexity {:.2f}", "valid_bleu": "BLEU {:.2f} (greedy)"}
+PATHS = ("data_dir", "train", "valid", "test")           # of the text
 FORMAT = 3                      # of checkpoints and config.json; counts up when they change
 
 
@@ -141,6 +142,15 @@ class RunFolder(contextlib.AbstractContextManager):
     def __exit__(self, *_):
         self.lock.release()
 
+    def remove_if_new(self) -> None:
+        """Deletes the folder of a run that did not begin."""
+        if not (self.path / "config.json").exists():
+            self.lock.release()
+            for name in ("lock", "tokenizer.json"):
+                (self.path / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):                      # it holds something else
+                self.path.rmdir()
+
     def check(self, config: dict) -> None:
         """Raises UserError unless the folder has the same settings, or none yet."""
         if not (self.path / "config.json").exists():
@@ -157,14 +167,20 @@ class RunFolder(contextlib.AbstractContextManager):
                             "to resume that run")
 
     def begin(self, **more) -> None:
-        """Writes config.json with `more` settings; a folder that has it must have the same."""
+        """Writes config.json with `more` settings; a folder that has it must have the same. Where
+        its text has moved, config.json gets the new paths."""
         self.config |= json.loads(json.dumps(more))
         self.check(self.config)
         for half_written in self.path.glob(".*.tmp"):    # by a run that was killed
             half_written.unlink()
         path = self.path / "config.json"
-        if not path.exists():
-            atomic_write(path, json.dumps({"format": FORMAT, **self.config}, indent=1) + "\n")
+        config = self.config
+        if path.exists():
+            paths = {name: self.config[name] for name in PATHS if name in self.config}
+            config = read_config(self.path) | paths
+            if config == read_config(self.path):
+                return
+        atomic_write(path, json.dumps({"format": FORMAT, **config}, indent=1) + "\n")
 
     def log(self, type: str, **numbers) -> dict:
         """Adds a row to metrics.jsonl, with null for NaN and infinity, and prints its numbers."""
@@ -193,9 +209,14 @@ class RunFolder(contextlib.AbstractContextManager):
         """The rows of metrics.jsonl."""
         return read_metrics(self.metrics)
 
-    def drop_metrics_after(self, step: int) -> None:
-        """Drops the rows beyond `step`, which a run resumed there writes again."""
-        rows = [row for row in self.read_metrics() if row.get("step", 0) <= step]
+    def drop_metrics_after(self, step: int, unvalidated: bool = False) -> None:
+        """Drops the rows that a run resumed at `step` writes again: those beyond, and, where it
+        resumes in a validation, that of the validation."""
+        rows = []
+        for row in self.read_metrics():
+            at = row.get("step", 0)
+            if at < step or (at == step and not (unvalidated and row["type"] == "valid")):
+                rows.append(row)
         atomic_write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
     def numbered(self) -> list[Path]:

@@ -36,6 +36,8 @@ def place(tmp_path_factory):
     write_text(folder, "empty", [], ["x"])
     (folder / "latin.en").write_bytes("good\nschön\n".encode("latin-1"))
     (folder / "latin.de").write_text("x\ny\n")
+    (folder / "mac.en").write_bytes(b"a\rb\r")
+    (folder / "mac.de").write_bytes(b"x\ry\r")
     (folder / "thesis").mkdir()
     (folder / "thesis" / "thesis.txt").write_text("mine")
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
@@ -76,6 +78,8 @@ MISTAKES = [
     (train_mt, NEW + "--valid empty", "empty.en is empty", "one sentence per line"),
     (train_mt, NEW + "--train latin", "latin.en, line 2: not UTF-8", "iconv"),
     (train_mt, NEW + "--max-length 1", "no training pair", "--max-length 1"),
+    (train_mt, NEW + "--train mac", "mac.en: its lines end with CR alone"),
+    (translate, "runs/sound --input mac.en", "mac.en: its lines end with CR alone"),
     (train_mt, "--train text --name new", "own text needs --valid, --src, --tgt"),
     (train_mt, "--test text --name new", "own text needs --train, --valid, --src, --tgt"),
     (train_mt, NEW + "--data multi30k", "--data multi30k and --train text: leave out one"),
@@ -132,6 +136,7 @@ def test_a_mistake_is_one_line_and_overwrites_nothing(script, argv, words, place
     for word in words:
         assert word in error
     assert contents(place) == before
+    assert not (place / "runs" / "new").exists()
 
 
 def test_odd_text_is_trained_on_and_translated(tmp_path, monkeypatch, capsys):

@@ -38,6 +38,15 @@ def test_a_folder_with_the_gradient_beta_is_read_if_its_model_has_none(agg, tmp_
         read_config(tmp_path)
 
 
+def test_config_json_has_the_paths_of_the_last_run(tmp_path):
+    for train in ("old", "new"):
+        with RunFolder(tmp_path / "run", {"train": train, "steps": 3, "amp": train == "new"},
+                       free=("train", "amp")) as folder:
+            folder.begin(model={})
+    config = read_config(tmp_path / "run")
+    assert config == {"train": "new", "steps": 3, "amp": False, "model": {}}
+
+
 # ---- Checkpoints
 
 def test_a_foreign_pickle_is_not_executed(tmp_path):

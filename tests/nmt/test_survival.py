@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from small_run import TINY, load, rows, same, small_corpus, stop_after, train, train_until
+from small_run import TINY, Killed, load, rows, same, small_corpus, stop_after, train, train_until
 
+import train_mt
 import translate
 from nmt.machine import Machine
 from nmt.run_folder import RunFolder, read_metrics
@@ -48,6 +49,28 @@ def test_a_resumed_run_is_the_same_bit_by_bit(step, more, whole, text, tmp_path)
     for kind in ("train", "valid", "test"):
         assert rows(whole, kind) == rows(folder, kind)
     assert (whole / "test.hyp").read_bytes() == (folder / "test.hyp").read_bytes()
+
+
+@pytest.mark.parametrize("row_written", [False, True])
+def test_a_run_killed_in_a_validation_validates_there_again(
+        row_written, whole, text, tmp_path, monkeypatch):
+    folder = tmp_path / "runs" / "a"
+    if row_written:
+        train_until("valid step", text, LONG)
+    else:
+        def killed(*args):
+            raise Killed
+
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            patch.setattr(train_mt, "validate", killed)
+            train(text, LONG)
+    assert len(rows(folder, "valid")) == row_written
+    assert load(folder)["unvalidated"] and load(folder)["step"] == 3
+    assert train(text, LONG) == 0
+    for name in ("last", "best", "average"):
+        assert same(load(whole, name), load(folder, name))
+    for kind in ("train", "valid", "test"):
+        assert rows(whole, kind) == rows(folder, kind)
 
 
 def test_a_killed_run_goes_on_at_its_last_checkpoint(whole, text, tmp_path):
