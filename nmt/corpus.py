@@ -20,7 +20,8 @@ from nmt.tokenizer import lines_to_learn_from, load_tokenizer, save_tokenizer, t
 
 TOY_PAIRS = (30_000, 500, 1_000)        # of the embedded corpus: training, validation, test
 NAMES = {"toy": ("en", "de"), **{name: languages for name, (languages, _) in CORPORA.items()}}
-VOCAB_SIZES = {"toy": 2_000, "multi30k": 10_000, "wmt14-en-de": 32_000, "wmt17-zh-en": 32_000}
+VOCAB_SIZES = {"toy": 2_000, "multi30k": 10_000, "enja": 6_000, "wmt14-en-de": 32_000,
+               "wmt17-zh-en": 32_000}
 LARGE = 1_000_000               # pairs: from here on, own text gets 32,000 tokens
 CACHE_FROM = 250_000            # training pairs: from here on, they are encoded into files
 
@@ -68,7 +69,7 @@ class DataFlags:
     test: tuple[str, ...] = flag((), "own test sets", "data", metavar="PREFIX")
     src: str | None = flag(None, "source language, the ending of the files", "data", metavar="SRC")
     tgt: str | None = flag(None, "target language", "data", metavar="TGT")
-    vocab_size: int | None = flag(None, "joint BPE tokens (2000, 10000 or 32000)", "data", 259,
+    vocab_size: int | None = flag(None, "joint BPE tokens (2000 to 32000)", "data", 259,
                                   10 ** 6)
     max_length: int = flag(256, "longest side of a training pair", "data", 1, 10 ** 6)
 

@@ -6,6 +6,7 @@ under our names, so it cannot choose a path.
 import fnmatch
 import gzip
 import hashlib
+import itertools
 import json
 import re
 import shutil
@@ -25,7 +26,7 @@ from nmt.flags import UserError
 
 
 class Archive(NamedTuple):
-    """A .gz or .zip file of a public source, with its published size in bytes and SHA-256."""
+    """A text, .gz or .zip file of a public source, with its published size in bytes and SHA-256."""
     url: str
     size: int
     sha256: str
@@ -36,9 +37,15 @@ class Archive(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of a parallel text: per language, an archive and a pattern of member names."""
+    """A part of a parallel text: per language, an archive and a pattern of member names.
+
+    lines: the first of its pairs and the end of them; None: all. unseen: a text of the corpus, made
+    before; pairs of which a side is in it are left out.
+    """
     src: tuple[Archive, str]
     tgt: tuple[Archive, str]
+    lines: tuple[int, int] | None = None
+    unseen: str | None = None
 
 
 def read_corpora_table() -> dict:
@@ -49,15 +56,17 @@ def read_corpora_table() -> dict:
         texts = {}
         for text, parts in entry["texts"].items():
             texts[text] = []
-            for (src, src_pattern), (tgt, tgt_pattern) in parts:
-                part = Part((archives[src], src_pattern), (archives[tgt], tgt_pattern))
-                texts[text].append(part)
+            for (src, src_pattern), (tgt, tgt_pattern), *choice in parts:
+                sides = (archives[src], src_pattern), (archives[tgt], tgt_pattern)
+                texts[text].append(Part(*sides, **dict(*choice)))
         table[corpus] = tuple(entry["languages"]), texts
     return table
 
 
-# Multi30K: raw text (Elliott et al. 2016). WMT: the organizers' copy of statmt.org's archives; 4.5
-# million pairs of En-De, 25 million of Zh-En, of which the papers keep 20.6 million.
+# Multi30K: raw text (Elliott et al. 2016). enja: github.com/odashi/small_parallel_enja, tokenized
+# pairs of 4 to 16 words from the Tanaka corpus, whose last 3,000 training pairs are a test set.
+# WMT: the organizers' copy of statmt.org's archives; 4.5 million pairs of En-De, 25 million of
+# Zh-En, of which the papers keep 20.6 million.
 CORPORA = read_corpora_table()
 
 
@@ -89,7 +98,7 @@ def make_text(text: Path) -> None:
     parts = CORPORA[text.parent.name][1][text.name]
     place = text.parent / "archives"
     remedy = f"or put {source.name} and {target.name} (one sentence per line) into {text.parent}"
-    for archive in dict.fromkeys(archive for part in parts for archive, _ in part):
+    for archive in dict.fromkeys(archive for part in parts for archive, _ in part[:2]):
         fetch(archive, place / archive.name, remedy)
     write_text(source, target, parts, place)
 
@@ -142,15 +151,30 @@ def write_text(source: Path, target: Path, parts: list[Part], place: Path) -> No
 def pair_lines(parts: list[Part], place: Path):
     """Yields the pairs of lines, without a member's lines beyond the end of its translation."""
     for part in parts:
-        sources, targets = (read_members(place / file.name, pattern) for file, pattern in part)
-        for source, target in zip(sources, targets, strict=True):
-            yield from zip(source, target)
+        sources, targets = (read_members(place / file.name, pattern) for file, pattern in part[:2])
+        members = zip(sources, targets, strict=True)
+        pairs = itertools.chain.from_iterable(itertools.starmap(zip, members))
+        if part.lines:
+            pairs = itertools.islice(pairs, *part.lines)
+        if part.unseen:
+            pairs = leave_out_seen(pairs, paths_of(place.parent / part.unseen))
+        yield from pairs
+
+
+def leave_out_seen(pairs, paths: list[Path]):
+    """Yields the pairs of which neither side is a line of its file, `paths` of both languages."""
+    seen_sources, seen_targets = (set(path.read_bytes().split(b"\n")) for path in paths)
+    for source, target in pairs:
+        if source not in seen_sources and target not in seen_targets:
+            yield source, target
 
 
 def read_members(archive: Path, pattern: str):
-    """Yields the sentences of every member that matches the pattern, in the order of the names."""
-    if archive.suffix == ".gz":
-        with gzip.open(archive) as file:
+    """Yields the sentences of every member that matches the pattern, in the order of the names; a
+    file that is not a .zip is its only member."""
+    if archive.suffix != ".zip":
+        opener = gzip.open if archive.suffix == ".gz" else open
+        with opener(archive, "rb") as file:
             yield read_sentences(file, sgml=False)
         return
     with zipfile.ZipFile(archive) as opened:

@@ -1,11 +1,14 @@
 """Known corpora from addresses on this disk: made whole or not at all, checked, and nothing outside
 their folder."""
+import functools
 import gzip
 import hashlib
+import http.server
 import io
 import threading
 import time
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,8 @@ from nmt import download
 from nmt.corpus import DataFlags, load_corpora
 from nmt.download import Archive, Part, fetch, write_text
 from nmt.flags import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def publish(path, content: bytes) -> Archive:
@@ -131,6 +136,59 @@ def test_three_programs_at_once(source, tmp_path, monkeypatch):
     assert len(requests) == 8
 
 
+@pytest.fixture
+def server(tmp_path):
+    """A folder and the address under which it can be downloaded."""
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    folder = tmp_path / "server"
+    folder.mkdir()
+    handler = functools.partial(Handler, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield folder, f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_enja_from_a_server(server, tmp_path, monkeypatch):
+    """Plain files; a test set of the last training pairs, without those that share a side with a
+    training pair."""
+    folder, address = server
+    texts = {"train.en": "a\nb\nc\nd\na\ne\n", "train.ja": "ア\nイ\nウ\nエ\nオ\nイ\n",
+             "dev.en": "x\n", "dev.ja": "ク\n", "test.en": "y\n", "test.ja": "ケ\n"}
+    archives = {}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        content = (folder / name).read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        archives[name] = Archive(f"{address}/{name}", len(content), digest)
+    languages, table = download.CORPORA["enja"]
+    assert [len(parts) for parts in table.values()] == [1] * 4
+    made_up = {}
+    for text, (part,) in table.items():
+        sides = [(archives[archive.name], pattern) for archive, pattern in part[:2]]
+        lines = {"train": (0, 3), "test_more": (3, 6)}.get(text)             # of 6 pairs
+        assert bool(part.lines) == bool(lines)
+        made_up[text] = [Part(*sides, lines, part.unseen)]
+    monkeypatch.setitem(download.CORPORA, "enja", (languages, made_up))
+    corpora = load_corpora(DataFlags(data="enja", data_dir=str(tmp_path / "data")))
+    assert (corpora.src, corpora.tgt) == ("en", "ja")
+    assert [list(side) for side in corpora.train] == [["a", "b", "c"], ["ア", "イ", "ウ"]]
+    assert corpora.valid == (["x"], ["ク"])
+    assert corpora.tests == {"test": (["y"], ["ケ"]), "test_more": (["d"], ["エ"])}
+
+
+def test_enja_as_it_lies_in_a_data_folder():
+    data = ROOT.parent / "shared" / "data"
+    if not (data / "enja").exists():
+        pytest.skip("the corpus is not there")
+    corpora = load_corpora(DataFlags(data="enja", data_dir=str(data)))
+    assert len(corpora.train.source) == 47_000 and len(corpora.valid.source) == 500
+    assert [len(pairs.source) for pairs in corpora.tests.values()] == [500, 2621]
+
+
 # ---- Members of archives
 
 def fetch_zip(folder, name: str, members: dict) -> Archive:
@@ -175,7 +233,8 @@ def test_member_that_points_outside(tmp_path):
 def test_table_of_sources():
     """Every archive has a SHA-256, a secure address and a unique name in its corpus."""
     for _, texts in download.CORPORA.values():
-        archives = {archive for parts in texts.values() for part in parts for archive, _ in part}
+        parts = [part for parts in texts.values() for part in parts]
+        archives = {archive for part in parts for archive, _ in part[:2]}
         assert len(texts) >= 3 and len({archive.name for archive in archives}) == len(archives)
         for archive in archives:
             assert archive.size > 0 and len(bytes.fromhex(archive.sha256)) == 32
