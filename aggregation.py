@@ -1,7 +1,7 @@
 """From the heads' outputs to one vector, by a linear map or by routing: Li 2019, Li 2021.
 
-Li et al. 2019, Eq. 3-4 (linear) and §4.1, Eq. 5-6 with Algorithm 1 or 2 (Li et al. 2021,
-§3.2). Every aggregation takes O^h [B, H, L, d_k] and returns [B, L, d].
+Li et al. 2019, Eq. 3-4 (linear) and §4.1, Eq. 5-6 with Algorithm 1 or 2 (Li et al. 2021, Eq. 3-4
+and Eq. 8-9). Every aggregation takes O^h [B, H, L, d_k] and returns [B, L, d].
 """
 import torch
 import torch.nn as nn
@@ -12,8 +12,8 @@ from routing_dynamic import DynamicRouting, dynamic_routing
 from routing_em import EMRouting, em_routing
 
 COUPLINGS = ("routed", "random")
-# votes (numbers) from which on the full gradient computes the routing again in the backward pass:
-# at size base, 4,096 tokens, a routing keeps 1.5 GiB otherwise
+# above this number of votes the full gradient recomputes the routing in the backward pass, instead
+# of storing it: at size base, with 4,096 tokens, 1.4 GiB for every routing
 LARGE = 2 ** 22
 
 
@@ -39,8 +39,7 @@ class LinearAggregation(nn.Module):
 
 
 class RoutingAggregation(nn.Module):
-    """Li 2019 §4.1: votes from all heads together, routing, the N capsules concatenated.
-    Replaces W^O.
+    """Li 2019 §4.1, in place of W^O: votes from all heads, routing, the capsules concatenated.
 
     `Omega_in = f(O_hat)` (Eq. 5) is `relu(hidden(norm(O_hat)))`, one hidden layer for all heads:
     the paper writes a distinct f_h, but its parameter counts fit one shared layer, as in the
@@ -65,7 +64,7 @@ class RoutingAggregation(nn.Module):
         self.votes = nn.Linear(d_model, heads * d_model)         # W_{h->n} for all h, n, and biases
         nn.init.xavier_uniform_(self.hidden.weight)
         nn.init.zeros_(self.hidden.bias)
-        for W_h in self.votes.weight.chunk(heads):               # each W_h drawn as a [d, d] matrix
+        for W_h in self.votes.weight.chunk(heads):               # bounds of a [d, d] matrix
             nn.init.xavier_uniform_(W_h)
         nn.init.zeros_(self.votes.bias)
         has_betas = routing == "em" and activations

@@ -19,7 +19,7 @@ from aggregation import LinearAggregation
 class Heads(NamedTuple):
     """What the heads of one attention computed."""
     values: Tensor              # V^h [B, H, L_k, d_k]
-    weights: Tensor | None      # A^h [B, H, L_q, L_k], before dropout; None after the fused kernel
+    weights: Tensor | None      # A^h [B, H, L_q, L_k], before dropout; None if it was fused
     outputs: Tensor             # O^h [B, H, L_q, d_k], as passed on to the aggregation
 
 
@@ -57,15 +57,15 @@ class MultiHeadAttention(nn.Module):
         [B, 1, 1, L_k]. causal: of self-attention, no query may look ahead.
         need_weights asks for A^h and so for the explicit path; without it the fused kernel runs,
         unless a capsule needs the logits. cache: filled in place; in self-attention query holds
-        only the new positions, in cross-attention memory is read at the first step only. A query
-        that may look nowhere gets 0 from the fused kernel, the mean of all values otherwise.
+        only the new positions, in cross-attention memory is read at the first step only. A fully
+        masked query gets 0 from the fused kernel, the mean of all values from the explicit path.
         Raises ValueError for a mask that is not boolean.
         """
         if mask is not None and mask.dtype != torch.bool:
             raise ValueError(f"mask is {mask.dtype}: give a boolean one, True where a query may "
                              "look")
         if memory is None:
-            # Q^h, K^h, V^h = X W_h^Q, X W_h^K, X W_h^V               Li 2019 Eq. 1
+            # Q^h, K^h, V^h = X W_h^Q, X W_h^K, X W_h^V               Li 2019 Eq. 1, Duan 2020 Eq. 1
             Q, K, V = self.split(self.in_proj(query))                        # [B, H, L, d_k] each
             if cache is not None:
                 K, V = cache.extend(self, K, V)
@@ -86,7 +86,7 @@ class MultiHeadAttention(nn.Module):
         cache where it has them."""
         d = query.shape[-1]
         W, b = self.in_proj.weight, self.in_proj.bias
-        # Q^h, K^h, V^h = Q W_h^Q, K W_h^K, V W_h^V                   Li 2019 Eq. 1
+        # Q^h, K^h, V^h = Q W_h^Q, K W_h^K, V W_h^V                   Li 2019 Eq. 1, Gu 2019 Eq. 2
         (Q,) = self.split(F.linear(query, W[:d], b[:d]))
         if cache is not None and self in cache.fixed:
             return Q, *cache.fixed[self]
@@ -100,7 +100,7 @@ class MultiHeadAttention(nn.Module):
         """`attend_explicitly` without A^h and without a capsule, by the fused kernel: O^h."""
         queries, keys = Q.shape[2], K.shape[2]
         dropout = self.dropout.p if self.training else 0.0
-        # O^h = softmax(Q^h K^hT / sqrt(d_k)) V^h                     Li 2019 Eq. 2
+        # O^h = softmax(Q^h K^hT / sqrt(d_k)) V^h                     Li 2019 Eq. 2, Gu 2019 Eq. 1
         if causal and mask is None and queries == keys:
             return F.scaled_dot_product_attention(Q, K, V, is_causal=True, dropout_p=dropout)
         if causal and queries > 1:                       # one newest query sees every key
@@ -113,7 +113,6 @@ class MultiHeadAttention(nn.Module):
         # E^h = Q^h K^hT / sqrt(d_k)                                  Li 2019 Eq. 2, Duan 2020 Eq. 5
         E = Q @ K.transpose(-2, -1) / math.sqrt(self.d_k)                    # [B, H, L_q, L_k]
         if self.capsule is not None:
-            # E' = E + Omega_vertical + Omega_horizontal              Duan 2020 §3.2
             E = self.routed_logits(E, mask, causal, cache)                   # [B, H, L_q, L_k]
         if causal:
             mask = both_masks(mask, causal_mask(*E.shape[2:], E.device))
@@ -121,7 +120,7 @@ class MultiHeadAttention(nn.Module):
             E = E.masked_fill(~mask, torch.finfo(E.dtype).min)
         # A^h = softmax(E^h)                                          Li 2019 Eq. 2, Duan 2020 Eq. 4
         A = E.softmax(-1)                                                    # [B, H, L_q, L_k]
-        # O^h = A^h V^h                                               Li 2019 Eq. 2
+        # O^h = A^h V^h                                               Li 2019 Eq. 2, Duan 2020 Eq. 2
         O = self.dropout(A).to(V.dtype) @ V                                  # [B, H, L_q, d_k]
         return A, O
 

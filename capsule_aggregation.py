@@ -13,8 +13,7 @@ from aggregation import Routing, concatenate
 
 
 class CapsuleAggregation(nn.Module):
-    """Gu 2019 §4: a vote per pair of heads and output capsules, routing, `O = u + FFN(v)`.
-    No W^O.
+    """Gu 2019 §4, without W^O: a vote for each head and output capsule, routing, `O = u + FFN(v)`.
 
     routing "dynamic" (Eq. 8-11): `u_hat_{j|i} = W_ij u_i` with `weight` [H, N, d_k, d/N], which
     holds W_ij transposed. routing "em" (Eq. 12-15): head i is a pose matrix M_i [p, q], its vote is
@@ -22,8 +21,8 @@ class CapsuleAggregation(nn.Module):
     their activations.
 
     capsules: N, default the number of heads. activations: whether EM has A_n; the others: see
-    `Routing`. Raises ValueError for an unknown name, or an N or a number of heads that does not
-    divide d_model.
+    `Routing`. With gradient="last" beta_a and beta_mu get no gradient. Raises ValueError for an
+    unknown name, or an N or a number of heads that does not divide d_model.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None,
@@ -57,6 +56,7 @@ class CapsuleAggregation(nn.Module):
         for linear in (inner, outer):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
+        # FFN(x) = max(0, x W_1 + b_1) W_2 + b_2                      Gu 2019 Eq. 5
         self.ffn = nn.Sequential(inner, nn.ReLU(), outer)
 
     def cast_votes(self, outputs: Tensor) -> Tensor:
@@ -70,13 +70,12 @@ class CapsuleAggregation(nn.Module):
         return torch.einsum("...hlpq,hnop->...lhnoq", poses, self.weight).flatten(-2)
 
     def forward(self, outputs: Tensor) -> Tensor:
-        # v = f(u_hat, c), c = Update(u_hat, v)                       Gu 2019 Eq. 4
         u_hat = self.cast_votes(outputs)                                     # [B, L, H, N, D]
+        # v = f(u_hat, c), c = Update(u_hat, v)                       Gu 2019 Eq. 4
         v = self.routing(u_hat, self.beta_a, self.beta_mu).capsules          # [B, L, N, D]
         # u = Concat(u_1, ..., u_h), v = Concat(v_1, ..., v_N)        Gu 2019 Eq. 7
         u = concatenate(outputs)                                             # [B, L, d]
         v = v.flatten(-2).to(self.weight.dtype)  # the routing of half precision gives float32
-        # FFN(v) = max(0, v W_1 + b_1) W_2 + b_2                      Gu 2019 Eq. 5
         # O = u + FFN(v)                                              Gu 2019 Eq. 6
         return u + self.ffn(v)                                               # [B, L, d]
 

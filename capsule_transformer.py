@@ -1,9 +1,9 @@
 """Capsule routing of the attention logits, vertical, horizontal and positional: Duan 2020.
 
 Duan et al. 2020, "Capsule-Transformer for Neural Machine Translation", §3.4, Eq. 8-14,
-Algorithms 2-3. The logits E = Q K^T / sqrt(d_k) [B, H, L_q, L_k] of self-attention are seen as
-capsules and routed; what comes out is added to them: `E' = E + Omega_vertical + Omega_horizontal`,
-before mask and softmax.
+Algorithms 2-3. The logits E = Q K^T / sqrt(d_k) [B, H, L_q, L_k] of self-attention are treated as
+capsules and routed; the output capsules are added to them before mask and softmax:
+`E' = E + Omega_vertical + Omega_horizontal`.
 """
 import torch
 import torch.nn as nn
@@ -17,8 +17,8 @@ PARTS = ("vertical", "horizontal")
 
 def vertical_routing(logits: Tensor, weight: Tensor, bias: Tensor, iterations: int = 3,
                      mask: Tensor | None = None) -> Tensor:
-    """Routes the heads (M = H input capsules) to the tokens (N = L_q output capsules): Duan 2020
-    Algorithm 2, Eq. 8-11.
+    """Routes the heads (M = H input capsules) to the tokens (N = L_q output capsules):
+    Duan 2020 Alg. 2, Eq. 8-11.
 
     logits: E [..., H, L_q, L_k]; weight: W [H, H]; bias: b [H]; mask: broadcastable to the logits,
     True where a cell counts. A query without any True is not an output capsule. Returns Omega
@@ -30,6 +30,7 @@ def vertical_routing(logits: Tensor, weight: Tensor, bias: Tensor, iterations: i
     omega, _, B = dynamic_routing(V, iterations, normalize=False, mask=queries)
     # omega [..., L_q, L_k], B [..., H, L_q]; a masked query has B = 0
     # Lambda = W [sum_l B_{1->l}, ..., sum_l B_{H->l}] + b            Duan 2020 Eq. 11
+    # a product and a sum: autocast would run a matrix product in half precision
     Lambda = (weight * B.sum(-1).unsqueeze(-2)).sum(-1) + bias               # [..., H]
     # Omega = softmax(Lambda) [Omega_1 .. Omega_L]                    Duan 2020 Eq. 10
     return Lambda.softmax(-1)[..., None, None] * omega.unsqueeze(-3)         # [..., H, L_q, L_k]
@@ -38,10 +39,10 @@ def vertical_routing(logits: Tensor, weight: Tensor, bias: Tensor, iterations: i
 def horizontal_routing(logits: Tensor, iterations: int = 3, mask: Tensor | None = None,
                        last: int | None = None) -> Tensor:
     """Routes the tokens t <= l (M = l input capsules) to the heads (N = H), with a routing of its
-    own for every l, without normalization (positional routing): Duan 2020 Algorithm 3, Eq. 12-14.
+    own for every l (positional routing): Duan 2020 Alg. 3, Eq. 12-14.
 
     logits: E [..., H, L_q, L_k]; mask: broadcastable to the logits, True where a cell counts. A
-    query without any True is left out. last: only the last rows l are wanted (decoding step by
+    query without any True is left out. last: computes only the last `last` rows (decoding step by
     step). Returns Omega [..., H, L_q, L_k], or [..., H, last, L_k]. Raises ValueError unless
     iterations >= 1.
     """
@@ -52,12 +53,12 @@ def horizontal_routing(logits: Tensor, iterations: int = 3, mask: Tensor | None 
     L = V.shape[-2]
     last = L if last is None else last
     routed = causal_mask(last, L, V.device)                                  # [l, t], t <= l
-    if queries is not None:                  # a missing l gives 0; a missing t has votes 0 already
+    if queries is not None:             # a masked l must give 0; a masked t has zero votes already
         routed = (routed & queries[..., L - last:, None]).unsqueeze(-3)      # [..., 1, l, t]
     B = V.new_zeros(*V.shape[:-2], last, L)                                  # [..., H, l, t]
-    # Omega_l = ROUTING({V_{t->h}}, T), t <= l                        Duan 2020 Eq. 14
-    # For one l this loop is dynamic_routing of the rows t <= l, without normalization. All l run
-    # side by side, in two matrix products an iteration
+    # Omega_l = ROUTING({V_{t->h}}, T), t <= l                        Duan 2020 Alg. 3, Eq. 14
+    # For one l this loop is dynamic_routing of the rows t <= l with normalize=False. All l run side
+    # by side, in two matrix products an iteration
     with torch.autocast(V.device.type, enabled=False):                       # in full precision
         for _ in range(iterations):
             # R_{t->h} = softmax_h(B_{t->h})                          Duan 2020 Alg. 1
@@ -104,7 +105,7 @@ class CapsuleRouting(nn.Module):
         """E [B, H, L, L] -> E' [B, H, last, L] in float32 or float64 (last: the last rows only,
         default all).
 
-        keys: [B, 1, 1, L], True at a token: padding is no query and no key of the routing. causal:
+        keys: [B, 1, 1, L], True at a token: padding takes no part in the routing. causal:
         row l sees only keys up to l (§3.4.3). Raises ValueError for last < L with a vertical part,
         which routes to all tokens at once.
         """

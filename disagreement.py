@@ -1,4 +1,4 @@
-"""Disagreement regularization, three measures of how much the heads differ: Li 2018, Li 2021.
+"""Disagreement regularization, measures of how much the heads differ: Li 2018, Li 2021.
 
 Li et al. 2018, "Multi-Head Attention with Disagreement Regularization", §3.2, Eq. 1-3
 (Li et al. 2021, Eq. 5-7, prints the same). Training maximizes `J = likelihood + lambda D` (§3.1);
@@ -6,8 +6,8 @@ its D is `model_disagreement`, at the end of this file.
 
 Every D averages over the H x H pairs of heads, i = j included, as printed. So D_subspace and
 D_output are -1 for identical heads, -1/H for orthogonal ones, and 0 only where the heads' unit
-vectors cancel. D_position is below 0: per query it is -1 if all heads attend only to one key, -1/H
-if each attends to a different key. (Footnote 2's variant is 0 or more.)
+vectors cancel. D_position is below 0: per query it is -1 if all heads put all their weight on the
+same key, -1/H if each does on a different key. (Footnote 2's variant is 0 or more.)
 """
 from collections.abc import Callable
 from typing import NamedTuple
@@ -30,7 +30,7 @@ def subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:
     scalar in [-1, 0].
     """
     # -(1/H^2) sum_i sum_j V^i . V^j / (||V^i|| ||V^j||)              Li 2018 Eq. 1
-    # = -||(1/H) sum_h V^h / ||V^h|| ||^2, linear in H
+    # = -||(1/H) sum_h v^h||^2 with v^h = V^h / ||V^h||, which costs O(H) instead of O(H^2)
     V_mean = unit(values).mean(-3)                                           # [..., L_k, d_k]
     return -masked_mean((V_mean * V_mean).sum(-1), mask)
 
@@ -48,7 +48,7 @@ def position_disagreement(weights: Tensor, mask: Tensor | None = None,
     Returns a scalar <= 0 (>= -1 for "mean"). Raises ValueError for an unknown reduce.
     """
     # -(1/H^2) sum_i sum_j |A^i (*) A^j|                              Li 2018 Eq. 2
-    # = -((1/H) sum_h A^h)^2 in every cell, linear in H
+    # = -((1/H) sum_h A^h)^2 in every cell, which costs O(H) instead of O(H^2)
     A_mean = at_least_float32(weights).mean(-3)                              # [..., L_q, L_k]
     return -reduce_queries((A_mean * A_mean).sum(-1), mask, reduce)
 
@@ -62,7 +62,7 @@ def output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> Tensor:
     scalar in [-1, 0].
     """
     # -(1/H^2) sum_i sum_j O^i . O^j / (||O^i|| ||O^j||)              Li 2018 Eq. 3
-    # = -||(1/H) sum_h O^h / ||O^h|| ||^2, linear in H
+    # = -||(1/H) sum_h o^h||^2 with o^h = O^h / ||O^h||, which costs O(H) instead of O(H^2)
     O_mean = unit(outputs).mean(-3)                                          # [..., L_q, d_k]
     return -masked_mean((O_mean * O_mean).sum(-1), mask)
 
@@ -74,15 +74,15 @@ def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None,
     """Disagreement on attended positions by the squared difference,
     `D = (1/H^2) sum_i sum_j |A^i - A^j|^2`.
 
-    Li 2018 footnote 2, in words there: the "squared element-wise subtraction" in place of Eq. 2's
-    product, which it was found to underperform. Form and sign are those of the authors' released
+    Li 2018 footnote 2, in words there: the "squared element-wise subtraction". The paper reports
+    that it performs worse than Eq. 2's product. Form and sign are those of the authors' released
     code (commit 24cf258): a difference grows as the heads disagree, so training maximizes D.
 
     weights, mask, reduce: as in `position_disagreement`. Returns a scalar >= 0 (for "mean" <= 2 -
     2/H), 0 where the heads attend alike. Raises ValueError for an unknown reduce.
     """
     # (1/H^2) sum_i sum_j |A^i - A^j|^2                               Li 2018 footnote 2
-    # = (2/H) sum_h (A^h - (1/H) sum_i A^i)^2 in every cell, linear in H
+    # = (2/H) sum_h (A^h - (1/H) sum_i A^i)^2 in every cell, which costs O(H)
     A = at_least_float32(weights)                                            # [..., H, L_q, L_k]
     rows = 2 * (A - A.mean(-3, keepdim=True)).square().mean(-3).sum(-1)      # [..., L_q]
     return reduce_queries(rows, mask, reduce)
@@ -91,8 +91,8 @@ def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None,
 def squared_subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:
     """Disagreement on subspaces by squared cosines, `D = -(1/H^2) sum_i sum_j cos(V^i, V^j)^2`.
 
-    Not in the papers: an earlier form in the authors' released code (commit f7cda33). Its optimum
-    is orthogonality, where Eq. 1's is that the heads cancel. Shapes as in `subspace_disagreement`.
+    Not in the papers: an earlier form in the authors' released code (commit f7cda33). It is maximal
+    for orthogonal heads; Eq. 1 is where the unit vectors sum to 0. Shapes: `subspace_disagreement`.
     Returns a scalar in [-1, -1/H] if no vector is 0.
     """
     return -masked_mean(squared_cosines(values), mask)
@@ -120,8 +120,8 @@ def unit(vectors: Tensor) -> Tensor:
     is: cosine 0."""
     x = at_least_float32(vectors)
     square = (x * x).sum(-1, keepdim=True)                                   # [..., H, L, 1]
-    # Dropout makes short ones: where it drops the one position that a head attends to, what is
-    # left of O^h may be 1e-20 of it, and the gradient 1 / ||x||^3 would overflow
+    # Dropout can leave very short vectors: if it drops the only position that a head attends to,
+    # O^h may shrink to 1e-20 of its length, and the gradient 1 / ||x||^3 would overflow
     return x * torch.rsqrt(torch.where(square > 1e-24, square, 1))           # [..., H, L, d_k]
 
 
@@ -195,7 +195,7 @@ def model_disagreement(config, heads: dict, source_mask: Tensor,
     """D of the training objective `J = likelihood + lambda D` (Li 2018 §3.1): the mean over the
     chosen layers of a component, summed over the chosen components and kinds.
 
-    The decoder's two attentions together count 1, as in the released code. config: a
+    The decoder's two attentions have weight 1/2 each, as in the released code. config: a
     TransformerConfig; heads: {component: Heads of every layer}; masks: [B, L], True at a token.
     Returns a scalar. train_mt.py: train_step adds lambda and the likelihood.
     """

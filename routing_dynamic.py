@@ -1,8 +1,8 @@
 """Dynamic ("simple") routing between capsules: Li 2019, Li 2021, Gu 2019, Duan 2020.
 
-Li et al. 2019, §4.2.1, Algorithm 1 with Eq. 7-8; Gu and Feng 2019, Eq. 8-11; Duan et al.
-2020, Algorithm 1 with Eq. 6-7. All three go back to Sabour et al. 2017, "Dynamic Routing Between
-Capsules".
+Li et al. 2019, §4.2.1, Algorithm 1 with Eq. 7-8 (Li et al. 2021, Algorithm 1, Eq. 10-11); Gu and
+Feng 2019, Eq. 8-11; Duan et al. 2020, Algorithm 1 with Eq. 6-7. All of them go back to Sabour et
+al. 2017, "Dynamic Routing Between Capsules".
 """
 from typing import NamedTuple
 
@@ -21,12 +21,13 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
     """Couples M input capsules to N output capsules by the agreement of votes and outputs.
 
     Li 2019 Algorithm 1 (normalize=True divides by the total coupling, Eq. 7); normalize=False is
-    Sabour et al. 2017, Gu 2019 Eq. 8-11 and Duan 2020 Algorithm 1.
+    Sabour et al. 2017, Gu 2019 Eq. 8-11 and Duan 2020 Algorithm 1. Line 5 of Li's names only Eq. 7;
+    here Eq. 8 follows it in every iteration, as in Sabour et al. 2017.
 
     votes: V [..., M, N, D]; mask: [..., N], True for the output capsules that exist (the others
     get no coupling and come out as 0); start: logits B [..., M, N] or [M, N] to start from; None:
-    B = 0. Returns capsules [..., N, D], coupling [..., M, N] and logits [..., M, N]. The coupling
-    of iteration t is that of a routing with iterations=t. Half precision is computed in float32.
+    B = 0. Returns capsules [..., N, D], coupling [..., M, N] and logits [..., M, N]. Half precision
+    is computed in float32. The coupling of iteration t is that of a routing with iterations=t.
     Raises ValueError unless iterations >= 1.
 
     >>> votes = torch.randn(2, 7, 8, 16, 4)      # 2 sentences, 7 positions, M = 8, N = 16, D = 4
@@ -41,20 +42,21 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
     for _ in range(iterations):
         # C = softmax(B), Omega_n = squash(s_n)                       Li 2019 Alg. 1 lines 4-5
         capsules, C = combine(V, B, normalize, mask)                      # [..., N, D], [..., M, N]
-        # B_mn += Omega_n . V_mn                                      Li 2019 Alg. 1 line 6
+        # B_mn += Omega_n . V_mn                                      Li 2019 Alg. 1 line 6,
+        #                                                             Gu 2019 Eq. 11
         B = B + agreement(V, capsules)                                       # [..., M, N]
     return DynamicRouting(capsules, C, B)
 
 
 def combine(V: Tensor, B: Tensor, normalize: bool = True,
             mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The output capsules under the logits B: the first half of an iteration, Li 2019 Algorithm 1
-    lines 4-5.
+    """The output capsules under the logits B: Li 2019 Alg. 1 lines 4-5.
 
     V: votes [..., M, N, D]; B: [..., M, N]; normalize, mask: see `dynamic_routing`.
     Returns Omega [..., N, D] and the coupling C [..., M, N].
     """
-    # C_mn = exp(B_mn) / sum_k exp(B_mk)                              Gu 2019 Eq. 9
+    # C_mn = exp(B_mn) / sum_k exp(B_mk)                              Li 2019 Alg. 1 line 4,
+    #                                                                 Gu 2019 Eq. 9
     log_C = log_coupling(B, mask)                                            # [..., M, N]
     C = log_C.exp()
     if normalize:
@@ -67,7 +69,8 @@ def combine(V: Tensor, B: Tensor, normalize: bool = True,
     s = (share.unsqueeze(-1) * V).sum(-3)                                    # [..., N, D]
     if mask is not None:
         s = s.masked_fill(~mask.unsqueeze(-1), 0)
-    # Omega_n = squash(s_n)                                           Duan 2020 Eq. 6
+    # Omega_n = squash(s_n)                                           Li 2019 Eq. 8, Gu 2019 Eq. 10,
+    #                                                                 Duan 2020 Eq. 6
     return squash(s), C
 
 
@@ -85,9 +88,8 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
 
 
 def agreement(V: Tensor, capsules: Tensor) -> Tensor:
-    """How far votes [..., M, N, D] and capsules [..., N, D] agree, [..., M, N]: what an iteration
-    adds to B."""
-    # Omega_n . V_mn                                                  Gu 2019 Eq. 11
+    """`Omega_n . V_mn`, the agreement of capsules [..., N, D] and votes [..., M, N, D] that an
+    iteration adds to B [..., M, N] (Gu 2019 Eq. 11)."""
     return (capsules.unsqueeze(-3) * V).sum(-1)                              # [..., M, N]
 
 

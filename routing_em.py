@@ -2,7 +2,7 @@
 
 Li et al. 2019, §4.2.2, Algorithm 2 with Eq. 9-12 (Li et al. 2021, Eq. 12-15); Gu and Feng
 2019, Eq. 12-15. Both go back to Hinton, Sabour and Frosst 2018, "Matrix Capsules with EM Routing".
-Where the papers print different things, or leave one open, `em_routing` has an option for each.
+Where the papers print different things, or do not specify one, `em_routing` has an option.
 """
 import math
 from typing import NamedTuple
@@ -34,20 +34,21 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     `Omega_n = mu_n`: Gu 2019 keeps the activations inside the routing and leaves them out of its
     result.
 
-    votes: V [..., M, N, D]; beta_a, beta_mu: [N], learned; both None leaves the activations out (A
-    = 1). eps: added to the variance.
+    votes: V [..., M, N, D]; beta_a, beta_mu: [N], learned; both None leaves the activations out
+    (A = 1). eps: added to the variance.
     density: "product" of the densities of the D dimensions, as in Hinton et al. 2018, or their
     "sum", to the letter of Li 2019 (Gu Eq. 14 prints one dimension); the same for D = 1. With
-    "product" and without activations the mixture's likelihood cannot fall between iterations.
+    "product" and without activations the mixture's likelihood does not decrease between
+    iterations, apart from the effect of eps.
     schedule: of lambda, see `inverse_temperature`.
     gradient: "full" runs through every iteration, as in Hinton et al. 2018, to whom both papers
     refer. "last" is a departure from them: the coupling that enters the last M-step is a constant,
     so that the gradient is that of one M-step; beta_a and beta_mu then learn only through A_n in
     the result, and with scale_by_activation=False not at all.
     start: log C [..., M, N] or [M, N] to start from; None: C = 1/N.
-    Returns capsules [..., N, D], activations [..., N], coupling [..., M, N]. The coupling of
-    iteration t is that of a routing with iterations=t (with the schedule "released" for t <= 3:
-    beyond, its lambda depends on the number of iterations). Half precision is computed in float32.
+    Returns capsules [..., N, D], activations [..., N], coupling [..., M, N]. Half precision is
+    computed in float32. The coupling after iteration t = 1, 2, ... is that of a routing with
+    iterations=t; with "released" only if the whole routing has at most 3 iterations.
     Raises ValueError unless iterations >= 1, when only one of beta_a and beta_mu is None, and for
     unknown options.
 
@@ -73,7 +74,7 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
         # E-step: mu, sigma and A are held, C is adjusted             Li 2019 Alg. 2 line 5
         log_C = e_step(V, mu, log_sigma, log_A, density)                     # [..., M, N]
     A = log_A.exp()                                                          # [..., N]
-    # Omega_n = A_n mu_n                                              Li 2019 Eq. 9
+    # Omega_n = A_n mu_n                                              Li 2019 Alg. 2 line 6, Eq. 9
     capsules = A.unsqueeze(-1) * mu if scale_by_activation else mu           # [..., N, D]
     return EMRouting(capsules, A, log_C.exp())
 
@@ -107,15 +108,15 @@ def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
            density: str = "product") -> Tensor:
     """The E-step of Li 2019 Algorithm 2, Eq. 12, and Gu 2019 Eq. 14-15.
 
-    V: votes [..., M, N, D]; mu, log_sigma: [..., N, D]; log_A: [..., N]. density: what P is of its
-    D dimensions, see `em_routing`. Returns log C [..., M, N]. Raises ValueError for an
-    unknown density.
+    V: votes [..., M, N, D]; mu, log_sigma: [..., N, D]; log_A: [..., N]. density: how P combines
+    the D dimensions, see `em_routing`. Returns log C [..., M, N]. Raises ValueError for an unknown
+    density.
     """
-    # -(V_mn^i - mu_n^i)^2 / (2 sigma_n^i^2)
     precision = (-2 * log_sigma).exp().unsqueeze(-3)                         # [..., 1, N, D]
     exponent = (V - mu.unsqueeze(-3)).square() * (precision / -2)            # [..., M, N, D]
     # log Normal(V_mn^i | mu_n^i, sigma_n^i)                          Gu 2019 Eq. 14
-    # = -(V_mn^i - mu_n^i)^2 / (2 sigma_n^i^2) - log sigma_n^i - log(2 pi) / 2
+    # = -(V_mn^i - mu_n^i)^2 / (2 (sigma_n^i)^2) - log sigma_n^i - log(2 pi) / 2
+    # = exponent - log_divisor
     log_divisor = (log_sigma + math.log(2 * math.pi) / 2).unsqueeze(-3)      # [..., 1, N, D]
     if density == "product":
         # P_mn = prod_i Normal(V_mn^i | mu_n^i, sigma_n^i)            Hinton 2018 Procedure 1
@@ -130,13 +131,13 @@ def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
 
 
 def inverse_temperature(t: int, T: int, schedule: str) -> float:
-    """lambda_t of iteration t = 0 .. T-1, a fixed schedule in both papers, which print no number
-    and refer to Hinton et al. 2018.
+    """lambda_t of iteration t = 0 .. T-1 (counted from 0, as in its formulas), a fixed schedule in
+    both papers, which print no number and refer to Hinton et al. 2018.
 
     "hinton": 0.01 (1 - 0.95^(t+1)), which Hinton et al. give in a reply on OpenReview (HJWLfGWRb),
     not in the paper. "released": 1 + (min(T, 3) - 1) t / max(1, T-1), from 1 to 3 for T = 3, in the
-    code that Li et al. released, where the cost is standardized over the capsules; on the printed
-    cost it saturates A. Raises ValueError for an unknown schedule.
+    code that Li et al. released, where chi_n is standardized over the capsules; with the printed
+    chi_n it saturates A. Raises ValueError for an unknown schedule.
     """
     if schedule == "hinton":
         return 0.01 * (1 - 0.95 ** (t + 1))

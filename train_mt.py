@@ -27,7 +27,16 @@ from nmt.corpus import Data, DataFlags, hash_text, load_data, name_text
 from nmt.evaluate import disagreement_scores, score_sets, summary, validate
 from nmt.flags import ModelFlags, UserError, command_line, flag, run
 from nmt.loss import Objective
-from nmt.machine import Machine, heed_signals, note_signals, pick_device, seed_torch, setup_machine
+from nmt.machine import (
+    Machine,
+    attention_kernel,
+    has_bfloat16,
+    heed_signals,
+    note_signals,
+    pick_device,
+    seed_torch,
+    setup_machine,
+)
 from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, load_weights, say
 from transformer import PAD, SIZES, Transformer
 
@@ -85,10 +94,9 @@ def presets(s: Settings) -> dict:
     steps = s.steps if "steps" in s.given else values["steps"]
     values["warmup"] = min(values["warmup"], max(1, steps // 4))
     values["eval_every"] = 450 if toy else max(200, steps // 10)
-    gpu = pick_device(s.device).type == "cuda"
-    # older GPUs emulate bfloat16, slowly
-    values["amp"] = gpu and torch.cuda.is_bf16_supported(including_emulation=False)
-    values["workers"] = 2 if gpu else 0
+    device = pick_device(s.device)
+    values["amp"] = device.type == "cuda" and has_bfloat16(device)
+    values["workers"] = 2 if device.type == "cuda" else 0
     mechanisms = [s.agg] * (s.agg != "linear") + [*s.reg]
     others = s.given - ({*FREE, "arch", "agg", "reg", "seed"} - {"accumulate", "src", "tgt"})
     words = command_line(Settings, {name: getattr(s, name) for name in others})
@@ -122,9 +130,10 @@ def train_step(objective, optimizer, step: Step, s: Settings, machine: Machine):
             tokens = int((batch.target[:, 1:] != PAD).sum())                 # on the CPU still
             # Apple's GPU may read memory that is not pinned after it was freed
             source, target = (x.to(machine.device, non_blocking=x.is_pinned()) for x in batch)
-            with torch.autocast(machine.device.type, torch.bfloat16, enabled=s.amp):
+            with (torch.autocast(machine.device.type, torch.bfloat16, enabled=s.amp),
+                  attention_kernel(machine.device, s.amp)):
                 cross_entropy, D = objective(source, target, tokens, s.label_smoothing)
-            # J = likelihood + lambda D                                                Li 2018 §3.1
+            # loss = -J / tokens, J = log-likelihood + lambda D       Li 2018 §3.1
             loss = (cross_entropy - s.reg_weight * D * tokens) / step.tokens
             # DistributedDataParallel averages the gradients; times the processes they are a sum
             (loss * machine.world).backward()
@@ -266,7 +275,7 @@ def check_finite(number: float, step: int) -> None:
 
 
 def save_last(folder: RunFolder, model, optimizer, state: dict) -> None:
-    """Writes all that resuming takes."""
+    """Saves everything needed to resume."""
     folder.save("last.pt", model=model.state_dict(), optimizer=optimizer.state_dict(), **state)
 
 

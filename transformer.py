@@ -21,7 +21,7 @@ from disagreement import KINDS, model_disagreement
 from routing_em import DENSITIES, GRADIENTS, SCHEDULES
 
 PAD = 0                                                  # token id of padding
-COMPONENTS = ("enc", "cross", "dec")     # self-attention, decoder to encoder, self-attention
+COMPONENTS = ("enc", "cross", "dec")     # in the encoder, from decoder to encoder, in the decoder
 AGGREGATIONS = ("linear", "dynamic", "em", "gu-dynamic", "gu-em")
 SIZES = {
     "tiny": dict(layers=4, d_model=128, heads=4, d_ff=256),
@@ -37,7 +37,7 @@ SIZES = {
 class TransformerConfig:
     """Sizes and mechanisms of a model. Places are written `component[:layers]`, layers counted from
     1 at the bottom: "enc", "enc:1-2", "dec:4,6". Raises ValueError for an unknown name, sizes that
-    do not fit each other and a place that does not exist; its text has fields as `field=value`."""
+    do not fit each other and a place that does not exist; it names a field as `field=value`."""
     vocab_size: int
     d_model: int = 512
     heads: int = 8
@@ -97,7 +97,7 @@ class TransformerConfig:
                 if place.partition(":")[0] not in known or not layers_of(place, self.layers):
                     raise ValueError(
                         f"{field}={place}: no such place; choose from {', '.join(known)}, with "
-                        f"layers from 1 to {self.layers} as in enc:1-2,4; 2-1 runs backwards")
+                        f"layers from 1 to {self.layers} as in enc:1-2,4; a range must ascend")
 
     def layers_at(self, places: tuple[str, ...], component: str) -> list[int]:
         """The layers (from 1) of a component that some of its places cover."""
@@ -140,7 +140,7 @@ def layers_of(place: str, layers: int) -> list[int]:
 def positions(length: int, d_model: int, start: int = 0, device=None, dtype=None) -> Tensor:
     """Sinusoids [length, d] of the positions p = start, start + 1, ..., in dtype:
     `PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos` of the same (Vaswani et al. §3.5)."""
-    exact = torch.promote_types(dtype or torch.float32, torch.float32)       # bfloat16: 257 -> 256
+    exact = torch.promote_types(dtype or torch.float32, torch.float32)       # bfloat16 rounds 257
     p = torch.arange(start, start + length, device=device, dtype=exact).unsqueeze(1)
     even = torch.arange(0, d_model, 2, device=device, dtype=exact)           # 2i
     rate = torch.exp(even * (-math.log(10000.0) / d_model))                  # 10000^(-2i/d)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nmt.flags import UserError
 
@@ -35,6 +36,25 @@ def pick_device(name: str) -> torch.device:
     if device.index is not None:        # otherwise pinned memory takes some of the first GPU
         torch.cuda.set_device(device)
     return device
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 itself; False where torch cannot tell."""
+    if device.type == "cuda":           # older GPUs emulate it, slowly
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        capabilities = getattr(torch.cpu, "get_capabilities", dict)()        # from torch 2.11 on
+        return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    return False
+
+
+def attention_kernel(device: torch.device, amp: bool):
+    """A context with the form of torch's attention that is fast in training: in bfloat16 on a CPU
+    plain matrix products, because the backward pass of the fused kernel takes ten times as long;
+    otherwise torch's own choice."""
+    if amp and device.type == "cpu":
+        return sdpa_kernel(SDPBackend.MATH)
+    return contextlib.nullcontext()
 
 
 class Machine(NamedTuple):
