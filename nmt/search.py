@@ -45,9 +45,9 @@ def length_limit(source: Tensor) -> Tensor:
 
 
 def largest(x: Tensor, k: int, group: int = 128) -> tuple[Tensor, Tensor]:
-    """`x.topk(k)` of the last dimension (all of it if it has fewer), several times as fast for a
+    """`x.topk(k)` of the last dimension (all of it if it has fewer), in a third of the time for a
     large vocabulary: the k largest are in the k groups that have the largest maxima."""
-    if x.shape[-1] < k * group:
+    if x.shape[-1] < max(k, 32) * group:                 # where topk is as fast
         return x.topk(min(k, x.shape[-1]))
     whole = x.shape[-1] // group * group
     groups = x[..., :whole].unflatten(-1, (-1, group))                       # [..., groups, group]
@@ -68,8 +68,10 @@ def expand(logits: Tensor, log_p: Tensor, beam: int, last: Tensor):
     continuations of the sentence.
     """
     logits = logits.to(log_p.dtype).view(*log_p.shape, -1)                   # [B, k, V]
+    # logsumexp(z) = max(z) - log max(softmax(z)), in half the time of torch.logsumexp
+    logsumexp = logits.amax(-1) - logits.softmax(-1).amax(-1).log()          # [B, k]
     # log P(y, word) = log P(y) + z_word - logsumexp(z): the best words have the largest z
-    so_far = log_p - logits.logsumexp(-1)                                    # [B, k]
+    so_far = log_p - logsumexp                                               # [B, k]
     ends = so_far + logits[:, :, EOS]                                        # [B, k]
     # padding, BOS and EOS are the first ids: the first two are never produced, EOS is above
     words, ids = largest(logits[:, :, EOS + 1:], beam)
