@@ -24,7 +24,7 @@ from tqdm import tqdm
 from nmt.batches import Batch, Step
 from nmt.flags import ModelFlags, flag, parse, run
 from nmt.loss import Objective
-from nmt.machine import DEVICES, Machine, pick_device, setup_machine
+from nmt.machine import DEVICES, Machine, has_bfloat16, pick_device, setup_machine
 from nmt.search import beam_search
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS
 from papers.jobs import processor
@@ -85,9 +85,9 @@ class Settings:
 
 def presets(s: Settings) -> dict:
     """The defaults that depend on the machine."""
-    gpu = pick_device(s.device).type == "cuda"           # older ones emulate bfloat16, slowly
-    return {"amp": gpu and torch.cuda.is_bf16_supported(including_emulation=False),
-            "sentences": 512 if gpu else 32}
+    device = pick_device(s.device)
+    return {"amp": device.type == "cuda" and has_bfloat16(device),
+            "sentences": 512 if device.type == "cuda" else 32}
 
 
 # ---- One turn of one row

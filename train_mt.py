@@ -199,8 +199,9 @@ def train(s: Settings) -> None:
                         "that all machines share")
     if machine.first:
         folder.drop_metrics_after(state["step"], state["unvalidated"])
-        say(f"{sum(p.numel() for p in model.parameters()):,} parameters on "
-            f"{machine.world} x {machine.device}, step {state['step']:,} of {s.steps:,}")
+        products = "bfloat16 matrix products" if s.amp else "float32"
+        say(f"{sum(p.numel() for p in model.parameters()):,} parameters on {machine.world} x "
+            f"{machine.device}, {products}, step {state['step']:,} of {s.steps:,}")
 
         if state["unvalidated"]:                         # stopped in a validation
             validate_and_save(model, optimizer, state, data, folder, s)

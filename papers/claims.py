@@ -8,6 +8,7 @@ from tabulate import tabulate
 
 from papers.differences import Contrast, compare, fit, in_figures
 from papers.render import NONE
+from papers.results import precision_of
 from papers.tables import TABLES
 
 BASE = ""
@@ -98,13 +99,17 @@ class Pool(NamedTuple):
 
 
 def pools_from_lines(lines: list[dict]) -> list[Pool]:
-    """The runs of train_mt.py, those of one scale together, without the planned ones."""
+    """The runs of train_mt.py, those of one scale and precision together, without the planned
+    ones."""
     planned = [TABLES["plan-toy"].scale, TABLES["plan-multi30k"].scale]
     pools = {}
     for line in lines:
         scale = line["scale"]
         if scale not in planned and line["size"] == "base":
-            pool = pools.setdefault(scale, Pool(NAMES.get(scale, scale), defaultdict(dict)))
+            name = NAMES.get(scale, scale)
+            if precision_of(line) != "float32":
+                name += f", {precision_of(line)}"
+            pool = pools.setdefault(name, Pool(name, defaultdict(dict)))
             pool.values[BLEU, line["flags"]][line["seed"]] = line["bleu"]
             pool.values[SCORE, line["flags"]][line["seed"]] = line["scores"]["output"]
     return list(pools.values())

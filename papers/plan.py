@@ -115,6 +115,8 @@ def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[R
     language = []
     if (s.src or NAMES[s.data][0]) == "zh":
         language = table.chinese.split()
+    if table.amp is not None:
+        scale = ["--amp" if table.amp else "--no-amp", *scale]
     scale = language + scale                             # a given flag comes later, and counts
     named = {name: value for name, value in given.items() if name != "data_dir"}
     scale_name = " ".join([*language, *table.scale.split(),

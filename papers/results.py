@@ -23,6 +23,11 @@ def key_of(line: dict) -> tuple:
     return line["scale"], line["size"], line["flags"], line["seed"]
 
 
+def precision_of(line: dict) -> str:
+    """Of the matrix products; lines of two precisions are not compared."""
+    return line.get("precision", "float32")              # older lines do not name it
+
+
 def read_test(path: Path) -> dict | None:
     """The first test row of a run's metrics; None where the run is not finished."""
     rows = [row for row in read_metrics(path / "metrics.jsonl") if row["type"] == "test"]
@@ -36,7 +41,8 @@ def read_run(path: Path, run: Run) -> dict:
     settings = {**asdict(s), "accumulate_times_processes": s.accumulate}
     with RunFolder(path, settings, train_mt.FREE):       # compares its settings with these
         test = read_test(path)
-    on_cpu = read_config(path)["device"] == "cpu"
+    config = read_config(path)
+    on_cpu = config["device"] == "cpu"
     valid = [row for row in read_metrics(path / "metrics.jsonl") if row["type"] == "valid"]
     best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True,
@@ -48,6 +54,7 @@ def read_run(path: Path, run: Run) -> dict:
             "tokens_per_second": test["tokens_per_second"],
             "sentences_per_second": test["sentences_per_second"], "best_step": best["step"],
             "valid_bleu": best["valid_bleu"], "valid_loss": best["valid_loss"],
+            "precision": "bfloat16" if config["amp"] else "float32",
             "commit": commit, "torch": torch.__version__,
             "processor": processor(pick_device("cpu" if on_cpu else "auto"))}
 

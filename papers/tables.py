@@ -39,6 +39,7 @@ class Table(NamedTuple):
     scale: str = ""             # flags of train_mt.py for all rows; others may be given
     chinese: str = ""           # the paper's flags for Chinese source text only
     ended: tuple = ()           # rows with an option that is gone: stored runs, no new ones
+    amp: bool | None = None     # whether all runs have --amp or --no-amp; None: as the machine is
     big: str = "--arch big"     # what "big" is where the scale is exactly --arch base
 
 
@@ -348,10 +349,10 @@ TABLES = {
         CLAIMS),
     "plan-multi30k": Table(
         OWN, "the runs of docs/plan.md on Multi30K", "", (), PLAN,
-        scale="--arch tiny --heads 8 --data multi30k --vocab-size 6000 --steps 8000"),
+        scale="--arch tiny --heads 8 --data multi30k --vocab-size 6000 --steps 8000", amp=False),
     "plan-toy": Table(
         OWN, "the runs of docs/plan.md on 4,000 pairs of the embedded corpus", "", (), PLAN_TOY,
-        ended=(Row("gu-em-beta", "--agg gu-em --em-gradient beta"),),
+        ended=(Row("gu-em-beta", "--agg gu-em --em-gradient beta"),), amp=False,
         scale="--arch tiny --heads 8 --train {toy4000}/train --valid {toy4000}/valid "
               "--test {toy4000}/test --src en --tgt de --vocab-size 2000 --steps 1400 --lr 2.9e-3 "
               "--warmup 150 --max-tokens 512 --eval-every 1400"),

@@ -7,6 +7,7 @@ import numpy as np
 from tabulate import tabulate
 
 from papers.differences import LEVEL, MARGIN, Contrast, Model, compare, fit, holm, in_figures
+from papers.results import precision_of
 from papers.tables import TABLES
 
 MULTI30K = "plan-multi30k"      # tables of papers/tables.py
@@ -47,8 +48,10 @@ def whole_blocks(lines: list[dict], corpus: str) -> list[dict]:
     table = TABLES[corpus]
     arms = {row.flags: row.label for row in (*table.rows, *table.ended)}
     blocks = {seed: {} for seed in SEEDS[corpus]}
+    precision = "bfloat16" if table.amp else "float32"
     for line in lines:
-        if line["scale"] == table.scale and line["seed"] in blocks and line["flags"] in arms:
+        if (line["scale"] == table.scale and line["seed"] in blocks and line["flags"] in arms
+                and precision_of(line) == precision):
             run = {"arm": arms[line["flags"]], "seed": line["seed"], "score": line["bleu"],
                    "chrf": line["chrf"], "loss": line["valid_loss"]}
             blocks[line["seed"]][run["arm"]] = run

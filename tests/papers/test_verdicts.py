@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from papers import plan, verdicts
+from papers import claims, plan, verdicts
 from papers.tables import TABLES
 from papers.verdicts import TOY, Contrast
 
@@ -91,6 +91,16 @@ def test_the_first_corpus_that_can_test_a_claim_decides():
     assert judged == "gain found"
     assert "corpus; Multi30K, where one head does not lose: " in reason
     assert read(0.0, 0.0)[0] == "cannot be tested"
+
+
+def test_runs_of_two_precisions_are_not_compared():
+    lines = made_up_lines(3)
+    lines[0]["precision"] = "bfloat16"                   # of seed 1
+    lines[-1]["precision"] = "float32"                   # as the older lines, which do not say it
+    assert {run["seed"] for run in verdicts.whole_blocks(lines, TOY)} == {2, 3}
+    runs = [line | {"scale": "", "flags": "", "scores": {"output": 0.5}} for line in lines]
+    assert [pool.where for pool in claims.pools_from_lines(runs)] == [
+        "embedded, bfloat16", "embedded"]
 
 
 def test_a_corpus_is_read_when_the_plan_allows_it():

@@ -1,0 +1,34 @@
+"""machine.py: what the processor is asked for."""
+import pytest
+import torch
+
+from nmt.machine import attention_kernel, has_bfloat16
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("capabilities, has", [
+    ({"avx512_bf16": True, "amx_bf16": False}, True), ({"amx_bf16": True}, True),
+    ({"bf16": True}, True), ({"avx2": True, "avx512_bf16": False}, False)])
+def test_bfloat16_of_a_processor(capabilities, has, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    assert has_bfloat16(CPU) == has
+
+
+def test_without_an_answer_of_torch_there_is_no_bfloat16(monkeypatch):
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert not has_bfloat16(CPU)
+    assert not has_bfloat16(torch.device("mps"))
+
+
+def test_attention_in_bfloat16_on_a_cpu_is_not_fused():
+    """Its gradient is that of the fused kernel, to the precision of bfloat16."""
+    Q, K, V = torch.randn(3, 2, 4, 16, 8, dtype=torch.bfloat16)
+    gradients = []
+    for amp in (False, True):
+        with attention_kernel(CPU, amp):
+            assert torch.backends.cuda.flash_sdp_enabled() != amp
+            q = Q.clone().requires_grad_()
+            torch.nn.functional.scaled_dot_product_attention(q, K, V).square().sum().backward()
+        gradients.append(q.grad)
+    torch.testing.assert_close(*gradients, atol=0.1, rtol=0.1)
