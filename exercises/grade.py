@@ -3,140 +3,20 @@
     python -m exercises.grade FOLDER [--session 3]                  # a table, and what is wrong
     python -m exercises.grade FOLDER... --csv > points.csv          # a class: a row for each folder
 
-Every task is graded on its own: its body and everything that is not a task come from the student's
-file, the bodies of the file's other tasks from the project. So tasks may be done in any order, and
-a mistake costs one task. The checks are in checks.py.
+Every task is graded on its own (compare.py), so tasks may be done in any order, and a mistake costs
+one task. The checks are in checks.py.
 """
 import argparse
-import ast
 import contextlib
 import csv
-import importlib
-import signal
 import sys
-import traceback
-import types
-import zlib
 from pathlib import Path
 
-import numpy as np
-import torch
 from tabulate import tabulate
-from torch import Tensor
 
-from docs.equations import find_functions
-from exercises.checks import CHECKS, Wrong
-from exercises.make import NOT_WRITTEN, ROOT, TASKS, Task
+from exercises.compare import grade
+from exercises.make import TASKS, Task
 
-SECONDS = 10                # a task may take
-
-
-# ---- One task
-
-def project_module(task: Task):
-    """The project's own module."""
-    return importlib.import_module(task.file.removesuffix(".py").replace("/", "."))
-
-
-def load(task: Task, path: Path):
-    """The student's module, with the project's functions for the file's other tasks."""
-    tree = ast.parse(path.read_bytes(), path)
-    functions = find_functions(tree)
-    solved = find_functions(ast.parse((ROOT / task.file).read_bytes()))
-    for other in TASKS.values():
-        if other.file == task.file and other.body != task.body:
-            vars(functions[other.body]).update(vars(solved[other.body]))
-    module = types.ModuleType(path.stem)
-    exec(compile(tree, path, "exec"), vars(module))
-    return module
-
-
-def draw_inputs(seed: str, shapes: dict) -> dict[str, Tensor]:
-    """Standard normal numbers of these shapes, the same for the same seed."""
-    rng = np.random.default_rng(zlib.crc32(seed.encode()))
-    inputs = {}
-    for name, shape in shapes.items():
-        inputs[name] = torch.tensor(rng.standard_normal(shape), requires_grad=True)
-    return inputs
-
-
-def compute_results(module, task: Task) -> dict[str, np.ndarray]:
-    """The results of a task's check, and the gradients by its inputs of the sum of all results, the
-    numbers of a tensor weighted by cos 0, cos 1, cos 2, ..."""
-    function, shapes = CHECKS[task.name]
-    inputs = draw_inputs(task.name, shapes)
-    results = {}
-    total = torch.zeros(())
-    for name, value in function(module, **inputs).items():
-        if isinstance(value, Tensor):
-            if value.requires_grad:
-                weights = torch.arange(value.numel()).double().cos().view(value.shape)
-                total = total + (weights * value).sum()
-            value = value.detach()
-        results[name] = np.asarray(value)
-    if total.requires_grad:
-        gradients = torch.autograd.grad(total, list(inputs.values()), materialize_grads=True)
-        for name, gradient in zip(inputs, gradients):
-            results[f"the gradient by {name}"] = gradient.numpy()
-    return results
-
-
-def compare(results: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    """Raises Wrong where a result is not the expected one."""
-    for name, want in expected.items():
-        if name not in results:
-            raise Wrong("no gradient flows back to the inputs")
-        got = results[name]
-        if got.shape != want.shape:
-            raise Wrong(f"{name} has shape {list(got.shape)}, expected {list(want.shape)}")
-        if want.dtype.kind == "f":
-            wrong = ~np.isclose(got, want, rtol=1e-6, atol=1e-9)
-        else:
-            wrong = got != want
-        if wrong.any():
-            place = np.unravel_index(wrong.argmax(), wrong.shape)            # the first wrong one
-            index = f"[{', '.join(map(str, place))}]" if place else ""
-            raise Wrong(f"{name}{index} is {got[place]}, expected {want[place]} (wrong in "
-                        f"{wrong.sum()} of {wrong.size} places, in float64)")
-
-
-def set_alarm(seconds: float) -> None:
-    """Raises Wrong after so many seconds; 0: never. Windows, without SIGALRM, has no limit."""
-    def stop(*_):
-        raise Wrong(f"did not end within {seconds} s")
-    if hasattr(signal, "SIGALRM"):
-        signal.signal(signal.SIGALRM, stop)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
-def explain(error: BaseException, path: Path) -> str:
-    """The error in a line, with the last line of the student's file that it went through."""
-    text = " ".join(str(error).split())
-    if isinstance(error, Wrong) or text == NOT_WRITTEN:
-        return text
-    text = f"{type(error).__name__}: {text}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__)
-              if frame.filename == str(path)]
-    if frames:
-        text += f", in line {frames[-1].lineno}: {frames[-1].line}"
-    return text
-
-
-def grade(task: Task, folder: Path) -> str:
-    """Returns the error of a task in a student's folder as one line, "" if there is none."""
-    path = folder / Path(task.file).name
-    expected = compute_results(project_module(task), task)
-    try:
-        set_alarm(SECONDS)
-        compare(compute_results(load(task, path), task), expected)
-    except (Exception, SystemExit) as error:
-        return f"{task.equation}, {task.name}: {explain(error, path)} ({path}: {task.body})"
-    finally:
-        set_alarm(0)
-    return ""
-
-
-# ---- The command
 
 def report(tasks: list[Task], messages: list[str]) -> str:
     """The messages, and a table of the tasks."""

@@ -9,7 +9,8 @@ import pytest
 from docs.equations import find_functions
 from exercises import make
 from exercises.checks import CHECKS
-from exercises.grade import grade, main
+from exercises.compare import grade
+from exercises.grade import main
 from exercises.make import ROOT, TABLE, TASKS, make_stub
 
 BODIES = sorted({(task.file, task.body) for task in TASKS.values()})
@@ -120,7 +121,7 @@ def test_a_plain_solution_loses_only_the_harder_task(file, task, plain, tmp_path
 ])
 def test_a_mistake_is_one_line(squash, message, tmp_path, monkeypatch):
     if squash.startswith("while"):
-        monkeypatch.setattr("exercises.grade.SECONDS", 0.2)
+        monkeypatch.setattr("exercises.compare.SECONDS", 0.2)
     write_solution(tmp_path, "routing_dynamic.py",
                    f"right = squash\ndef squash(s, dim=-1):\n    {squash}\n")
     line = grade(TASKS["squash"], tmp_path)
