@@ -32,10 +32,17 @@ def load(task: Task, path: Path):
     tree = ast.parse(path.read_bytes(), path)
     functions = find_functions(tree)
     solved = find_functions(ast.parse((ROOT / task.file).read_bytes()))
-    for other in TASKS.values():
-        if other.file == task.file and other.body != task.body:
-            vars(functions[other.body]).update(vars(solved[other.body]))
     module = types.ModuleType(path.stem)
+    for other in TASKS.values():
+        if other.file != task.file or other.body == task.body:
+            continue
+        owner = other.body.rpartition(".")[0]               # the class of a method
+        if other.body in functions:
+            vars(functions[other.body]).update(vars(solved[other.body]))
+        elif owner in functions:                            # a deleted method
+            functions[owner].body.append(solved[other.body])
+        elif not owner:                                     # a deleted function
+            setattr(module, other.body, getattr(project_module(task), other.body))
     exec(compile(tree, path, "exec"), vars(module))
     return module
 

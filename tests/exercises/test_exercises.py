@@ -84,6 +84,23 @@ def test_a_mistake_costs_only_the_tasks_of_its_body(file, body, tensor, tmp_path
     assert messages.keys() == set(own)
 
 
+@pytest.mark.parametrize("file, body", [
+    ("routing_dynamic.py", "squash"),
+    ("disagreement.py", "subspace_disagreement"),
+    ("attention.py", "MultiHeadAttention.split"),
+    ("attention.py", "MultiHeadAttention"),
+])
+def test_a_deleted_function_costs_only_its_tasks(file, body, tmp_path):
+    source = (ROOT / file).read_text("utf-8")
+    node = find_functions(ast.parse(source))[body]
+    lines = source.splitlines()
+    del lines[node.lineno - 1:node.end_lineno]
+    (tmp_path / Path(file).name).write_text("\n".join(lines), "utf-8")
+    tasks = {task.name for task in TASKS.values()
+             if task.file == file and task.body.startswith(body)}
+    assert grade_file(tmp_path, file).keys() == tasks
+
+
 @pytest.mark.parametrize("file, task, plain", [
     ("disagreement.py", "cosines in O(H)", """
 def output_disagreement(outputs, mask=None):
