@@ -29,6 +29,8 @@ def project_module(task: Task):
 
 def load(task: Task, path: Path):
     """The student's module, with the project's functions for the file's other tasks."""
+    if not path.exists():
+        raise Wrong(f"missing file {path.name}")
     tree = ast.parse(path.read_bytes(), path)
     functions = find_functions(tree)
     solved = find_functions(ast.parse((ROOT / task.file).read_bytes()))

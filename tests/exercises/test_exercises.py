@@ -146,6 +146,11 @@ def test_a_mistake_is_one_line(squash, message, tmp_path, monkeypatch):
     assert line.startswith("Li 2019 Eq. 8, squash: ")
 
 
+def test_a_missing_file_is_reported_by_name(tmp_path):
+    line = grade(TASKS["E-step"], tmp_path)
+    assert line.startswith("Li 2019 Eq. 12, E-step: missing file routing_em.py (")
+
+
 def test_the_command_grades_a_folder(tmp_path, capsys):
     write_solution(tmp_path, "routing_dynamic.py", "def agreement(V, capsules):\n    return V\n")
     main([str(tmp_path), "--session", "3"])
