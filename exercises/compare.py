@@ -5,7 +5,6 @@ the file's other tasks from the project.
 """
 import ast
 import importlib
-import signal
 import traceback
 import types
 import zlib
@@ -18,8 +17,6 @@ from torch import Tensor
 from docs.equations import find_functions
 from exercises.checks import CHECKS, Wrong
 from exercises.make import NOT_WRITTEN, ROOT, TASKS, Task
-
-SECONDS = 10                # a task may take
 
 
 def project_module(task: Task):
@@ -98,18 +95,9 @@ def compare(results: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> 
                         f"{wrong.sum()} of {wrong.size} places, in float64)")
 
 
-def set_alarm(seconds: float) -> None:
-    """Raises Wrong after so many seconds; 0: never. Windows, without SIGALRM, has no limit."""
-    def stop(*_):
-        raise Wrong(f"did not end within {seconds} s")
-    if hasattr(signal, "SIGALRM"):
-        signal.signal(signal.SIGALRM, stop)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
 def explain(error: BaseException, path: Path) -> str:
     """The error in a line, with the last line of the student's file that it went through."""
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split())[:300]
     if isinstance(error, Wrong) or text == NOT_WRITTEN:
         return text
     text = f"{type(error).__name__}: {text}"
@@ -120,15 +108,12 @@ def explain(error: BaseException, path: Path) -> str:
     return text
 
 
-def grade(task: Task, folder: Path) -> str:
+def find_error(task: Task, folder: Path) -> str:
     """Returns the error of a task in a student's folder as one line, "" if there is none."""
     path = folder / Path(task.file).name
     expected = compute_results(project_module(task), task)
     try:
-        set_alarm(SECONDS)
         compare(compute_results(load(task, path), task), expected)
-    except (Exception, SystemExit) as error:
-        return f"{task.equation}, {task.name}: {explain(error, path)} ({path}: {task.body})"
-    finally:
-        set_alarm(0)
+    except BaseException as error:                           # SystemExit and KeyboardInterrupt too
+        return explain(error, path)
     return ""

@@ -7,16 +7,71 @@ Every task is graded on its own (compare.py), so tasks may be done in any order,
 one task. The checks are in checks.py.
 """
 import argparse
-import contextlib
 import csv
+import multiprocessing
+import os
 import sys
 from pathlib import Path
 
 from tabulate import tabulate
 
-from exercises.compare import grade
 from exercises.make import TASKS, Task
 
+SECONDS = 10                # a task may take
+LINUX = sys.platform == "linux"
+# The tasks that share a process. Only Linux forks torch safely; elsewhere each start takes seconds.
+SHARE = 1 if LINUX else len(TASKS)
+CONTEXT = multiprocessing.get_context("forkserver" if LINUX else "spawn")
+if LINUX:
+    CONTEXT.set_forkserver_preload(["exercises.compare"])
+
+
+# ---- Processes, so that what a solution does to Python ends with its own
+
+def send_errors(sender, tasks: list[Task], folder: Path) -> None:
+    """Sends "ready" and then the error of each task, from a process of its own."""
+    # not at the top: the command itself starts without torch
+    from exercises.compare import find_error
+    os.dup2(2, 1)                       # what solutions print is not in the table
+    sys.stdout = sys.stderr
+    sender.send("ready")
+    for task in tasks:
+        sender.send(find_error(task, folder))
+
+
+def run(tasks: list[Task], folder: Path) -> list[str]:
+    """The errors of the tasks in one process, up to the first task that does not survive it."""
+    receiver, sender = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=send_errors, args=(sender, tasks, folder))
+    process.start()
+    sender.close()
+    receiver.recv()                     # torch is imported: the time starts
+    errors = []
+    try:
+        while len(errors) < len(tasks):
+            if not receiver.poll(SECONDS):
+                return [*errors, f"did not end within {SECONDS} s"]
+            errors.append(receiver.recv())
+    except EOFError:
+        errors.append("ended Python")
+    finally:
+        process.kill()
+        process.join()
+    return errors
+
+
+def grade(tasks: list[Task], folder: Path) -> list[str]:
+    """The errors of the tasks in a student's folder with their places, "" where there is none."""
+    messages = []
+    while len(messages) < len(tasks):
+        rest = tasks[len(messages):]
+        for task, error in zip(rest, run(rest[:SHARE], folder)):
+            place = f"{folder / Path(task.file).name}: {task.body}"
+            messages.append(error and f"{task.equation}, {task.name}: {error} ({place})")
+    return messages
+
+
+# ---- The command
 
 def report(tasks: list[Task], messages: list[str]) -> str:
     """The messages, and a table of the tasks."""
@@ -47,12 +102,12 @@ def main(words: list[str] | None = None) -> None:
         if not folder.is_dir():
             parser.exit(2, f"{folder}: no such folder; `python -m exercises.make {folder}` makes"
                            " one\n")
+    os.environ["OMP_NUM_THREADS"] = "1"     # a forked process cannot use threads started before
     table = csv.writer(sys.stdout, lineterminator="\n")
     if args.csv:
         table.writerow(["folder", "points", *(task.name for task in tasks)])
     for folder in args.folders:
-        with contextlib.redirect_stdout(sys.stderr):     # solutions may print
-            messages = [grade(task, folder) for task in tasks]
+        messages = grade(tasks, folder)
         if args.csv:
             points = [0 if message else task.points for task, message in zip(tasks, messages)]
             table.writerow([folder.resolve().name, sum(points), *points])

@@ -9,10 +9,11 @@ import pytest
 from docs.equations import find_functions
 from exercises import make
 from exercises.checks import CHECKS
-from exercises.compare import grade
-from exercises.grade import main
+from exercises.compare import find_error
+from exercises.grade import grade, main
 from exercises.make import ROOT, TABLE, TASKS, make_stub
 
+SESSION3 = [task for task in TASKS.values() if task.session == 3]
 BODIES = sorted({(task.file, task.body) for task in TASKS.values()})
 
 
@@ -23,10 +24,16 @@ def write_solution(folder: Path, file: str, mistake: str = "") -> None:
 
 
 def grade_file(folder: Path, file: str) -> dict[str, str]:
-    """{task: message} of the tasks of a file that are not passed."""
+    """{task: error} of the tasks of a file that are not passed."""
     tasks = [task for task in TASKS.values() if task.file == file]
-    messages = {task.name: grade(task, folder) for task in tasks}
-    return {name: message for name, message in messages.items() if message}
+    errors = {task.name: find_error(task, folder) for task in tasks}
+    return {name: error for name, error in errors.items() if error}
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    """Undoes what the command sets."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 def test_the_table_has_seven_sessions_and_a_check_for_every_task():
@@ -49,9 +56,8 @@ def test_own_bodies_pass_and_stubs_do_not(file, tmp_path):
     write_solution(tmp_path, file)
     assert not grade_file(tmp_path, file)
     make.write_stubs(tmp_path / "mine")
-    messages = grade_file(tmp_path / "mine", file)
-    assert len(messages) == len(TABLE[file])
-    assert all("not written yet" in message for message in messages.values())
+    errors = grade_file(tmp_path / "mine", file)
+    assert list(errors.values()) == ["not written yet"] * len(TABLE[file])
 
 
 DECORATOR = """
@@ -80,8 +86,7 @@ def test_a_mistake_costs_only_the_tasks_of_its_body(file, body, tensor, tmp_path
     lines.insert(node.lineno - 1, " " * node.col_offset + "@spoil")
     text = "\n".join([DECORATOR.format(tensor=tensor), *lines])
     (tmp_path / Path(file).name).write_text(text, "utf-8")
-    messages = grade_file(tmp_path, file)
-    assert messages.keys() == set(own)
+    assert grade_file(tmp_path, file).keys() == set(own)
 
 
 @pytest.mark.parametrize("file, body", [
@@ -134,21 +139,17 @@ def test_a_plain_solution_loses_only_the_harder_task(file, task, plain, tmp_path
     ("x = right(s, dim); x[0, 0] += 1e-3; return x", "(wrong in 1 of 12 places"),
     ("return 0 * s[..., :2]", "squash(s) has shape [4, 2], expected [4, 3]"),
     ("return s.detach() * (s.norm(dim=dim, keepdim=True) /", "SyntaxError"),
-    ("while True: pass", "did not end within 0.2 s"),
+    ("raise KeyboardInterrupt(10 ** 5 * 'no\\n')", "KeyboardInterrupt: no no no"),
 ])
-def test_a_mistake_is_one_line(squash, message, tmp_path, monkeypatch):
-    if squash.startswith("while"):
-        monkeypatch.setattr("exercises.compare.SECONDS", 0.2)
+def test_a_mistake_is_one_line(squash, message, tmp_path):
     write_solution(tmp_path, "routing_dynamic.py",
                    f"right = squash\ndef squash(s, dim=-1):\n    {squash}\n")
-    line = grade(TASKS["squash"], tmp_path)
-    assert message in line and "\n" not in line
-    assert line.startswith("Li 2019 Eq. 8, squash: ")
+    error = find_error(TASKS["squash"], tmp_path)
+    assert message in error and "\n" not in error and len(error) < 500
 
 
 def test_a_missing_file_is_reported_by_name(tmp_path):
-    line = grade(TASKS["E-step"], tmp_path)
-    assert line.startswith("Li 2019 Eq. 12, E-step: missing file routing_em.py (")
+    assert find_error(TASKS["E-step"], tmp_path) == "missing file routing_em.py"
 
 
 def test_the_command_grades_a_folder(tmp_path, capsys):
@@ -173,13 +174,39 @@ def test_nothing_is_overwritten(tmp_path, capsys):
     assert capsys.readouterr().err == f"{tmp_path}: File exists: name a new folder\n"
 
 
-def test_a_class_is_a_table_with_a_row_for_each_folder(tmp_path, capsys):
+@pytest.mark.parametrize("agreement, share, error", [
+    ("os._exit(0)", 1, "ended Python"),
+    ("os._exit(0)", 5, "ended Python"),
+    ("while True: pass", 5, "did not end within 1 s"),
+])
+def test_the_other_tasks_survive(agreement, share, error, tmp_path, monkeypatch):
+    monkeypatch.setattr("exercises.grade.SECONDS", 1)
+    monkeypatch.setattr("exercises.grade.SHARE", share)
+    write_solution(tmp_path, "routing_dynamic.py",
+                   f"import os\ndef agreement(V, capsules):\n    {agreement}\n")
+    place = tmp_path / "routing_dynamic.py"
+    line = f"Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: {error} ({place}: agreement)"
+    assert grade(SESSION3, tmp_path) == ["", "", "", line, ""]
+
+
+def test_what_a_task_does_to_torch_ends_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("exercises.grade.SHARE", 1)
+    write_solution(tmp_path, "routing_dynamic.py",
+                   "def squash(s, dim=-1):\n    Tensor.sum = torch.stack = None\n")
+    assert [bool(line) for line in grade(SESSION3, tmp_path)] == [True] + 4 * [False]
+
+
+def test_a_class_is_a_table_with_a_row_for_each_folder(tmp_path, capfd):
     """What solutions print is not in it; one that ends Python loses only its tasks."""
-    for name, mistake in (("ada", ""), ("bob", "print('hello')\ndef squash(s, dim=-1): return s"),
-                          ("eve", "raise SystemExit")):
+    for name, mistake in (("ada", ""),
+                          ("bob", "import os\nos.system('echo hello')\nprint('hello')\n"
+                                  "def squash(s, dim=-1): return s"),
+                          ("dan", "import os\nos._exit(0)"), ("eve", "raise SystemExit")):
         (tmp_path / name).mkdir()
         write_solution(tmp_path / name, "routing_dynamic.py", mistake)
-    main([*(str(tmp_path / name) for name in ("ada", "bob", "eve")), "--session", "3", "--csv"])
-    rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]
+    folders = [str(tmp_path / name) for name in ("ada", "bob", "dan", "eve", "ada")]
+    main([*folders, "--session", "3", "--csv"])
+    rows = [line.split(",") for line in capfd.readouterr().out.splitlines()]
     assert rows[0][:3] == ["folder", "points", "squash"]
-    assert [" ".join(row[:3]) for row in rows[1:]] == ["ada 8 1", "bob 7 0", "eve 0 0"]
+    assert [" ".join(row[:3]) for row in rows[1:]] == ["ada 8 1", "bob 7 0", "dan 0 0", "eve 0 0",
+                                                       "ada 8 1"]
