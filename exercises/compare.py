@@ -32,6 +32,8 @@ def load(task: Task, path: Path):
     functions = find_functions(tree)
     solved = find_functions(ast.parse((ROOT / task.file).read_bytes()))
     module = types.ModuleType(path.stem)
+    module.__file__ = str(path)
+    module.__package__ = path.resolve().parent.name         # for `from .my_helpers import ...`
     for other in TASKS.values():
         if other.file != task.file or other.body == task.body:
             continue

@@ -34,6 +34,7 @@ def send_errors(sender, tasks: list[Task], folder: Path) -> None:
     from exercises.compare import find_error
     os.dup2(2, 1)                       # what solutions print is not in the table
     sys.stdout = sys.stderr
+    sys.path += [str(folder.resolve()), str(folder.resolve().parent)]    # the student's modules
     sender.send("ready")
     for task in tasks:
         sender.send(find_error(task, folder))

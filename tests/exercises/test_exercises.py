@@ -189,6 +189,15 @@ def test_the_other_tasks_survive(agreement, share, error, tmp_path, monkeypatch)
     assert grade(SESSION3, tmp_path) == ["", "", "", line, ""]
 
 
+@pytest.mark.parametrize("module", ["my_helpers", ".my_helpers"])
+def test_a_helper_module_beside_a_file_is_found(module, tmp_path):
+    (tmp_path / "my_helpers.py").write_text("def double(x):\n    return 2 * x\n")
+    write_solution(tmp_path, "routing_dynamic.py",
+                   f"from {module} import double\ndef squash(s, dim=-1): return double(s)\n")
+    lines = grade(SESSION3, tmp_path)
+    assert "squash(s)[0, 0] is" in lines[0] and lines[1:] == 4 * [""]
+
+
 def test_what_a_task_does_to_torch_ends_with_it(tmp_path, monkeypatch):
     monkeypatch.setattr("exercises.grade.SHARE", 1)
     write_solution(tmp_path, "routing_dynamic.py",
