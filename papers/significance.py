@@ -41,11 +41,14 @@ def randomization_test(baseline, other, references, tgt: str = "",
     returns p = 0.0001.
     """
     from scipy.stats import permutation_test
+    if len(references) == 1:                             # scipy takes two sentences or more
+        return 1.0
     bleu = bleu_of_mixtures(baseline, other, references, tgt, lowercase)
     choices = np.ones(len(references)), np.zeros(len(references))
-    result = permutation_test(choices, lambda one, two: bleu(one) - bleu(two), vectorized=False,
-                              permutation_type="samples", n_resamples=TRIALS,
-                              random_state=np.random.default_rng(1))
+    # scipy's "two-sided" doubles the smaller tail
+    result = permutation_test(choices, lambda one, two: abs(bleu(one) - bleu(two)),
+                              vectorized=False, permutation_type="samples", n_resamples=TRIALS,
+                              alternative="greater", random_state=np.random.default_rng(1))
     return float(result.pvalue)
 
 

@@ -1,5 +1,7 @@
 """The two tests of a difference in BLEU: the sign test (Collins et al. 2005) and approximate
 randomization (Riezler and Maxwell 2005)."""
+import itertools
+
 import pytest
 from sacrebleu.metrics import BLEU
 
@@ -60,6 +62,20 @@ def test_p_of_systems_with_equal_scores():
     assert randomization_test(evens, odds, REFERENCES) == 1
 
 
+def test_p_is_the_share_of_swaps_that_differ_by_as_much():
+    """None of the 10,000 does; all eight swaps of three sentences, and the one of a single one."""
+    assert randomization_test(wrong_at(range(40)), REFERENCES, REFERENCES) == 1 / 10_001
+    baseline, other, references = wrong_at([0, 1])[:3], wrong_at([2])[:3], REFERENCES[:3]
+    differences = []
+    for swaps in itertools.product((0, 1), repeat=3):
+        pairs = [(b, a) if swap else (a, b) for a, b, swap in zip(baseline, other, swaps)]
+        one, two = (BLEU().corpus_score(lines, [references]).score for lines in zip(*pairs))
+        differences.append(abs(one - two))
+    p = sum(x >= differences[0] - 1e-9 for x in differences) / 8
+    assert randomization_test(baseline, other, references) == p
+    assert randomization_test(baseline[:1], other[:1], references[:1]) == 1
+
+
 def test_p_without_case():
     shouted = [line.upper() for line in REFERENCES]
     assert randomization_test(REFERENCES, shouted, REFERENCES) < 0.001
@@ -75,4 +91,4 @@ def test_the_table_names_the_baseline():
     header, old, new = comparison_table(systems, REFERENCES).splitlines()
     assert "against the baseline" in header
     assert old.startswith("runs/old") and old.endswith("baseline")
-    assert new.split()[:2] == ["runs/new", "100.00"] and "p = 0.000" in new
+    assert new.split()[:2] == ["runs/new", "100.00"] and "p < 0.0001" in new
