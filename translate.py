@@ -186,6 +186,8 @@ def command(settings: Settings) -> None:
     if settings.reference and len(references) != len(lines):
         raise UserError(f"--reference {settings.reference} has {len(references)} lines and the "
                         f"input {len(lines)}; line i of the one must translate line i of the other")
+    if settings.reference and not references:
+        raise UserError(f"--reference {settings.reference} is empty, as is the input: fill both")
     systems = {}
     for folder, translate in translators.items():
         translations = translate(lines, progress=True)

@@ -109,6 +109,8 @@ MISTAKES = [
     (translate, "runs/sound --input text.en --output ./text.en", "--output ./text.en is read as"),
     (translate, "runs/sound --input text.en --output no/such", "--output no/such: cannot write"),
     (translate, "runs/sound --input text.en --reference unequal.en", "unequal.en has 2 lines"),
+    (translate, "runs/sound --input empty.en --reference empty.en",
+     "--reference empty.en is empty, as is the input"),
     (translate, "runs/sound --input text.en --compare runs/cut", "it needs --reference FILE"),
     (translate, "runs/sound --beam 2 --nbest 3", "--nbest 3 needs a --beam of 3"),
 ]
