@@ -26,7 +26,7 @@ import torch
 from tabulate import tabulate
 
 from nmt.files import atomic_write
-from nmt.flags import MODEL, flag, run
+from nmt.flags import MODEL, UserError, flag, run
 from nmt.machine import keep_freed_memory, pick_device
 from nmt.run_folder import RunFolder, say
 from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results
@@ -161,6 +161,8 @@ def infer(s: Settings) -> None:
     keep_freed_memory()
     configs = {model: encoder_config(s, model, len(IDS) + 1) for model in s.models}
     parts = read_files(s.data) if s.data else split(generate(s.pairs, s.data_seed))
+    if s.data:
+        check_parts(parts, s.data)
     data = encode_parts(parts, s, device)
     path = Path(s.runs) / s.name
     with RunFolder(path, asdict(s), FREE) as folder:
@@ -182,6 +184,17 @@ def infer(s: Settings) -> None:
         draw(summary, path / "accuracy.png")
         say(f"\naccuracy (%) by number of operators; trained on up to 6\n{table(summary)}\n\n"
             f"{path / 'results.json'}, {path / 'accuracy.png'}")
+
+
+def check_parts(parts: dict, folder: str) -> None:
+    """Raises UserError where the files in a folder leave a part or a group of the table empty."""
+    for part, sizes, need in (
+            ("train", TRAINED, "a pair in train1 to train6"),
+            ("valid", BINS, "nine lines in a train file: the last ninth of each validates"),
+            ("test", TRAINED, "a pair in test1 to test6"),
+            ("test", BINS[len(TRAINED):], "a pair in test7 to test12")):
+        if not any(parts[part][size] for size in sizes):
+            raise UserError(f"--data {folder}: there must be {need}")
 
 
 def encode_parts(parts: dict, s: Settings, device) -> dict:

@@ -234,6 +234,11 @@ def read_pairs(path: Path) -> list[Pair]:
         if len(columns) != 3 or columns[0] not in RELATIONS:
             raise UserError(f"{path}, line {number}: not `relation TAB left TAB right` with a "
                             f"relation of {' '.join(RELATIONS)}")
+        try:
+            for formula in columns[1:]:
+                truth_table(formula)
+        except (UserError, RecursionError) as error:
+            raise UserError(f"{path}, line {number}: {error}") from error
         pairs.append(Pair(*columns))
     return pairs
 

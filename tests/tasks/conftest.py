@@ -9,6 +9,6 @@ def write_files():
         folder.mkdir(exist_ok=True)
         for part, bins in parts.items():
             for size, pairs in bins.items():
-                lines = ["\t".join(pair) for pair in pairs]
-                (folder / f"{part}{size}").write_text("\n".join(lines) + "\n")
+                lines = ["\t".join(pair) + "\n" for pair in pairs]
+                (folder / f"{part}{size}").write_text("".join(lines))
     return write

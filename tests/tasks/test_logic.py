@@ -213,6 +213,26 @@ def test_trained_on_up_to_6_operators_and_tested_on_the_test_part(tmp_path, writ
     assert cells[">=7"]["mean"] == pytest.approx(57 / 78)
 
 
+PAIR = Pair("#", "a", "( not b )")
+
+
+@pytest.mark.parametrize("train, test, message", [
+    ({}, {}, "a pair in train1 to train6"),
+    (dict.fromkeys(BINS, [PAIR] * 3), dict.fromkeys(BINS, [PAIR]), "nine lines in a train file"),
+    ({1: [PAIR] * 9}, {7: [PAIR]}, "a pair in test1 to test6"),
+    ({1: [PAIR] * 9}, {6: [PAIR]}, "a pair in test7 to test12"),
+    ({2: [PAIR, Pair("#", "a", "( g )")]}, {}, "train2, line 2: token 2 of formula '( g )' is 'g'"),
+    ({2: [Pair("#", "a", negated(2_000))]}, {}, "train2, line 1: maximum recursion depth")])
+@pytest.mark.parametrize("flags", ["", "--notation brackets --learn pairs"])
+def test_files_that_do_not_suffice_are_one_line(train, test, message, flags, tmp_path, write_files,
+                                                capsys):
+    files = {"train": dict.fromkeys(BINS, []) | train, "test": dict.fromkeys(BINS, []) | test}
+    write_files(tmp_path / "files", files)
+    assert command(tmp_path, f"--data {tmp_path / 'files'} {flags}") == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
 # ---- The table
 
 def labelled(names):
