@@ -13,6 +13,7 @@ import torch
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
+from nmt.figure_text import literal_text
 from nmt.files import atomic_write, reported
 from nmt.flags import UserError
 from nmt.tokenizer import load_tokenizer
@@ -228,6 +229,7 @@ class RunFolder(contextlib.AbstractContextManager):
         for path in self.numbered()[:-count]:
             path.unlink()
 
+    @literal_text()
     def draw_curves(self) -> None:
         """Draws loss.png: losses per target token, D where it is rewarded, validation BLEU."""
         from matplotlib.figure import Figure

@@ -9,10 +9,11 @@ import matplotlib
 from matplotlib import pyplot
 from matplotlib.colors import PowerNorm
 
+from nmt.figure_text import literal_text
+
 matplotlib.use("Agg")           # no window
-LOOK = matplotlib.rc_context({"font.size": 8, "axes.titlesize": 9, "axes.spines.top": False,
-                              "axes.spines.right": False, "savefig.dpi": 150,
-                              "text.parse_math": False}) # a dollar sign starts no formula
+LOOK = literal_text({"font.size": 8, "axes.titlesize": 9, "axes.spines.top": False,
+                     "axes.spines.right": False, "savefig.dpi": 150})
 WIDTH = 8.0                     # inches: a page
 MARKERS = "os^Dv<>Pp*"
 
@@ -39,7 +40,8 @@ def draw_heads(runs: list[str], together, apart, path) -> None:
     right.set(title="mean over words; numbers: layers", xticks=[], yticks=[])
     for r, name in enumerate(runs):
         look = dict(color=f"C{r}", marker=MARKERS[r % len(MARKERS)])
-        left.scatter(*zip(*together[r]), s=60, label=name, **look)
+        # the blank: a legend leaves out labels that start with "_"
+        left.scatter(*zip(*together[r]), s=60, label=f" {name}", **look)
         for head, point in enumerate(together[r], 1):
             left.annotate(f" {head}", point)
         for layer, points in enumerate(apart[r], 1):
@@ -112,7 +114,7 @@ def draw_lengths(runs: dict, path) -> None:
         below = [max(0.0, x["bleu"] - x["interval"][0]) for x in result["bins"]]
         above = [max(0.0, x["interval"][1] - x["bleu"]) for x in result["bins"]]
         ax.errorbar(places, values, [below, above], capsize=2, elinewidth=0.8,
-                    marker=MARKERS[i % len(MARKERS)], label=name)
+                    marker=MARKERS[i % len(MARKERS)], label=f" {name}")
     ax.set_xticks(range(len(order)), [f"{label}\n({counts[low, label]})" for low, label in order])
     ax.set(xlabel="source length (number of sentences)", ylabel="BLEU",
            title="BLEU by source length, 95 % intervals (bootstrap over the sentences)")

@@ -9,8 +9,10 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from matplotlib import font_manager, rcParams
 
 import analyze
+from nmt import figure_text
 from nmt.batches import collate
 from nmt.corpus import Pairs
 from nmt.encoded import encode_pairs
@@ -311,6 +313,23 @@ def test_figures_are_drawn(tmp_path):
     points = [[[0.0, 1.0], [2.0, 5.0]], [[3.0, 7.0], [4.0, 9.0]]]    # [runs][H]
     figures.draw_heads(["one", "$2"], points, [[heads] for heads in points], tmp_path / "1.png")
     assert (tmp_path / "1.png").stat().st_size > 5_000
+
+
+def test_letters_that_no_font_has_are_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(font_manager, "get_font_names", lambda: ["Arial"])
+    figure_text.report_missing_letters.cache_clear()
+    weights = [[[0.5, 0.5]]]
+    maps = {"猫$^$": {"weights": weights, "queries": ["犬"], "keys": ["が", "$_$"], "entropy": [0]}}
+    for name in ("1.png", "2.png"):
+        figures.draw_attention(maps, "$^$", tmp_path / name)
+    error = capsys.readouterr().err
+    assert "fonts-noto-cjk" in error and error.count("\n") == 1
+
+
+def test_an_installed_font_has_chinese_letters(monkeypatch):
+    monkeypatch.setattr(font_manager, "get_font_names", lambda: ["Arial", "Noto Sans CJK JP"])
+    with figure_text.literal_text():
+        assert rcParams["font.family"] == ["sans-serif", "Noto Sans CJK JP"]
 
 
 # ---- The command
