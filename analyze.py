@@ -20,7 +20,7 @@ import torch
 from tabulate import tabulate
 
 from disagreement import MEASURED
-from nmt.corpus import DataFlags, Pairs, load_corpora
+from nmt.corpus import DataFlags, Pairs, hash_text, load_corpora, read_pairs
 from nmt.encoded import encode_pairs
 from nmt.files import atomic_write, reported
 from nmt.flags import UserError, flag
@@ -50,6 +50,9 @@ class Settings:
     checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
     device: str = flag("auto", DEVICES)
     beam: int | None = flag(None, "beam size (the run's own)", "", 1, 1000)
+    valid: str | None = flag(None, "validation text (the run's own)", metavar="PREFIX")
+    test: tuple[str, ...] = flag((), "test sets (the run's own)", metavar="PREFIX")
+    data_dir: str | None = flag(None, "where downloads are (as in training)", metavar="DIR")
 
     component: str = flag("enc", "enc: encoder self-attention, cross: decoder to encoder, dec: "
                           "decoder self-attention", DRAWN, choices=COMPONENTS)
@@ -61,6 +64,27 @@ class Settings:
 
 # ---- Runs and text
 
+def load_text(config: dict, settings: Settings) -> tuple[Pairs, Pairs]:
+    """The validation pairs, and the pairs of all test sets (without any: the validation pairs).
+    --valid, --test and --data-dir replace what config.json has; the training text is not read."""
+    src, tgt = config["languages"]
+    prefix = settings.valid or config["valid"]
+    tests = [read_pairs(test, src, tgt) for test in settings.test or config["test"]]
+    if prefix:
+        valid = read_pairs(prefix, src, tgt)
+    else:
+        values = {field.name: config[field.name] for field in fields(DataFlags)}
+        values["data_dir"] = settings.data_dir or config["data_dir"]
+        corpora = load_corpora(DataFlags(**values))
+        valid = corpora.valid
+        tests = tests or list(corpora.tests.values())
+    test = Pairs([], [])
+    for source, target in tests or [valid]:
+        test.source.extend(source)
+        test.target.extend(target)
+    return Pairs(*map(list, valid)), test
+
+
 def load_runs(settings: Settings) -> list[measure.Run]:
     """The runs with their text. Raises UserError for a folder that is not a run, two runs of one
     name, missing text, and runs of several languages; warns of several training texts."""
@@ -68,17 +92,15 @@ def load_runs(settings: Settings) -> list[measure.Run]:
     runs = {}
     for folder in settings.runs:
         model, tokenizer, config = load_run(folder, settings.checkpoint, device)
-        corpora = load_corpora(DataFlags(**{field.name: config[field.name]
-                                            for field in fields(DataFlags)}))
-        test = Pairs([], [])
-        for source, target in list(corpora.tests.values()) or [corpora.valid]:
-            test.source.extend(source)
-            test.target.extend(target)
+        try:
+            valid, test = load_text(config, settings)
+        except UserError as error:
+            raise UserError(f"{error}; --valid, --test and --data-dir say where it is") from error
         name = Path(folder).resolve().name
         if name in runs:
             raise UserError(f"{folder}: two runs are named {name}: analyze them separately")
-        runs[name] = measure.Run(name, model, tokenizer, config, corpora.valid, test,
-                                 encode_pairs(tokenizer, corpora.valid))
+        runs[name] = measure.Run(name, model, tokenizer, config, valid, test,
+                                 encode_pairs(tokenizer, valid))
     first, *others = runs.values()
     for run in others:
         if run.config["languages"] != first.config["languages"]:
@@ -261,7 +283,8 @@ def analyze(settings: Settings) -> None:
         checkpoint = Path(path) / f"{settings.checkpoint}.pt"
         result["runs"][run.name] = {"checkpoint": settings.checkpoint, "seed": run.config["seed"],
                                     "flags": mechanism_flags(run.config),
-                                    "checksum": zlib.crc32(checkpoint.read_bytes())}
+                                    "checksum": zlib.crc32(checkpoint.read_bytes()),
+                                    "text": hash_text(sum((*run.valid, *run.test), []))}
     old = json.loads(stored or "{}")
     if old.get("runs") == result["runs"]:                # keeps its other parts
         result = old

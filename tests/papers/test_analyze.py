@@ -14,8 +14,9 @@ from matplotlib import font_manager, rcParams
 import analyze
 from nmt import figure_text
 from nmt.batches import collate
-from nmt.corpus import Pairs
+from nmt.corpus import Corpora, Pairs
 from nmt.encoded import encode_pairs
+from nmt.flags import parse
 from nmt.run_folder import FORMAT, RunFolder
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, save_tokenizer, train_tokenizer
 from papers import ablation, figures, measure
@@ -357,22 +358,50 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     assert analysis.keys() == {"kind", "runs", *analyze.QUICK, "ablation"}   # those before, too
 
 
+def copy_run(folders, folder, change: dict) -> dict:
+    """Copies the run `plain`; returns its settings, some of them changed."""
+    folder.mkdir()
+    for name in ("tokenizer.json", "best.pt"):
+        (folder / name).write_bytes((folders / "plain" / name).read_bytes())
+    config = json.loads((folders / "plain" / "config.json").read_text()) | change
+    assert config["format"] == FORMAT
+    (folder / "config.json").write_text(json.dumps(config))
+    return config
+
+
 @pytest.mark.parametrize("change, status, message", [
     ({"languages": ["de", "en"]}, 2, "analyze them separately"),
     ({"text": {"train.en": "other"}}, 0, "other and plain were trained on different texts"),
     ({"valid": "gone"}, 2, "gone.en does not exist")])
 def test_runs_of_different_texts(folders, tmp_path, capsys, change, status, message):
     other = tmp_path / "other"
-    other.mkdir()
-    for name in ("tokenizer.json", "best.pt"):
-        (other / name).write_bytes((folders / "plain" / name).read_bytes())
-    config = json.loads((folders / "plain" / "config.json").read_text())
-    assert config["format"] == FORMAT
-    (other / "config.json").write_text(json.dumps({**config, **change}))
+    copy_run(folders, other, change)
     words = f"--only disagreement --device cpu --out {tmp_path / 'out'}"
     assert analyze.main([str(folders / "plain"), str(other), *words.split()]) == status
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
+    text = str(folders / "text")
+    config = copy_run(folders, tmp_path / "run", dict.fromkeys(("train", "valid"), "gone"))
+    words = f"{tmp_path / 'run'} --only length --device cpu"
+    assert analyze.main(words.split()) == 2
+    error = capsys.readouterr().err
+    assert "gone.en does not exist" in error and "--valid, --test" in error
+    assert analyze.main([*words.split(), "--valid", text, "--test", text, text]) == 0
+    analysis = json.loads((tmp_path / "run" / "analysis.json").read_text())
+    assert sum(x["count"] for x in analysis["length"]["run"]["bins"]) == 2 * len(ENGLISH)
+
+    folder = []                                          # where downloads are looked for
+
+    def load_corpora(flags):
+        folder.append(flags.data_dir)
+        return Corpora("multi30k", "en", "de", None, Pairs(["a"], ["b"]), {})
+    monkeypatch.setattr(analyze, "load_corpora", load_corpora)
+    settings = parse(analyze.Settings, "run --data-dir moved".split())
+    assert analyze.load_text(config | {"valid": None, "test": []}, settings)[1] == (["a"], ["b"])
+    assert folder == ["moved"]
 
 
 @pytest.mark.parametrize("words, message", [
