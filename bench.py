@@ -16,6 +16,7 @@ import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import nmt  # isort: skip  # noqa: F401 (first: it reports missing packages)
 import torch
 import torch.nn as nn
 from tabulate import tabulate

@@ -22,6 +22,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import nmt  # isort: skip  # noqa: F401 (first: it reports missing packages)
 import torch
 from tabulate import tabulate
 

@@ -14,11 +14,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-try:
-    import torch
-except ImportError:
-    print("train_mt.py: PyTorch is missing: pip install -r requirements.txt", file=sys.stderr)
-    sys.exit(2)
+import nmt  # isort: skip  # noqa: F401 (first: it reports missing packages)
+import torch
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import nmt  # isort: skip  # noqa: F401 (first: it reports missing packages)
 from tabulate import tabulate
 
 from nmt.evaluate import corpus_bleu, corpus_chrf

@@ -2,6 +2,8 @@
 that names the argument or the file and says what would work, nothing overwritten."""
 import contextlib
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -139,6 +141,21 @@ def test_a_mistake_is_one_line_and_overwrites_nothing(script, argv, words, place
         assert word in error
     assert contents(place) == before
     assert not (place / "runs" / "new").exists()
+
+
+@pytest.mark.parametrize("script", ["train_mt.py", "translate.py", "probe.py", "logic.py",
+                                    "analyze.py", "reproduce.py", "bench.py"])
+def test_without_torch_there_is_one_line(script, tmp_path):
+    """With one that is broken, and (-S) without any package."""
+    (tmp_path / "torch.py").write_text("raise ImportError('libtorch is missing')")
+    path = Path(train_mt.__file__).with_name(script)
+    env = {"PYTHONPATH": str(tmp_path)}
+    for options, reason in ([], "libtorch is missing"), (["-S"], "no module numpy"):
+        program = subprocess.run([sys.executable, *options, path], env=env, capture_output=True,
+                                 text=True)
+        assert program.returncode == 2
+        assert program.stderr == (f"{script}: error: a package is missing or broken ({reason}): "
+                                  "pip install -r requirements.txt\n")
 
 
 def test_odd_text_is_trained_on_and_translated(tmp_path, monkeypatch, capsys):
