@@ -17,6 +17,7 @@ from nmt.flags import UserError
 
 DEVICES = "auto, cpu, cuda, cuda:N or mps"        # of --device
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")   # clusters set some
 TIMEOUT = timedelta(hours=12)   # the other processes wait while the first validates and tests
 
 
@@ -72,7 +73,7 @@ class Machine(NamedTuple):
     @contextlib.contextmanager
     def first_on_each_node(self):
         """A block that the first process of every node runs before the others."""
-        rank = int(os.environ.get("LOCAL_RANK", 0))
+        rank = int(os.environ["LOCAL_RANK"]) if self.world > 1 else 0
         if rank > 0:
             self.wait()
         yield
@@ -108,7 +109,8 @@ def setup_machine(name: str) -> Machine:
     """The device of that name; joins the other processes if torchrun started this one."""
     device = pick_device(name)
     keep_freed_memory()
-    world = int(os.environ.get("WORLD_SIZE", 1))
+    launched = all(os.environ.get(variable) for variable in TORCHRUN)
+    world = int(os.environ["WORLD_SIZE"]) if launched else 1
     if world == 1:
         return Machine(device)
     if device.type == "cuda":           # without its device NCCL guesses it from the rank

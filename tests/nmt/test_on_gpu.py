@@ -5,7 +5,7 @@ import torch
 from disagreement import KINDS
 from nmt.flags import UserError
 from nmt.loss import Objective
-from nmt.machine import setup_machine
+from nmt.machine import TORCHRUN, setup_machine
 from nmt.search import beam_search
 from tasks.logic_data import Formulas
 from tasks.logic_model import LogicModel
@@ -55,7 +55,17 @@ def test_a_process_takes_the_gpu_of_its_number(monkeypatch):
     assert setup_machine("cuda:1").device == torch.device("cuda", 1)
     assert chosen == [torch.device("cuda", 1)]
     assert not torch.backends.cuda.cudnn_sdp_enabled()
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setenv("LOCAL_RANK", "2")
+    for name in TORCHRUN:
+        monkeypatch.setenv(name, "2")
     with pytest.raises(UserError, match="cuda:2"):
         setup_machine("cuda")
+
+
+@pytest.mark.parametrize("world", ["4", ""])
+def test_without_torchrun_there_is_one_process(world, monkeypatch):
+    """A cluster may set some of torchrun's variables."""
+    monkeypatch.setenv("WORLD_SIZE", world)
+    monkeypatch.setenv("LOCAL_RANK", "")
+    machine = setup_machine("cpu")
+    with machine.first_on_each_node():
+        assert (machine.world, machine.rank) == (1, 0)
