@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from nmt.batches import Step, training_steps
 from nmt.corpus import Data, DataFlags, hash_text, load_data, name_text
-from nmt.evaluate import disagreement_scores, score_sets, summary, validate
+from nmt.evaluate import NO_4_GRAMS, disagreement_scores, has_4_grams, score_sets, summary, validate
 from nmt.flags import ModelFlags, UserError, command_line, flag, run
 from nmt.loss import Objective
 from nmt.machine import (
@@ -325,6 +325,9 @@ def test(model, state: dict, data: Data, folder: RunFolder, s: Settings) -> None
             sentences_per_second=scores.sentences_per_second,
             parameters=sum(p.numel() for p in model.parameters()))]
     say(f"\n{folder.path}: {summary(rows[-1], s.heads)}")
+    for name, pairs in sets.items():
+        if not has_4_grams(pairs.target, data.tgt):
+            say(f"{name}: {NO_4_GRAMS}")
 
 
 def main(argv=None) -> int:

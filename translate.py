@@ -15,7 +15,7 @@ from pathlib import Path
 import nmt  # isort: skip  # noqa: F401 (first: it reports missing packages)
 from tabulate import tabulate
 
-from nmt.evaluate import corpus_bleu, corpus_chrf
+from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf, has_4_grams
 from nmt.files import read_lines, reported
 from nmt.flags import UserError, flag, run
 from nmt.machine import DEVICES, pick_device
@@ -156,6 +156,8 @@ def print_scores(systems: dict, references: list[str], tgt: str, settings: Setti
     print(f"BLEU {bleu:.2f}  {signature}", file=sys.stderr)
     chrf, signature = corpus_chrf(lines, references, settings.lowercase)
     print(f"chrF {chrf:.2f}  {signature}", file=sys.stderr)
+    if not has_4_grams(references, tgt):
+        print(NO_4_GRAMS, file=sys.stderr)
     if settings.compare:
         print(comparison_table(systems, references, tgt, settings.lowercase), file=sys.stderr)
     if settings.sign_test:

@@ -17,6 +17,7 @@ from transformer import PAD
 
 WEIGHTS = 2 ** 27               # attention weights of a validation batch, in all layers together
 LONGEST = 2 ** 29               # those of a pair: a longer one is left out of the validation
+NO_4_GRAMS = "BLEU counts 4-grams, and the references have none: only chrF scores them"
 
 
 @torch.no_grad()
@@ -111,6 +112,12 @@ def corpus_bleu(hypotheses, references, tgt="", lowercase: bool = False) -> tupl
     metric = bleu_metric(tgt, lowercase)
     score = metric.corpus_score(list(hypotheses), [list(references)]).score
     return score, str(metric.get_signature())
+
+
+def has_4_grams(references, tgt: str = "") -> bool:
+    """Whether a line has four tokens; otherwise BLEU says nothing (NO_4_GRAMS)."""
+    metric = bleu_metric(tgt)
+    return any(len(metric.tokenizer(line).split()) >= 4 for line in references)
 
 
 def corpus_chrf(hypotheses, references, lowercase: bool = False) -> tuple[float, str]:

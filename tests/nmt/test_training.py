@@ -4,7 +4,7 @@ import torch
 from small_run import load, name_files, rows, same, stop_after, train, write_text
 
 import translate
-from nmt.evaluate import corpus_bleu, corpus_chrf
+from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf
 from nmt.run_folder import average_checkpoints, load_checkpoint, read_config, read_metrics
 
 A = "狗看见一个人在房子里"
@@ -102,6 +102,12 @@ def test_without_a_test_set_the_validation_set_is_tested(text, tmp_path):
     assert train(text[:-2], "--steps 2 --name a") == 0
     assert rows(tmp_path / "runs" / "a", "test")[0]["sets"].keys() == {"valid"}
     assert (tmp_path / "runs" / "a" / "valid.hyp").read_text("utf-8").count("\n") == 12
+
+
+def test_a_test_set_without_4_grams_is_named(text, tmp_path, capsys):
+    write_text(tmp_path, "words", ["ein", "zwei"], ["ein", "zwei"])
+    assert train(text, f"--test {tmp_path}/test {tmp_path}/words --steps 1 --name a") == 0
+    assert capsys.readouterr().out.endswith(f"\nwords: {NO_4_GRAMS}\n")
 
 
 def test_a_finished_run_is_not_trained_or_tested_again(text, tmp_path, capsys):

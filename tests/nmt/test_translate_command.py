@@ -7,6 +7,7 @@ import pytest
 from small_run import TEXT, write_run
 
 import translate
+from nmt.evaluate import NO_4_GRAMS
 from nmt.flags import parse
 from nmt.search import translate_lines, translate_nbest
 
@@ -80,6 +81,16 @@ def test_the_comparison_is_without_case_too(capsys):
     systems = {"OTHER": ["a b c x"] * 9, "NAME": ["A B C D"] * 9}
     translate.print_scores(systems, ["a b c d"] * 9, "de", settings)
     assert "9 sentences better than the baseline's, 0 worse" in capsys.readouterr().err
+
+
+def test_bleu_of_single_words_is_explained(capsys):
+    settings = parse(translate.Settings, ["NAME"])
+    for word, tgt, explained in (("Hund", "de", True), ("ein Hund da!", "de", False),
+                                 ("猫和狗", "zh", True), ("一只猫。", "zh", False)):
+        translate.print_scores({"NAME": [word] * 9}, [word] * 9, tgt, settings)
+        bleu, chrf, *more = capsys.readouterr().err.splitlines()
+        assert bleu.startswith("BLEU 0.00" if explained else "BLEU 100.00")
+        assert chrf.startswith("chrF 100.00") and more == [NO_4_GRAMS] * explained
 
 
 def change_config(folder, **settings):
