@@ -16,7 +16,7 @@ import zlib
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-import nmt  # isort: skip  # noqa: F401 (first: it reports missing packages)
+import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones)
 import torch
 from tabulate import tabulate
 

@@ -1,12 +1,12 @@
-"""Measures the speed and memory of every mechanism, beside the speeds that the papers print.
+"""Measures the speed and memory of every mechanism.
 
     OMP_NUM_THREADS=1 python bench.py                                        # one CPU core
     python bench.py --arch base --vocab-size 32000 --max-tokens 32768        # a GPU
 
 The rows take turns, with a new model in every turn. The table has medians over the turns; "ratio"
-is the speed relative to `linear` in the same turn, "paper" the published ratio. The text is random:
-sentences of 24 tokens. Training is the step of train_mt.py; decoding is its beam search with beam
-4, in which no hypothesis ends early. "of chip" is the share of the chip's bfloat16 rate.
+is the speed relative to `linear` in the same turn. The text is random: sentences of 24 tokens.
+Training is the step of train_mt.py; decoding is its beam search with beam 4, in which no hypothesis
+ends early.
 """
 import gc
 import statistics
@@ -14,9 +14,8 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import nmt  # isort: skip  # noqa: F401 (first: it reports missing packages)
+import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones)
 import torch
 import torch.nn as nn
 from tabulate import tabulate
@@ -34,32 +33,22 @@ from transformer import PAD, SIZES, Embedding, Layer, Transformer, TransformerCo
 
 LENGTH = 24                             # tokens of a sentence, without BOS and EOS
 BEAM = 4
-# TFLOP/s of dense bfloat16 matrix products, from NVIDIA's data sheets; the first name that is part
-# of the processor's counts
-CHIPS = {"H200 NVL": 835, "H200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "A100": 312}
 LAYERS = Layer, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer
 
 
-class Row(NamedTuple):
-    """A model to measure, and its published speeds relative to the baseline of the same paper."""
-    flags: str                          # of train_mt.py
-    training: float | None = None
-    decoding: float | None = None
-
-
-# published: Li 2018 Tables 1-2, Li 2019 Tables 2-3, size base
+# flags of train_mt.py; torch: torch.nn.Transformer
 ROWS = {
-    "linear": Row("", 1.0, 1.0),
-    "torch": Row(""),
-    "reg-output": Row("--reg output", 0.88),
-    "reg-enc": Row("--reg subspace position output --reg-at enc", 0.87),
-    "dynamic-enc": Row("--agg dynamic --agg-at enc", 0.64),
-    "em-enc": Row("--agg em --agg-at enc", 0.63, 0.99),
-    "em-low": Row("--agg em", 0.87),
-    "em-all": Row("--agg em --agg-at enc cross dec", 0.34, 0.53),
-    "gu-dynamic": Row("--agg gu-dynamic"),
-    "gu-em": Row("--agg gu-em"),
-    "capsule": Row("--capsule-attention enc dec"),
+    "linear": "",
+    "torch": "",
+    "reg-output": "--reg output",
+    "reg-enc": "--reg subspace position output --reg-at enc",
+    "dynamic-enc": "--agg dynamic --agg-at enc",
+    "em-enc": "--agg em --agg-at enc",
+    "em-low": "--agg em",
+    "em-all": "--agg em --agg-at enc cross dec",
+    "gu-dynamic": "--agg gu-dynamic",
+    "gu-em": "--agg gu-em",
+    "capsule": "--capsule-attention enc dec",
 }
 
 
@@ -126,7 +115,7 @@ class TorchTransformer(nn.Module):
 def build(name: str, s: Settings, device) -> nn.Module:
     """The model of a row with random parameters."""
     torch.manual_seed(1)
-    flags = parse(ModelFlags, ROWS[name].flags.split())
+    flags = parse(ModelFlags, ROWS[name].split())
     config = flags.model_config(s.vocab_size, **SIZES[s.arch])
     kind = TorchTransformer if name == "torch" else Transformer
     with torch.device(device):
@@ -214,38 +203,23 @@ def measure_turn(name: str, s: Settings, machine: Machine) -> dict:
 
 # ---- The table
 
-def take_medians(rows: dict, name: str, what: str) -> tuple:
-    """The speed of a row, and its ratio to `linear` in the same turn: medians over the turns, or
-    None."""
-    speeds = [turn[what] for turn in rows[name]]
-    if None in speeds:
-        return None, None
-    ratios = [speed / turn[what] for speed, turn in zip(speeds, rows["linear"])]
-    return statistics.median(speeds), statistics.median(ratios)
-
-
-def speed_table(rows: dict[str, list[dict]], rate: float | None = None) -> str:
-    """The table as text. rate: FLOP/s of the chip."""
-    header = ["", "parameters", "train tok/s", "ratio", "paper", "decode sent/s", "ratio", "paper",
-              "GPU MiB", "of chip"]
-    formats = ["", "", ",.0f", ".2f", ".2f", ",.2f", ".2f", ".2f", ",.0f", ".1%"]
+def speed_table(rows: dict[str, list[dict]]) -> str:
+    """The table as text: medians over the turns of a row; ratios are to `linear` in the same
+    turn."""
+    header = ["", "parameters", "train tok/s", "ratio", "decode sent/s", "ratio", "GPU MiB"]
     lines = []
     for name, turns in rows.items():
-        row = ROWS[name]
-        parameters, memory = turns[0]["parameters"], turns[0]["memory"]
-        training, training_ratio = take_medians(rows, name, "training")
-        decoding, decoding_ratio = take_medians(rows, name, "decoding")
-        # 6 FLOPs per parameter and target token; those of the attention scores are not counted
-        share = 6 * parameters * training / rate if rate else None
-        lines.append([f"{name} {row.flags}", parameters, training, training_ratio, row.training,
-                      decoding, decoding_ratio, row.decoding, memory and memory / 2 ** 20, share])
-    return tabulate(lines, header, "plain", floatfmt=formats, intfmt=",", missingval="")
-
-
-def chip_rate(name: str) -> float | None:
-    """FLOP/s of a processor in bfloat16, where they are known; None for a slice of one."""
-    known = [1e12 * rate for chip, rate in CHIPS.items() if chip in name and "MIG" not in name]
-    return known[0] if known else None
+        line = [f"{name} {ROWS[name]}", turns[0]["parameters"]]
+        for what in ("training", "decoding"):
+            if turns[0][what] is None:
+                line += [None, None]
+                continue
+            ratios = [turn[what] / base[what] for turn, base in zip(turns, rows["linear"])]
+            line += [statistics.median(turn[what] for turn in turns), statistics.median(ratios)]
+        memory = turns[0]["memory"]
+        lines.append([*line, memory and memory / 2 ** 20])
+    return tabulate(lines, header, "plain", intfmt=",", missingval="",
+                    floatfmt=["", "", ",.0f", ".2f", ",.2f", ".2f", ",.0f"])
 
 
 def bench(s: Settings) -> None:
@@ -261,7 +235,7 @@ def bench(s: Settings) -> None:
     print(f"{name}; PyTorch {torch.__version__}; size {s.arch}, vocabulary {s.vocab_size:,}, "
           f"batches of {s.max_tokens:,} tokens; {'bfloat16' if s.amp else 'float32'}"
           + ", layers compiled" * s.compile
-          + f"\n\n{speed_table(rows, chip_rate(name) if s.amp else None)}")
+          + f"\n\n{speed_table(rows)}")
 
 
 def main(argv=None) -> int:

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import nmt  # isort: skip  # noqa: F401 (first: it reports missing packages)
+import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones)
 from tabulate import tabulate
 
 from nmt.flags import UserError, flag, run

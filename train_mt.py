@@ -14,7 +14,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import nmt  # isort: skip  # noqa: F401 (first: it reports missing packages)
+import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones)
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
