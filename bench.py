@@ -24,7 +24,7 @@ from tqdm import tqdm
 from nmt.batches import Batch, Step
 from nmt.flags import ModelFlags, flag, parse, run
 from nmt.loss import Objective
-from nmt.machine import DEVICES, Machine, has_bfloat16, pick_device, setup_machine
+from nmt.machine import DEVICES, Machine, machine_defaults, pick_device, setup_machine
 from nmt.search import beam_search
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS
 from papers.jobs import processor
@@ -54,7 +54,7 @@ ROWS = {
 
 @dataclass
 class Settings:
-    """The flags of bench.py, and what else `train_step` reads."""
+    """The flags of bench.py."""
     arch: str = flag("tiny", f"size of the models: {', '.join(SIZES)}", choices=tuple(SIZES),
                      metavar="SIZE")
     vocab_size: int = flag(10_000, "joint vocabulary", low=100, high=10 ** 6)
@@ -68,16 +68,11 @@ class Settings:
     amp: bool = flag(False, "bfloat16 matrix products (yes on a GPU that has them)")
     compile: bool = flag(False, "compile the layers for training: some minutes more per turn")
 
-    label_smoothing = 0.1
-    clip = 0.0
-    reg_weight = 1.0
-
 
 def presets(s: Settings) -> dict:
     """The defaults that depend on the machine."""
-    device = pick_device(s.device)
-    return {"amp": device.type == "cuda" and has_bfloat16(device),
-            "sentences": 512 if device.type == "cuda" else 32}
+    return {"amp": machine_defaults(s.device)["amp"],
+            "sentences": 512 if pick_device(s.device).type == "cuda" else 32}
 
 
 # ---- One turn of one row
@@ -166,7 +161,7 @@ def training_speed(model, s: Settings, machine: Machine) -> float:
 
     def train() -> None:
         for step in steps:
-            train_step(objective, optimizer, step, s, machine)
+            train_step(objective, optimizer, step, machine, 0.1, reg_weight=1.0, amp=s.amp)
 
     return sum(step.tokens for step in steps) / measure_seconds(train, machine.device)
 

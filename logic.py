@@ -27,7 +27,7 @@ import torch
 from tabulate import tabulate
 
 from nmt.files import atomic_write
-from nmt.flags import MODEL, UserError, flag, run
+from nmt.flags import BODY, UserError, flag, run
 from nmt.machine import keep_freed_memory, pick_device
 from nmt.run_folder import RunFolder, say
 from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results
@@ -65,7 +65,7 @@ class Settings(TaskFlags):
     dropout: float = with_default(TaskFlags, "dropout", 0.0)
     spread: int = flag(
         40, "spread the positions of a formula over N, for longer formulas than in training; 0 "
-        "counts its tokens", MODEL, 0, 10 ** 5)
+        "counts its tokens", BODY, 0, 10 ** 5)
 
     epochs: int = with_default(TaskFlags, "epochs", 2)
     lr: float = with_default(TaskFlags, "lr", 1e-3)

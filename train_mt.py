@@ -4,8 +4,8 @@
     python train_mt.py --data multi30k                  # real text
     python train_mt.py --train DIR/train --valid DIR/val --test DIR/test --src en --tgt de
 
-A run is the folder runs/NAME. The same command resumes it. The defaults in parentheses are those
-of size tiny on real text; others follow from --arch and --data (RECIPES).
+A run is the folder runs/NAME. The same command resumes it. Defaults that depend on --arch have its
+name before them; toy: size tiny on the embedded corpus.
 """
 import contextlib
 import math
@@ -26,29 +26,28 @@ from nmt.flags import ModelFlags, UserError, command_line, flag, run
 from nmt.loss import Objective
 from nmt.machine import (
     Machine,
-    attention_kernel,
-    has_bfloat16,
     heed_signals,
+    machine_defaults,
+    mixed_precision,
     note_signals,
-    pick_device,
     seed_torch,
     setup_machine,
 )
 from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, load_weights, say
 from transformer import PAD, SIZES, Transformer
 
-# Vaswani et al.'s settings for base and big; `toy` is for size tiny on the embedded corpus
+# what --arch changes in the defaults below; toy is size tiny on the embedded corpus, base and big
+# are Vaswani et al.'s
 RECIPES = {
-    "toy": dict(steps=1_800, warmup=150, lr=2.9e-3, decay="linear", clip=1.0, max_tokens=512,
-                dropout=0.0),
-    "tiny": dict(steps=4_000, warmup=500, lr=3.2e-3, decay="linear", clip=1.0, max_tokens=2048,
-                 dropout=0.1),
-    "small": dict(steps=10_000, warmup=1_000, lr=1.6e-3, decay="linear", clip=1.0,
-                  max_tokens=4096, dropout=0.1),
+    "toy": dict(steps=1_800, warmup=150, lr=2.9e-3, max_tokens=512, eval_every=450, dropout=0.0,
+                **SIZES["tiny"]),
+    "tiny": SIZES["tiny"],
+    "small": dict(steps=10_000, warmup=1_000, lr=1.6e-3, max_tokens=4096, eval_every=1_000,
+                  **SIZES["small"]),
     "base": dict(steps=100_000, warmup=4_000, lr=7.0e-4, decay="sqrt", clip=0.0, max_tokens=4096,
-                 dropout=0.1),
+                 eval_every=10_000),
     "big": dict(steps=300_000, warmup=4_000, lr=4.9e-4, decay="sqrt", clip=0.0, max_tokens=4096,
-                dropout=0.3),
+                eval_every=30_000, dropout=0.3, **SIZES["big"]),
 }
 # settings that may differ when a run is resumed; `text` has the checksums of the training text
 FREE = ("accumulate", "device", "amp", "compile", "workers", "data", "data_dir", "train", "valid",
@@ -57,21 +56,25 @@ FREE = ("accumulate", "device", "amp", "compile", "workers", "data", "data_dir",
 
 @dataclass
 class Settings(ModelFlags, DataFlags):
-    """Every setting of a run, a flag and an entry of config.json; some defaults: see `presets`."""
+    """Every setting of a run, a flag and an entry of config.json."""
     steps: int = flag(4_000, "updates of the parameters", "training", 1)
-    warmup: int = flag(500, "steps until the peak", "training", 1)
+    warmup: int = flag(500, "steps until the peak; with other --steps at most a quarter of them",
+                       "training", 1)
     lr: float = flag(3.2e-3, "peak learning rate", "training", above=0, high=0.1)
-    decay: str = flag("linear", "to 0, or as step^-0.5", "training", choices=("linear", "sqrt"))
+    decay: str = flag("linear", "the learning rate falls to 0, or as step^-0.5", "training",
+                      choices=("linear", "sqrt"))
     clip: float = flag(1.0, "largest gradient norm; 0: no clipping", "training", 0)
     max_tokens: int = flag(2048, "tokens per batch, with padding", "training", 1)
     accumulate: int = flag(1, "micro-batches per update", "training", 1)
     label_smoothing: float = flag(0.1, "label smoothing epsilon", "training", 0, 0.99)
     seed: int = flag(1, "seed of parameters, dropout and batches", "training", 0, 2 ** 31)
 
-    eval_every: int = flag(400, "steps between validations", "evaluation", 1)
+    eval_every: int = flag(400, "steps between validations; with other --steps a tenth of them, at "
+                           "least 200", "evaluation", 1)
     save_every: int = flag(1_000, "steps between extra saves of last.pt", "evaluation", 1)
     log_every: int = flag(100, "steps between log lines", "evaluation", 1)
-    average: int = flag(0, "average the last N; 0: use the best", "evaluation", 0)
+    average: int = flag(0, "test the average of the last N validated checkpoints; 0: the best one",
+                        "evaluation", 0)
     beam: int = flag(4, "beam size of the test", "evaluation", 1, 1000)
     lenpen: float = flag(0.6, "length penalty of the test", "evaluation", 0, 100)
     lowercase: bool = flag(False, "BLEU without case, as in Gu 2019's Zh-En", "evaluation")
@@ -79,21 +82,22 @@ class Settings(ModelFlags, DataFlags):
     name: str = flag("", "the run's folder (from the other flags)", "machine")
     runs: str = flag("runs", "where the runs' folders are", "machine", metavar="DIR")
     device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", "machine")
-    amp: bool = flag(False, "bfloat16 products (yes if the GPU has them)", "machine")
-    compile: bool = flag(False, "torch.compile: slow to start, then faster", "machine")
-    workers: int = flag(0, "processes for batches; 2 with CUDA", "machine", 0, 256)
+    amp: bool = flag(False, "bfloat16 matrix products (on where a GPU has them)", "machine")
+    compile: bool = flag(False, "torch.compile: slow to start, then faster; for GPUs", "machine")
+    workers: int = flag(0, "processes that make batches; with CUDA 2", "machine", 0, 256)
+
+    RECIPES = RECIPES           # for --help
 
 
 def presets(s: Settings) -> dict:
     """The defaults that depend on the size, the text and the machine."""
     toy = s.data == "toy" and not s.train and s.arch == "tiny"
-    values = {**SIZES[s.arch], **RECIPES["toy" if toy else s.arch]}
-    steps = s.steps if "steps" in s.given else values["steps"]
-    values["warmup"] = min(values["warmup"], max(1, steps // 4))
-    values["eval_every"] = 450 if toy else max(200, steps // 10)
-    device = pick_device(s.device)
-    values["amp"] = device.type == "cuda" and has_bfloat16(device)
-    values["workers"] = 2 if device.type == "cuda" else 0
+    values = dict(RECIPES["toy" if toy else s.arch])
+    if "steps" in s.given:
+        values["warmup"] = min(values.get("warmup", s.warmup), max(1, s.steps // 4))
+        if not toy:
+            values["eval_every"] = max(200, s.steps // 10)
+    values |= machine_defaults(s.device)
     mechanisms = [s.agg] * (s.agg != "linear") + [*s.reg]
     others = s.given - ({*FREE, "arch", "agg", "reg", "seed"} - {"accumulate", "src", "tgt"})
     words = command_line(Settings, {name: getattr(s, name) for name in others})
@@ -115,7 +119,8 @@ def learning_rate(step: int, s: Settings) -> float:
     return s.lr * min(step / s.warmup, falling)
 
 
-def train_step(objective, optimizer, step: Step, s: Settings, machine: Machine):
+def train_step(objective, optimizer, step: Step, machine: Machine, label_smoothing: float,
+               reg_weight: float, clip: float = 0.0, amp: bool = False):
     """One update. It maximizes `J = likelihood + lambda D` (Li 2018 §3.1) per target token, however
     the tokens fall on micro-batches and processes. Returns [cross-entropy, D times target tokens],
     summed over this process's micro-batches, and the norm of the gradient, on the device."""
@@ -127,15 +132,14 @@ def train_step(objective, optimizer, step: Step, s: Settings, machine: Machine):
             tokens = int((batch.target[:, 1:] != PAD).sum())                 # on the CPU still
             # Apple's GPU may read memory that is not pinned after it was freed
             source, target = (x.to(machine.device, non_blocking=x.is_pinned()) for x in batch)
-            with (torch.autocast(machine.device.type, torch.bfloat16, enabled=s.amp),
-                  attention_kernel(machine.device, s.amp)):
-                cross_entropy, D = objective(source, target, tokens, s.label_smoothing)
+            with mixed_precision(machine.device, amp):
+                cross_entropy, D = objective(source, target, tokens, label_smoothing)
             # loss = -J / tokens, J = log-likelihood + lambda D       Li 2018 §3.1
-            loss = (cross_entropy - s.reg_weight * D * tokens) / step.tokens
+            loss = (cross_entropy - reg_weight * D * tokens) / step.tokens
             # DistributedDataParallel averages the gradients; times the processes they are a sum
             (loss * machine.world).backward()
         total += torch.stack([cross_entropy.detach(), D.detach() * tokens])
-    norm = torch.nn.utils.clip_grad_norm_(objective.parameters(), s.clip or math.inf)
+    norm = torch.nn.utils.clip_grad_norm_(objective.parameters(), clip or math.inf)
     optimizer.step()
     return total, norm
 
@@ -213,7 +217,8 @@ def train(s: Settings) -> None:
                disable=not (machine.first and sys.stderr.isatty()))
     objective.train()
     started = time.perf_counter()
-    for step in training_steps(data.train, s, state["place"], machine):
+    for step in training_steps(data.train, state["place"], machine, s.max_tokens, s.accumulate,
+                               s.seed, s.workers):
         if stopped_by or state["step"] >= s.steps:
             break
         state["step"] += 1
@@ -222,7 +227,8 @@ def train(s: Settings) -> None:
         for group in optimizer.param_groups:
             group["lr"] = lr
         seed_torch(s.seed, machine.rank, state["step"])                      # of the dropout
-        total, norm = train_step(objective, optimizer, step, s, machine)
+        total, norm = train_step(objective, optimizer, step, machine, s.label_smoothing,
+                                 s.reg_weight, s.clip, s.amp)
         window += total
         window_tokens += step.tokens
         largest_norm = torch.maximum(largest_norm, norm)                     # NaN if one is NaN

@@ -6,7 +6,7 @@ attention logits are routed (capsule_transformer.py).
 """
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 import torch
@@ -26,43 +26,84 @@ AGGREGATIONS = ("linear", "dynamic", "em", "gu-dynamic", "gu-em")
 SIZES = {
     "tiny": dict(layers=4, d_model=128, heads=4, d_ff=256),
     "small": dict(layers=6, d_model=256, heads=4, d_ff=1024),
-    "base": dict(layers=6, d_model=512, heads=8, d_ff=2048),
+    "base": {},                                                              # the defaults
     "big": dict(layers=6, d_model=1024, heads=16, d_ff=4096),
 }
 
 
 # ---- Configuration
 
+BODY = "model (Vaswani et al. 2017)"                     # headings of --help
+AGGREGATION = "aggregation of the heads (Li 2019, Li 2021, Gu 2019)"
+DISAGREEMENT = "disagreement of the heads (Li 2018, Li 2021)"
+CAPSULES = "capsule routing of the attention logits (Duan 2020)"
+
+
+def option(default, help: str, group: str, low=None, high=None, **options):
+    """A field of TransformerConfig: its default, its help and heading on the command line, the
+    range of a number. options: choices, metavar."""
+    metadata = dict(help=help, group=group, low=low, high=high, options=options)
+    return field(default=default, metadata=metadata)
+
+
+class ConfigError(ValueError):
+    """A value that a field of TransformerConfig cannot have."""
+
+    def __init__(self, field: str, value, reason: str):
+        super().__init__(f"{field}={value}: {reason}")
+        self.field = field
+        self.value = value
+        self.reason = reason
+
+
 @dataclass
 class TransformerConfig:
     """Sizes and mechanisms of a model. Places are written `component[:layers]`, layers counted from
-    1 at the bottom: "enc", "enc:1-2", "dec:4,6". Raises ValueError for an unknown name, sizes that
-    do not fit each other and a place that does not exist; it names a field as `field=value`."""
+    1 at the bottom: "enc", "enc:1-2", "dec:4,6". Raises ConfigError for an unknown name, sizes that
+    do not fit each other and a place that does not exist."""
     vocab_size: int
-    d_model: int = 512
-    heads: int = 8
-    layers: int = 6
-    d_ff: int = 2048
-    dropout: float = 0.1
-    norm: str = "pre"                                # "pre": x + f(norm(x)); "post": norm(x + f(x))
-    tie: str = "all"                                 # shared embeddings: "none", "target" or "all"
-    iterations: int = 3                              # T of every routing
+    d_model: int = option(512, "width of the model", BODY, 2, 65536)
+    heads: int = option(8, "attention heads", BODY, 1, 4096)
+    layers: int = option(6, "layers of the encoder, and as many of the decoder", BODY, 1, 1000)
+    d_ff: int = option(2048, "width of the feed-forward layers", BODY, 1, 10 ** 6)
+    dropout: float = option(0.1, "the one dropout rate", BODY, 0, 0.99)
+    norm: str = option("pre", "layer normalization before or after each sub-layer", BODY,
+                       choices=("pre", "post"))
+    tie: str = option("all", "embedding matrices that are the same: of target and output, or all "
+                      "three", BODY, choices=("none", "target", "all"))
 
-    agg: str = "linear"                              # one of AGGREGATIONS
-    agg_at: tuple[str, ...] | None = None            # None: see default_places
-    capsules: int | None = None                      # N; None: d_model (Li), number of heads (Gu)
-    coupling: str = "routed"                         # "random": a control
-    em_density: str = "product"                      # of em and gu-em: see routing_em.py
-    em_schedule: str = "hinton"
-    em_activations: bool = True
-    em_gradient: str | None = None                   # None: "full" for em, "last" for gu-em
+    agg: str = option("linear", "how the heads become one vector: dynamic, em: Li's routing; "
+                      "gu-dynamic, gu-em: Gu's capsule layer", AGGREGATION, choices=AGGREGATIONS)
+    agg_at: tuple[str, ...] | None = option(
+        None, "where, as in enc:1-2 cross dec:4,6 (dynamic, em: the lowest two encoder layers; "
+        "gu-*: the last decoder layer)", AGGREGATION, metavar="PLACE")
+    capsules: int | None = option(None, "number of output capsules (dynamic, em: --d-model; gu-*: "
+                                  "--heads)", AGGREGATION, 1, 65536)
+    iterations: int = option(3, "iterations T of every routing", AGGREGATION, 1, 100, metavar="T")
+    em_density: str = option("product", "EM routing: how the densities of a vote's dimensions are "
+                             "combined", AGGREGATION, choices=DENSITIES)
+    em_schedule: str = option("hinton", "EM routing: lambda, about 0.001 (hinton) or 1, 2, 3 "
+                              "(released code)", AGGREGATION, choices=SCHEDULES)
+    em_gradient: str | None = option(
+        None, "EM routing: gradient through all iterations or only the last M-step (em: full, as "
+        "in the papers; gu-em: last, which its layer needs)", AGGREGATION, choices=GRADIENTS)
+    em_activations: bool = option(True, "EM routing: activations A_n (on)", AGGREGATION)
+    coupling: str = option("routed", "share of each head in each capsule: from the routing, or "
+                           "random as a control", AGGREGATION, choices=COUPLINGS)
 
-    reg: tuple[str, ...] = ()                        # kinds of disagreement, see KINDS
-    reg_at: tuple[str, ...] | None = None            # None: every component
-    reg_weight: float = 1.0                          # lambda
+    reg: tuple[str, ...] = option((), f"kinds of disagreement to reward: {', '.join(KINDS)}",
+                                  DISAGREEMENT, choices=tuple(KINDS), metavar="KIND")
+    reg_at: tuple[str, ...] | None = option(None, "where, as --agg-at (everywhere)", DISAGREEMENT,
+                                            metavar="PLACE")
+    reg_weight: float = option(1.0, "weight lambda of the reward", DISAGREEMENT, 0, 1e6,
+                               metavar="LAMBDA")
 
-    capsule_attention: tuple[str, ...] = ()          # places where the logits are routed
-    capsule_parts: tuple[str, ...] = PARTS           # of the encoder; the decoder: horizontal only
+    capsule_attention: tuple[str, ...] = option(
+        (), "where the logits of self-attention are routed, as in enc:1-3 dec", CAPSULES,
+        metavar="PLACE")
+    capsule_parts: tuple[str, ...] = option(
+        PARTS, f"which routing in the encoder: {', '.join(PARTS)} (both); the decoder has the "
+        "horizontal one", CAPSULES, choices=PARTS, metavar="PART")
     decoder: bool = True                             # False: an Encoder only, places in enc
 
     def __post_init__(self):
@@ -73,31 +114,29 @@ class TransformerConfig:
             self.reg_at = components
         if self.em_gradient is None:    # with the paper's "full" gradient gu-em loses 4 to 7 BLEU
             self.em_gradient = "last" if self.agg == "gu-em" else "full"
-        for field in ("agg_at", "reg", "reg_at", "capsule_attention", "capsule_parts"):
-            value = getattr(self, field)                                     # JSON gives lists
-            setattr(self, field, (value,) if isinstance(value, str) else tuple(value))
-        choices = {
-            "norm": ("pre", "post"), "tie": ("none", "target", "all"), "agg": AGGREGATIONS,
-            "em_density": DENSITIES, "em_schedule": SCHEDULES, "em_gradient": GRADIENTS,
-            "coupling": COUPLINGS, "reg": tuple(KINDS), "capsule_parts": PARTS,
-        }
-        for field, known in choices.items():
-            value = getattr(self, field)
-            for name in (value,) if isinstance(value, str) else value:
-                if name not in known:
-                    raise ValueError(f"{field}={name}: choose from {', '.join(known)}")
-        if self.d_model % self.heads or self.d_model % 2:
-            raise ValueError(f"d_model={self.d_model} must be even and a multiple of "
-                             f"heads={self.heads}")
+        for declared in fields(self):
+            value = getattr(self, declared.name)
+            if isinstance(declared.default, tuple) or declared.name in ("agg_at", "reg_at"):
+                value = (value,) if isinstance(value, str) else tuple(value)     # JSON gives lists
+                setattr(self, declared.name, value)
+            choices = declared.metadata.get("options", {}).get("choices")
+            for name in value if isinstance(value, tuple) else (value,):
+                if choices and name not in choices:
+                    raise ConfigError(declared.name, name, f"choose from {', '.join(choices)}")
+        if self.d_model % 2:
+            raise ConfigError("d_model", self.d_model, "must be even")
+        if self.d_model % self.heads:
+            raise ConfigError("heads", self.heads, f"does not divide the width {self.d_model}")
         if self.capsules is not None and (self.capsules < 1 or self.d_model % self.capsules):
-            raise ValueError(f"capsules={self.capsules} does not divide d_model={self.d_model}")
-        for field in ("agg_at", "reg_at", "capsule_attention"):
-            known = [x for x in components if field != "capsule_attention" or x != "cross"]
-            for place in getattr(self, field):
+            raise ConfigError("capsules", self.capsules,
+                              f"does not divide the width {self.d_model}")
+        for name in ("agg_at", "reg_at", "capsule_attention"):
+            known = [x for x in components if name != "capsule_attention" or x != "cross"]
+            for place in getattr(self, name):
                 if place.partition(":")[0] not in known or not layers_of(place, self.layers):
-                    raise ValueError(
-                        f"{field}={place}: no such place; choose from {', '.join(known)}, with "
-                        f"layers from 1 to {self.layers} as in enc:1-2,4; a range must ascend")
+                    raise ConfigError(
+                        name, place, f"no such place; choose from {', '.join(known)}, with layers "
+                        f"from 1 to {self.layers} in ascending order, as in enc:1-2,4")
 
     def layers_at(self, places: tuple[str, ...], component: str) -> list[int]:
         """The layers (from 1) of a component that some of its places cover."""

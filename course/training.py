@@ -25,15 +25,16 @@ encoded = encode_pairs(tokenizer, pairs)
 def train(**mechanisms):
     """Trains a small model with these mechanisms. Returns it and [cross-entropy, D] per step."""
     settings = Settings(steps=STEPS, warmup=20, lr=0.016, layers=2, d_model=32, heads=4, d_ff=64,
-                        dropout=0.0, max_tokens=256, **mechanisms)
+                        dropout=0.0, **mechanisms)
     machine = setup_machine("cpu")
     torch.manual_seed(1)
     model = Transformer(settings.model_config(tokenizer.get_vocab_size()))
     objective = Objective(model)
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     losses = []
-    for step in islice(training_steps(encoded, settings, (0, 0), machine), STEPS):
+    for step in islice(training_steps(encoded, (0, 0), machine, max_tokens=256), STEPS):
         optimizer.param_groups[0]["lr"] = learning_rate(len(losses) + 1, settings)
-        total, _ = train_step(objective, optimizer, step, settings, machine)
+        total, _ = train_step(objective, optimizer, step, machine, label_smoothing=0.1,
+                              reg_weight=settings.reg_weight, clip=1.0)
         losses.append((total / step.tokens).tolist())
     return model, losses

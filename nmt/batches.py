@@ -88,32 +88,33 @@ class BatchesOfPairs(Dataset):
         return collate(self.encoded, indices)
 
 
-def micro_batches(encoded: EncodedPairs, settings, place: tuple[int, int]):
+def micro_batches(encoded: EncodedPairs, place: tuple[int, int], max_tokens: int, seed: int):
     """Yields the micro-batches from `place` on, epoch after epoch without end: the indices of the
     pairs, and the place of the next one."""
     epoch, start = place
     while True:
-        index_batches = batches(encoded.source_lengths, encoded.target_lengths, settings.max_tokens,
-                                settings.seed, epoch)
+        index_batches = batches(encoded.source_lengths, encoded.target_lengths, max_tokens, seed,
+                                epoch)
         for i in range(start, len(index_batches)):
             yield index_batches[i], (epoch, i + 1)
         epoch += 1
         start = 0
 
 
-def training_steps(encoded: EncodedPairs, settings, place: tuple[int, int], machine):
+def training_steps(encoded: EncodedPairs, place: tuple[int, int], machine, max_tokens: int,
+                   accumulate: int = 1, seed: int = 1, workers: int = 0):
     """Yields the updates from `place` on, without end: every `accumulate x world` micro-batches
     make one, dealt out to the processes in turn; an epoch's last few go with the next one's."""
-    size = settings.accumulate * machine.world
-    all_of_them, ahead = itertools.tee(micro_batches(encoded, settings, place))
+    size = accumulate * machine.world
+    all_of_them, ahead = itertools.tee(micro_batches(encoded, place, max_tokens, seed))
     own = (indices for indices, _ in itertools.islice(ahead, machine.rank, None, machine.world))
     # one loader for all epochs: its processes start once
     loaded = iter(DataLoader(
-        BatchesOfPairs(encoded), sampler=own, batch_size=None, num_workers=settings.workers,
+        BatchesOfPairs(encoded), sampler=own, batch_size=None, num_workers=workers,
         worker_init_fn=ignore_signals, pin_memory=machine.device.type == "cuda",
         generator=torch.Generator()))
     while True:
         group = list(itertools.islice(all_of_them, size))
         tokens = sum(int(encoded.target_lengths[indices].sum()) + len(indices)       # EOS counts
                      for indices, _ in group)
-        yield Step(list(itertools.islice(loaded, settings.accumulate)), tokens, group[-1][1])
+        yield Step(list(itertools.islice(loaded, accumulate)), tokens, group[-1][1])

@@ -15,15 +15,15 @@ import sys
 import textwrap
 import types
 import typing
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 
-from disagreement import KINDS
-from routing_em import DENSITIES, GRADIENTS, SCHEDULES
-from transformer import AGGREGATIONS, COUPLINGS, PARTS, SIZES, TransformerConfig
+from transformer import BODY, SIZES, ConfigError, TransformerConfig
 
 # names that people try -> the flags
-ALIASES = {"--aggregation": "--agg", "--size": "--arch", "--config": "--arch",
-           "--lambda": "--reg-weight", "--where": "--agg-at"}
+ALIASES = {"--aggregation": "--agg", "--routing": "--agg", "--size": "--arch", "--config": "--arch",
+           "--lambda": "--reg-weight", "--where": "--agg-at", "--capsule": "--capsule-attention",
+           "--epochs": "--steps", "--batch-size": "--max-tokens", "--learning-rate": "--lr",
+           "--gpu": "--device", "--cpu": "--device"}
 
 
 class UserError(ValueError):
@@ -31,15 +31,15 @@ class UserError(ValueError):
 
 
 def flag(default=MISSING, help: str = "", group: str = "", low=None, high=None, above=None,
-         alias: str | None = None, positional: bool = False, **options):
+         positional: bool = False, **options):
     """A dataclass field that is a flag of the same name with dashes.
 
     group: the heading in --help. low, high, above: the range of a number (above: exclusive).
-    alias: another spelling. options: choices, metavar, type of `add_argument`. A bool is --name and
-    --no-name; a tuple takes several words.
+    options: choices, metavar, type of `add_argument`. A bool is --name and --no-name; a tuple takes
+    several words. `transformer.option` gives a field the same metadata.
     """
-    metadata = dict(help=help, group=group, alias=alias, positional=positional,
-                    limits=(low, high, above), options=options)
+    metadata = dict(help=help, group=group, positional=positional, low=low, high=high, above=above,
+                    options=options)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -54,8 +54,8 @@ def read_number(text: str, kind: type, low, high, above):
     if value is not None and lowest <= value <= highest and value != above:
         return value
     name = "a whole number" if kind is int else "a number"
-    span = f"from {lowest}" if above is None else f"above {above}"
-    raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {name} {span} to {highest}")
+    span = f"from {lowest} to" if above is None else f"above {above}, at most"
+    raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {name} {span} {highest}")
 
 
 class Parser(argparse.ArgumentParser):
@@ -66,7 +66,10 @@ class Parser(argparse.ArgumentParser):
         if message.startswith("unrecognized arguments"):
             names = [*self._option_string_actions, *ALIASES]
             for word in message.split():
-                matches = difflib.get_close_matches(word.partition("=")[0], names, 1, 0.85)
+                word = word.partition("=")[0]
+                matches = difflib.get_close_matches(word, names, 2, 0.7)
+                if word in ALIASES:
+                    matches = [word]
                 suggestions += [ALIASES.get(name, name) for name in matches]
         suggestions = [name for name in suggestions if name in self._option_string_actions]
         hint = f"; did you mean {', '.join(suggestions)}?" if suggestions else ""
@@ -91,7 +94,8 @@ def parse(kind: type, argv=None, presets=None):
 
 
 def make_parser(kind: type) -> Parser:
-    """The parser of a dataclass of `flag` fields; --help leaves out those in its HIDDEN."""
+    """The parser of a dataclass of `flag` fields; --help leaves out those in its HIDDEN, and shows
+    the defaults of its RECIPES {recipe: {field: value}}."""
     module = sys.modules[kind.__module__]
     paragraphs = [text if text.startswith("    ") else textwrap.fill(text, 78)
                   for text in (module.__doc__ or "").split("\n\n")]
@@ -107,24 +111,28 @@ def make_parser(kind: type) -> Parser:
         heading = field.metadata["group"]
         if heading not in groups:
             groups[heading] = parser.add_argument_group(heading)
-        options = argument_options(field, hints[field.name])
+        options = argument_options(field, hints[field.name], getattr(kind, "RECIPES", {}))
         if field.name in getattr(kind, "HIDDEN", ()):
             options["help"] = argparse.SUPPRESS
-        names = [flag_name(field), field.metadata["alias"]]
-        groups[heading].add_argument(*filter(None, names), **options)
+        groups[heading].add_argument(flag_name(field), **options)
     return parser
 
 
 def flag_name(field) -> str:
     """A field's name on the command line."""
-    return field.name if field.metadata["positional"] else "--" + field.name.replace("_", "-")
+    positional = field.metadata.get("positional")
+    return field.name if positional else "--" + field.name.replace("_", "-")
 
 
-def argument_options(field, hint) -> dict:
+def argument_options(field, hint, recipes: dict) -> dict:
     """A field as the arguments of `add_argument`."""
-    positional = field.metadata["positional"]
+    positional = field.metadata.get("positional")
     options = dict(field.metadata["options"], help=field.metadata["help"].replace("%", "%%"))
-    if type(field.default) in (int, float, str) and field.default != "":
+    defaults = {name: values.get(field.name, field.default) for name, values in recipes.items()}
+    if len(set(defaults.values())) > 1:                  # they differ
+        words = [f"{name} {value}" for name, value in defaults.items()]
+        options["help"] += f" ({', '.join(words)})"
+    elif type(field.default) in (int, float, str) and field.default != "":
         options["help"] += f" ({field.default})"
     if isinstance(hint, types.UnionType):                # X | None
         hint = typing.get_args(hint)[0]
@@ -136,8 +144,8 @@ def argument_options(field, hint) -> dict:
     elif positional and field.default is not MISSING:
         options["nargs"] = "?"
     options.setdefault("type", hint)
-    if field.metadata["limits"] != (None, None, None):
-        low, high, above = field.metadata["limits"]
+    low, high, above = (field.metadata.get(name) for name in ("low", "high", "above"))
+    if low is not None or above is not None:
         options["type"] = functools.partial(read_number, kind=hint, low=low, high=high, above=above)
     options.setdefault("metavar", {int: "N", float: "X"}.get(hint))
     return options
@@ -201,10 +209,6 @@ def run(command, kind: type, argv=None, presets=None) -> int:
 
 # ---- The model's flags
 
-MODEL = "model (Vaswani et al. 2017)"
-AGGREGATION = "aggregation of the heads (Li 2019, Li 2021, Gu 2019)"
-DISAGREEMENT = "disagreement of the heads (Li 2018, Li 2021)"
-CAPSULE = "capsule routing of the attention logits (Duan 2020)"
 # options of a mechanism, of no use without it
 AGG_OPTIONS = ("agg_at", "capsules", "coupling")
 EM_OPTIONS = ("em_density", "em_schedule", "em_activations", "em_gradient")
@@ -212,72 +216,54 @@ REG_OPTIONS = ("reg_at", "reg_weight")
 OPTIONS = (*AGG_OPTIONS, *EM_OPTIONS, *REG_OPTIONS, "iterations", "capsule_parts")
 
 
-@dataclass
-class ModelFlags:
-    """The flags of a model, by paper: the fields of TransformerConfig but for vocab_size."""
-    arch: str = flag("tiny", "size: the next five, and training", MODEL, choices=tuple(SIZES))
-    layers: int = flag(4, "layers of encoder and of decoder", MODEL, 1, 1000)
-    d_model: int = flag(128, "width of the model", MODEL, 2, 65536)
-    heads: int = flag(4, "attention heads", MODEL, 1, 4096)
-    d_ff: int = flag(256, "width of the feed-forward layers", MODEL, 1, 10 ** 6)
-    dropout: float = flag(0.1, "one dropout rate", MODEL, 0, 0.99)
-    norm: str = flag("pre", "layer normalization", MODEL, choices=("pre", "post"))
-    tie: str = flag("all", "shared embeddings", MODEL, choices=("none", "target", "all"))
+def model_config(settings, vocab_size: int, **overrides) -> TransformerConfig:
+    """The configuration of the model that the flags describe. Raises UserError."""
+    check_used(settings)
+    values = {}
+    for field in dataclasses.fields(TransformerConfig):
+        if hasattr(settings, field.name):
+            values[field.name] = getattr(settings, field.name)
+    values.update(overrides, vocab_size=vocab_size)
+    try:
+        return TransformerConfig(**values)
+    except ConfigError as error:
+        name = error.field.replace("_", "-")
+        raise UserError(f"--{name} {error.value}: {error.reason}") from error
 
-    agg: str = flag("linear", "dynamic, em: Li's; gu-*: Gu's", AGGREGATION, choices=AGGREGATIONS)
-    agg_at: tuple[str, ...] | None = flag(
-        None, "as in enc:1-2 cross dec:4,6 (the paper's)", AGGREGATION, metavar="PLACE")
-    capsules: int | None = flag(None, "capsules (Li: width; Gu: heads)", AGGREGATION, 1, 65536)
-    iterations: int = flag(3, "iterations of every routing", AGGREGATION, 1, 100, metavar="T")
-    em_density: str = flag("product", "over the dimensions", AGGREGATION, choices=DENSITIES)
-    em_schedule: str = flag("hinton", "lambda: near 0.001, or 1-3", AGGREGATION, choices=SCHEDULES)
-    em_gradient: str | None = flag(None, "iterations (em: full, gu-em: last)", AGGREGATION,
-                                   choices=GRADIENTS)
-    em_activations: bool = flag(True, "activations A_n in EM routing (yes)", AGGREGATION)
-    coupling: str = flag("routed", "random: a control", AGGREGATION, choices=COUPLINGS)
 
-    reg: tuple[str, ...] = flag((), ", ".join(KINDS), DISAGREEMENT, choices=tuple(KINDS),
-                                metavar="KIND")
-    reg_at: tuple[str, ...] | None = flag(None, "as --agg-at (everywhere)", DISAGREEMENT,
-                                          metavar="PLACE")
-    reg_weight: float = flag(1.0, "weight of the reward", DISAGREEMENT, 0, 1e6, metavar="LAMBDA")
+def model_flags() -> list[tuple]:
+    """--arch and the fields of TransformerConfig with a help, as `make_dataclass` takes them, in
+    the order of a run's name."""
+    arch = flag("tiny", "size: the next four, and the recipe of the training", BODY,
+                choices=tuple(SIZES))
+    declared = [("arch", str, arch)]
+    for field in sorted(dataclasses.fields(TransformerConfig), key=lambda f: f.name != "layers"):
+        if field.metadata:
+            copy = dataclasses.field(default=field.default, metadata=field.metadata)
+            declared.append((field.name, field.type, copy))
+    return declared
 
-    capsule_attention: tuple[str, ...] = flag(
-        (), "enc, dec with layers, as in enc:1-3 dec", CAPSULE, metavar="PLACE", alias="--capsule")
-    capsule_parts: tuple[str, ...] = flag(PARTS, f"in enc: {', '.join(PARTS)} (both)", CAPSULE,
-                                          choices=PARTS, metavar="PART")
 
-    def model_config(self, vocab_size: int, **overrides) -> TransformerConfig:
-        """The configuration of the model that the flags describe. Raises UserError."""
-        check_used(self)
-        values = {}
-        for field in dataclasses.fields(TransformerConfig):
-            if hasattr(self, field.name):
-                values[field.name] = getattr(self, field.name)
-        values.update(overrides, vocab_size=vocab_size)
-        try:
-            return TransformerConfig(**values)
-        except ValueError as error:                      # its text has fields as `field=value`
-            flags = re.sub(r"\b([a-z_]+)=", lambda m: f"--{m[1].replace('_', '-')} ", str(error))
-            raise UserError(flags) from error
+ModelFlags = dataclasses.make_dataclass("ModelFlags", model_flags(),
+                                        namespace={"model_config": model_config})
 
 
 def check_used(settings) -> None:
     """Raises UserError for an option that would be ignored, because its mechanism is not chosen."""
     capsule = settings.capsule_attention
-    unused = {}                                          # option -> what it takes
+    unused = {}                                          # option -> what it needs
     if settings.agg == "linear":
-        unused |= dict.fromkeys(AGG_OPTIONS, "--agg em, or another one but linear")
+        unused |= dict.fromkeys(AGG_OPTIONS, "an --agg other than linear, such as em")
     if settings.agg not in ("em", "gu-em"):
         unused |= dict.fromkeys(EM_OPTIONS, "--agg em or --agg gu-em")
     if not settings.reg:
-        unused |= dict.fromkeys(REG_OPTIONS, "--reg output, or another kind")
+        unused |= dict.fromkeys(REG_OPTIONS, "a --reg, such as output")
     if not any(place.startswith("enc") for place in capsule):
         unused["capsule_parts"] = "--capsule-attention enc"
     if (settings.agg == "linear" or settings.coupling == "random") and not capsule:
         unused["iterations"] = "--agg em without --coupling random, or --capsule-attention enc"
-    for field in dataclasses.fields(ModelFlags):
-        value = getattr(settings, field.name)
+    for field in dataclasses.fields(TransformerConfig):
+        value = getattr(settings, field.name, field.default)
         if field.name in unused and value != field.default:
             words = " ".join(command_line(ModelFlags, {field.name: value}))
-            raise UserError(f"{words} is not used: it takes {unused[field.name]}")
+            raise UserError(f"{words} is not used: it needs {unused[field.name]}")

@@ -49,13 +49,22 @@ def has_bfloat16(device: torch.device) -> bool:
     return False
 
 
-def attention_kernel(device: torch.device, amp: bool):
-    """A context with the form of torch's attention that is fast in training: in bfloat16 on a CPU
-    plain matrix products, because the backward pass of the fused kernel takes ten times as long;
-    otherwise torch's own choice."""
-    if amp and device.type == "cpu":
-        return sdpa_kernel(SDPBackend.MATH)
-    return contextlib.nullcontext()
+def machine_defaults(name: str) -> dict:
+    """The defaults of --amp and --workers on the device of that name."""
+    device = pick_device(name)
+    gpu = device.type == "cuda"
+    return {"amp": gpu and has_bfloat16(device), "workers": 2 if gpu else 0}
+
+
+@contextlib.contextmanager
+def mixed_precision(device: torch.device, amp: bool):
+    """A block of training whose matrix products are in bfloat16 with amp. On a CPU the attention is
+    then one of matrix products: the backward pass of the fused kernel takes ten times as long."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.autocast(device.type, torch.bfloat16, enabled=amp))
+        if amp and device.type == "cpu":
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        yield
 
 
 class Machine(NamedTuple):

@@ -1,6 +1,5 @@
 """Batches: every pair once per epoch, full, of similar lengths; the stream of updates."""
 import multiprocessing
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -91,8 +90,8 @@ def encoded():
 
 def stream(encoded, place=(0, 0), accumulate=1, rank=0, world=1):
     """The updates of a process."""
-    settings = SimpleNamespace(max_tokens=40, seed=1, accumulate=accumulate, workers=0)
-    return training_steps(encoded, settings, place, Machine(torch.device("cpu"), rank, world))
+    machine = Machine(torch.device("cpu"), rank, world)
+    return training_steps(encoded, place, machine, 40, accumulate)
 
 
 def pairs_of(micro_batches) -> list:
@@ -134,8 +133,7 @@ def test_the_processes_share_the_micro_batches_of_one(encoded, world, accumulate
 
 def test_the_processes_of_workers_start_once(encoded):
     """Over three epochs; the batches are those without workers."""
-    settings = SimpleNamespace(max_tokens=40, seed=1, accumulate=1, workers=2)
-    updates = training_steps(encoded, settings, (0, 0), Machine(torch.device("cpu")))
+    updates = training_steps(encoded, (0, 0), Machine(torch.device("cpu")), 40, workers=2)
     workers = set()
     for update, alone in zip(updates, stream(encoded)):
         assert pairs_of(update.batches) == pairs_of(alone.batches) and update[1:] == alone[1:]

@@ -68,7 +68,8 @@ def test_the_name_of_a_run(words, name):
 
 def test_runs_that_differ_have_names_that_differ():
     given = ["", "--arch base", "--heads 8", "--agg em --agg-at enc", "--agg em --agg-at enc:1",
-             "--seed 2", "--capsule enc", "--capsule enc:1", "--capsule enc dec", "--reg output",
+             "--seed 2", "--capsule-attention enc", "--capsule-attention enc:1",
+             "--capsule-attention enc dec", "--reg output",
              "--reg output --reg-weight 0.5", "--src de", "--average 5", "--lowercase", "--beam 1"]
     assert len({settings(words).name for words in given}) == len(given)
 

@@ -19,8 +19,9 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[i]) for i in (1, 2)]
 from small_run import load, rows, same, small_corpus, train
 
-WORDS = ("--agg em --agg-at enc cross --reg output subspace position --capsule enc dec --average 2 "
-         "--dropout 0.1 --accumulate 2 --max-tokens 160 --steps 24 --eval-every 4 --name ")
+WORDS = ("--agg em --agg-at enc cross --reg output subspace position --capsule-attention enc dec "
+         "--average 2 --dropout 0.1 --accumulate 2 --max-tokens 160 --steps 24 --eval-every 4 "
+         "--name ")
 
 
 def start(text: list[str], name: str) -> int:

@@ -62,7 +62,7 @@ def test_sizes_reach_every_model():
 
 
 def test_sizes_that_do_not_fit_are_named_by_their_flags():
-    with pytest.raises(UserError, match="--d-model 128 .* --heads 3"):
+    with pytest.raises(UserError, match="--heads 3: does not divide the width 128"):
         configs(logic, "--heads 3")
 
 
