@@ -26,8 +26,8 @@ import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones
 import torch
 from tabulate import tabulate
 
-from nmt.files import atomic_write
-from nmt.flags import BODY, UserError, flag, run
+from nmt.files import UserError, atomic_write
+from nmt.flags import BODY, flag, run
 from nmt.machine import keep_freed_memory, pick_device
 from nmt.run_folder import RunFolder, say
 from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results

@@ -27,7 +27,8 @@ from typing import NamedTuple
 import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones)
 from tabulate import tabulate
 
-from nmt.flags import UserError, flag, run
+from nmt.files import UserError
+from nmt.flags import flag, run
 from nmt.machine import keep_freed_memory, pick_device
 from nmt.run_folder import RunFolder, load_run, say
 from tasks import probe_model

@@ -22,7 +22,8 @@ from tqdm import tqdm
 from nmt.batches import Step, training_steps
 from nmt.corpus import Data, DataFlags, hash_text, load_data, name_text
 from nmt.evaluate import NO_4_GRAMS, disagreement_scores, has_4_grams, score_sets, summary, validate
-from nmt.flags import ModelFlags, UserError, command_line, flag, run
+from nmt.files import UserError
+from nmt.flags import ModelFlags, command_line, flag, run
 from nmt.loss import Objective
 from nmt.machine import (
     Machine,

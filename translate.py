@@ -16,12 +16,12 @@ import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones
 from tabulate import tabulate
 
 from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf, has_4_grams
-from nmt.files import read_lines, reported
-from nmt.flags import UserError, flag, run
+from nmt.files import UserError, read_lines, reported
+from nmt.flags import flag, run
 from nmt.machine import DEVICES, pick_device
 from nmt.run_folder import load_run, name_runs_beside
 from nmt.search import Translation, translate_nbest
-from papers.significance import bleu_interval, randomization_test, sign_test
+from nmt.significance import bleu_interval, randomization_test, sign_test
 
 SEARCH = "beam search"
 SCORING = "scoring (on standard error)"

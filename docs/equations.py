@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from exercises.make import find_functions
+
 ROOT = Path(__file__).resolve().parent.parent
 EIGHT = ("attention.py", "disagreement.py", "routing_dynamic.py", "routing_em.py", "aggregation.py",
          "capsule_aggregation.py", "capsule_transformer.py", "transformer.py")
@@ -64,18 +66,6 @@ def read(path: Path) -> list[Entry]:
                              re.findall(r"`([\w/]+\.py): ([\w.]+)`", text),
                              re.findall(r"`(test_\w+\.py)::(\w+)`", text)))
     return entries
-
-
-def find_functions(tree: ast.Module) -> dict[str, ast.AST]:
-    """The functions, classes and methods of a file: {"f": ..., "C": ..., "C.method": ...}."""
-    nodes = {}
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            nodes[node.name] = node
-        if isinstance(node, ast.ClassDef):
-            methods = [child for child in node.body if isinstance(child, ast.FunctionDef)]
-            nodes |= {f"{node.name}.{method.name}": method for method in methods}
-    return nodes
 
 
 class Module:

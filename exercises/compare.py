@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from docs.equations import find_functions
 from exercises.checks import CHECKS, Wrong
-from exercises.make import NOT_WRITTEN, ROOT, TASKS, Task
+from exercises.make import NOT_WRITTEN, ROOT, TASKS, Task, find_functions
 
 
 def project_module(task: Task):

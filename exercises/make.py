@@ -9,8 +9,6 @@ import ast
 from pathlib import Path
 from typing import NamedTuple
 
-from docs.equations import find_functions
-
 ROOT = Path(__file__).resolve().parents[1]
 NOT_WRITTEN = "not written yet"
 
@@ -117,6 +115,18 @@ TASKS = {}
 for file, rows in TABLE.items():
     for row in rows:
         TASKS[row[1]] = Task(*row, file)
+
+
+def find_functions(tree: ast.Module) -> dict[str, ast.AST]:
+    """The functions, classes and methods of a file: {"f": ..., "C": ..., "C.method": ...}."""
+    nodes = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            nodes[node.name] = node
+        if isinstance(node, ast.ClassDef):
+            methods = [child for child in node.body if isinstance(child, ast.FunctionDef)]
+            nodes |= {f"{node.name}.{method.name}": method for method in methods}
+    return nodes
 
 
 def last_kept(function: ast.FunctionDef) -> ast.stmt:

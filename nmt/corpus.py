@@ -13,12 +13,11 @@ from tokenizers import Tokenizer
 
 from nmt.download import CORPORA, corpus_files
 from nmt.encoded import EncodedPairs, encode_files, encode_pairs
-from nmt.files import Lines
-from nmt.flags import UserError, flag
+from nmt.files import Lines, UserError
+from nmt.flags import flag
 from nmt.languages import bleu_tokenizer, lacks_spaces
 from nmt.tokenizer import lines_to_learn_from, load_tokenizer, save_tokenizer, train_tokenizer
 
-TOY_PAIRS = (30_000, 500, 1_000)        # of the embedded corpus: training, validation, test
 NAMES = {"toy": ("en", "de"), **{name: languages for name, (languages, _) in CORPORA.items()}}
 VOCAB_SIZES = {"toy": 2_000, "multi30k": 10_000, "enja": 6_000, "wmt14-en-de": 32_000,
                "wmt17-zh-en": 32_000}
@@ -113,7 +112,7 @@ def load_known(flags: DataFlags) -> Corpora:
 def toy_pairs(src: str) -> list[Pairs]:
     """Training, validation and test pairs of the embedded corpus, from English or from German."""
     import toy
-    splits = toy.splits(*TOY_PAIRS, seed=1)
+    splits = toy.splits(*toy.PAIRS)
     pairs = []
     for part in ("train", "valid", "test"):
         sides = [pair.english for pair in splits[part]], [pair.german for pair in splits[part]]

@@ -21,8 +21,7 @@ from typing import NamedTuple
 from filelock import FileLock
 from tqdm import tqdm
 
-from nmt.files import BYTE_ORDER_MARK, atomic_write, reported
-from nmt.flags import UserError
+from nmt.files import BYTE_ORDER_MARK, UserError, atomic_write, reported
 
 
 class Archive(NamedTuple):

@@ -13,8 +13,7 @@ import numpy as np
 from filelock import FileLock
 from tqdm import tqdm
 
-from nmt.files import atomic_write, reported
-from nmt.flags import UserError
+from nmt.files import UserError, atomic_write, reported
 from nmt.tokenizer import prepare_line
 
 # otherwise `tokenizers` warns when a DataLoader forks; its workers never tokenize

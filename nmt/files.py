@@ -1,4 +1,5 @@
 """Files: atomic writes, lines of text, and errors of the operating system as one line."""
+import errno
 import os
 import secrets
 import sys
@@ -6,9 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator
 
-from nmt.flags import UserError, how_to_write
-
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class UserError(ValueError):
+    """A mistake that the user can fix; its text says what is wrong and what would work."""
+
+
+def how_to_write(error: OSError) -> str:
+    """What helps against an error in writing a file."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space; the same command goes on from there"
+    return "choose another place"
 
 
 @contextmanager

@@ -6,7 +6,6 @@ line on stderr and returns 2. Anything else is a bug and keeps its traceback.
 import argparse
 import dataclasses
 import difflib
-import errno
 import functools
 import os
 import re
@@ -17,6 +16,7 @@ import types
 import typing
 from dataclasses import MISSING
 
+from nmt.files import UserError, how_to_write
 from transformer import BODY, SIZES, ConfigError, TransformerConfig
 
 # names that people try -> the flags
@@ -24,10 +24,6 @@ ALIASES = {"--aggregation": "--agg", "--routing": "--agg", "--size": "--arch", "
            "--lambda": "--reg-weight", "--where": "--agg-at", "--capsule": "--capsule-attention",
            "--epochs": "--steps", "--batch-size": "--max-tokens", "--learning-rate": "--lr",
            "--gpu": "--device", "--cpu": "--device"}
-
-
-class UserError(ValueError):
-    """A mistake that the user can fix; its text says what is wrong and what would work."""
 
 
 def flag(default=MISSING, help: str = "", group: str = "", low=None, high=None, above=None,
@@ -99,7 +95,9 @@ def make_parser(kind: type) -> Parser:
     module = sys.modules[kind.__module__]
     paragraphs = [text if text.startswith("    ") else textwrap.fill(text, 78)
                   for text in (module.__doc__ or "").split("\n\n")]
-    parser = Parser(prog=os.path.basename(getattr(module, "__file__", kind.__module__)),
+    name = module.__spec__.name if module.__spec__ else module.__name__      # of `python -m`
+    script = os.path.basename(getattr(module, "__file__", name))
+    parser = Parser(prog=f"python -m {name}" if "." in name else script,
                     usage="%(prog)s [flags]   (defaults are in parentheses)",
                     description="\n\n".join(paragraphs), allow_abbrev=False,
                     argument_default=argparse.SUPPRESS,
@@ -167,13 +165,6 @@ def command_line(kind: type, values: dict) -> list[str]:
 
 
 # ---- Running a command
-
-def how_to_write(error: OSError) -> str:
-    """What helps against an error in writing a file."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "free some space; the same command goes on from there"
-    return "choose another place"
-
 
 def run(command, kind: type, argv=None, presets=None) -> int:
     """Calls `command` with the settings from the command line. Returns the status: 0, 2 after a

@@ -2,10 +2,12 @@
 import contextlib
 import ctypes
 import os
+import platform
 import re
 import signal
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nmt.flags import UserError
+from nmt.files import UserError
 
 DEVICES = "auto, cpu, cuda, cuda:N or mps"        # of --device
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -37,6 +39,15 @@ def pick_device(name: str) -> torch.device:
     if device.index is not None:        # otherwise pinned memory takes some of the first GPU
         torch.cuda.set_device(device)
     return device
+
+
+def processor(device: torch.device) -> str:
+    """The name of a device; of the CPU, the processor's."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    info = Path("/proc/cpuinfo")
+    model_name = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    return model_name[1] if model_name else platform.machine()
 
 
 def has_bfloat16(device: torch.device) -> bool:

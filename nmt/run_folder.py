@@ -14,8 +14,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from nmt.figure_text import literal_text
-from nmt.files import atomic_write, reported
-from nmt.flags import UserError
+from nmt.files import UserError, atomic_write, reported
 from nmt.tokenizer import load_tokenizer
 from transformer import Transformer, TransformerConfig
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from nmt.files import atomic_write, reported
-from nmt.flags import UserError
+from nmt.files import UserError, atomic_write, reported
 from transformer import PAD
 
 BOS = 1

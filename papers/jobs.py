@@ -1,7 +1,5 @@
 """Runs of train_mt.py and probe.py as processes: one per GPU, or sharing the cores."""
 import os
-import platform
-import re
 import subprocess
 import sys
 import time
@@ -16,15 +14,6 @@ from nmt.machine import note_signals
 from nmt.run_folder import read_metrics, say
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def processor(device: torch.device) -> str:
-    """The name of a device; of the CPU, the processor's."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    info = Path("/proc/cpuinfo")
-    model_name = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
-    return model_name[1] if model_name else platform.machine()
 
 
 class Job(NamedTuple):

@@ -19,8 +19,8 @@ from nmt.encoded import EncodedPairs
 from nmt.evaluate import corpus_bleu, disagreement_scores, validate
 from nmt.languages import is_unspaced
 from nmt.search import translate_lines
+from nmt.significance import bleu_interval
 from nmt.tokenizer import BOS, EOS
-from papers.significance import bleu_interval
 from routing_dynamic import combine
 from transformer import PAD
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import train_mt
-from nmt.corpus import NAMES, DataFlags, load_corpora
-from nmt.files import atomic_write
-from nmt.flags import OPTIONS, ModelFlags, UserError, command_line, parse
+from nmt.corpus import NAMES
+from nmt.files import UserError
+from nmt.flags import OPTIONS, ModelFlags, command_line, parse
 from papers.tables import Row, Table
 from transformer import SIZES
 
@@ -142,15 +142,3 @@ def plan_run(row: Row, words: list[str], seed: int, scale: str, size: str) -> Ru
             changed[name] = value
     words = [*words, *command_line(train_mt.Settings, changed), "--seed", str(seed)]
     return Run(words, settings_of(words), scale, size, " ".join(flags))
-
-
-def write_small_text(folder: Path) -> None:
-    """Writes the first 4,000 training pairs of the embedded corpus, and its validation and test
-    pairs, as files into a folder."""
-    corpora = load_corpora(DataFlags())
-    folder.mkdir(parents=True, exist_ok=True)
-    sets = {"train": corpora.train, "valid": corpora.valid, "test": corpora.tests["test"]}
-    for name, text in sets.items():
-        for language, lines in ((corpora.src, text.source), (corpora.tgt, text.target)):
-            lines = "".join(f"{line}\n" for line in lines[:4_000])
-            atomic_write(folder / f"{name}.{language}", lines)

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 import train_mt
-from nmt.machine import pick_device
+from nmt.machine import pick_device, processor
 from nmt.run_folder import RunFolder, read_config, read_metrics
-from papers.jobs import ROOT, processor
+from papers.jobs import ROOT
 from papers.plan import Run
 
 

@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.files import read_lines
-from nmt.flags import UserError
+from nmt.files import UserError, read_lines
 from tasks.classifier import send
 
 LETTERS = "abcdef"

@@ -14,8 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Iterable, Iterator, NamedTuple
 
-from nmt.files import atomic_write, read_lines
-from nmt.flags import UserError
+from nmt.files import UserError, atomic_write, read_lines
 
 GROUPS = {"surface": ("SeLen", "WC"), "syntactic": ("TrDep", "ToCo", "BShif"),
           "semantic": ("Tense", "SubNm", "ObjNm", "SOMO", "CoIn")}

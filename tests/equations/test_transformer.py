@@ -18,7 +18,8 @@ from aggregation import LinearAggregation, RoutingAggregation
 from attention import Cache
 from capsule_aggregation import CapsuleAggregation
 from disagreement import KINDS
-from nmt.flags import UserError, parse
+from nmt.files import UserError
+from nmt.flags import parse
 from train_mt import Settings, presets
 from transformer import Transformer, TransformerConfig, positions
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from small_run import write_text
 
-from nmt import corpus
+import toy
 from nmt.corpus import DataFlags, load_corpora, load_data
-from nmt.flags import UserError, parse
+from nmt.files import UserError
+from nmt.flags import parse
 from nmt.tokenizer import save_tokenizer, train_tokenizer
 
 
@@ -63,7 +64,7 @@ def test_load_data_with_the_tokenizer_of_a_run(tmp_path):
 
 def test_toy(monkeypatch):
     """The embedded corpus in both directions; its parts share no sentence."""
-    monkeypatch.setattr(corpus, "TOY_PAIRS", (60, 20, 30))
+    monkeypatch.setattr(toy, "PAIRS", (60, 20, 30))
     forth = load_corpora(data_flags(""))
     back = load_corpora(data_flags("--src de"))
     assert (forth.src, forth.tgt) == ("en", "de") and (back.src, back.tgt) == ("de", "en")

@@ -15,7 +15,7 @@ import pytest
 from nmt import download
 from nmt.corpus import DataFlags, load_corpora
 from nmt.download import Archive, Part, fetch, write_text
-from nmt.flags import UserError
+from nmt.files import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 

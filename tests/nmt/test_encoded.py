@@ -8,7 +8,7 @@ import pytest
 from nmt import corpus, encoded
 from nmt.corpus import DataFlags, Pairs, load_data, read_pairs
 from nmt.encoded import encode_files, encode_pairs
-from nmt.flags import UserError
+from nmt.files import UserError
 from nmt.search import pieces
 from nmt.tokenizer import train_tokenizer
 

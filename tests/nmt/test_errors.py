@@ -152,17 +152,18 @@ def test_a_mistake_is_one_line_and_overwrites_nothing(script, argv, words, place
 
 
 @pytest.mark.parametrize("script", ["train_mt.py", "translate.py", "probe.py", "logic.py",
-                                    "analyze.py", "reproduce.py", "bench.py"])
+                                    "papers.analyze", "papers.reproduce", "papers.bench"])
 def test_without_torch_there_is_one_line(script, tmp_path):
     """With one that is broken, and (-S) without any package."""
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch is missing')")
-    path = Path(train_mt.__file__).with_name(script)
+    command = [script] if script.endswith(".py") else ["-m", script]
+    name = script if script.endswith(".py") else f"{script.removeprefix('papers.')}.py"
     env = {"PYTHONPATH": str(tmp_path)}
     for options, reason in ([], "libtorch is missing"), (["-S"], "no module numpy"):
-        program = subprocess.run([sys.executable, *options, path], env=env, capture_output=True,
-                                 text=True)
+        program = subprocess.run([sys.executable, *options, *command], env=env,
+                                 cwd=Path(train_mt.__file__).parent, capture_output=True, text=True)
         assert program.returncode == 2
-        assert program.stderr == (f"{script}: error: a package is missing or broken ({reason}): "
+        assert program.stderr == (f"{name}: error: a package is missing or broken ({reason}): "
                                   "pip install -r requirements.txt\n")
 
 

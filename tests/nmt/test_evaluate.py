@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from nmt import evaluate, languages
 from nmt.batches import batches, collate
 from nmt.evaluate import corpus_bleu, corpus_chrf, validate
-from papers.significance import bleu_interval
+from nmt.significance import bleu_interval
 from transformer import Transformer, TransformerConfig
 
 CROWDED = 45                                      # tokens of a batch: `corpus` has several

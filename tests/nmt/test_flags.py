@@ -11,7 +11,8 @@ import torch
 import train_mt
 import translate
 from nmt import flags
-from nmt.flags import UserError, command_line, flag, parse
+from nmt.files import UserError
+from nmt.flags import command_line, flag, parse
 from nmt.run_folder import say
 
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from disagreement import KINDS
-from nmt.flags import UserError
+from nmt.files import UserError
 from nmt.loss import Objective
 from nmt.machine import TORCHRUN, setup_machine
 from nmt.search import beam_search

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nmt import run_folder
-from nmt.flags import UserError
+from nmt.files import UserError
 from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, read_config
 
 WEIGHTS = {"w": torch.arange(300.0), "half": torch.ones(3, dtype=torch.bfloat16)}

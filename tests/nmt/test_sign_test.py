@@ -5,7 +5,7 @@ import itertools
 import pytest
 from sacrebleu.metrics import BLEU
 
-from papers.significance import randomization_test, sign_test
+from nmt.significance import randomization_test, sign_test
 from translate import comparison_table, p_in_words
 
 REFERENCES = [f"the dog number {i} sees a man and a cat" for i in range(60)]

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models
 
 from nmt import tokenizer as module
 from nmt.corpus import Pairs
-from nmt.flags import UserError
+from nmt.files import UserError
 from nmt.tokenizer import (
     BOS,
     EOS,

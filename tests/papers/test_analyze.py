@@ -11,7 +11,6 @@ import pytest
 import torch
 from matplotlib import font_manager, rcParams
 
-import analyze
 from nmt import figure_text
 from nmt.batches import collate
 from nmt.corpus import Corpora, Pairs
@@ -19,7 +18,7 @@ from nmt.encoded import encode_pairs
 from nmt.flags import parse
 from nmt.run_folder import FORMAT, RunFolder
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, save_tokenizer, train_tokenizer
-from papers import ablation, figures, measure
+from papers import ablation, analyze, figures, measure
 from papers.plan import settings_of
 from routing_em import em_routing
 from transformer import Transformer

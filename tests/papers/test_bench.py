@@ -2,10 +2,10 @@
 import pytest
 import torch
 
-import bench
 from nmt.flags import parse
 from nmt.machine import Machine
 from nmt.search import beam_search
+from papers import bench
 from transformer import PAD, SIZES
 
 CPU = Machine(torch.device("cpu"))

@@ -15,10 +15,9 @@ import pytest
 import torch
 from outside import SHARED
 
-import reproduce
-from nmt.flags import UserError
+from nmt.files import UserError
 from nmt.run_folder import FORMAT
-from papers import jobs, plan, render, results
+from papers import jobs, plan, render, reproduce, results
 from papers.tables import SCORES, SCORES_BY_LAYER, TABLES
 from transformer import Transformer
 

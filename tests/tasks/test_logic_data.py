@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 from outside import SHARED
 
-from nmt.flags import UserError
+from nmt.files import UserError
 from tasks.logic_data import (
     BINS,
     EVERY,

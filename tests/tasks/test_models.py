@@ -3,7 +3,8 @@ import pytest
 
 import logic
 import probe
-from nmt.flags import UserError, parse
+from nmt.files import UserError
+from nmt.flags import parse
 from tasks.models import encoder_config
 
 

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 
 import probe
 from disagreement import output_disagreement
-from nmt.flags import UserError, parse
+from nmt.files import UserError
+from nmt.flags import parse
 from nmt.run_folder import RunFolder, load_run
 from nmt.tokenizer import save_tokenizer, train_tokenizer
 from tasks import classifier, probe_data, probe_model

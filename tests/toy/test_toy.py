@@ -3,7 +3,10 @@ import hashlib
 import re
 from collections import Counter
 
+import pytest
+
 import toy
+from toy.__main__ import main
 from toy.lexicon import ADJECTIVES, NOUNS, VERBS
 
 # SHA-256 of the first sentences of the corpus that train_mt.py uses.
@@ -101,3 +104,17 @@ def test_the_leaves_of_the_tree_are_the_sentence(pairs):
 def test_lengths(pairs):
     lengths = [len(pair.english.split()) for pair in pairs]
     assert set(lengths) == set(range(toy.SHORTEST, toy.LONGEST + 1))
+
+
+def test_the_corpus_as_text(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(toy, "PAIRS", (6, 2, 3))
+    folder = tmp_path / "text"
+    main([str(folder), "--pairs", "4"])
+    parts = toy.splits(6, 2, 3)
+    for part, count in (("train", 4), ("valid", 2), ("test", 3)):
+        for language, side in (("en", "english"), ("de", "german")):
+            lines = (folder / f"{part}.{language}").read_text("utf-8").splitlines()
+            assert lines == [getattr(example, side) for example in parts[part][:count]]
+    with pytest.raises(SystemExit, match="2"):
+        main([str(folder), "--pairs", "7"])
+    assert "--pairs 7: choose from 1 to 6" in capsys.readouterr().err

@@ -3,21 +3,20 @@ import ast
 import contextlib
 import importlib
 import io
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from docs.equations import ROOT, find_functions
+from docs.equations import ROOT
+from exercises.make import find_functions
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "exercises" / "README.md",
              *sorted((ROOT / "docs").glob("*.md"))]
-SCRIPTS = ("train_mt", "translate", "probe", "logic", "analyze", "reproduce", "bench")
+IN_ROOT = ("train_mt", "translate", "probe", "logic")
+SCRIPTS = (*IN_ROOT, "papers/analyze", "papers/reproduce", "papers/bench", "toy/__main__")
 # flags of torchrun, of exercises/grade.py and of jupytext
 FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint",
            "--to", "--session", "--csv"}
@@ -58,7 +57,7 @@ def flags(script: str) -> frozenset[str]:
     """The flags in the help of a script."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        importlib.import_module(script).main(["--help"])
+        importlib.import_module(script.replace("/", ".")).main(["--help"])
     return frozenset(re.findall(r"--[a-z][a-z0-9-]*", printed.getvalue()))
 
 
@@ -106,6 +105,7 @@ def test_flags_exist(document):
     """A flag behind a script is one of that script; any other, one of some script."""
     wrong = []
     for module, rest in commands(document):
+        module = "toy/__main__" if module == "toy" else module
         if module in SCRIPTS:
             given = set(re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", rest))
             wrong += [f"{module}.py {flag}" for flag in given - flags(module) - FOREIGN]
@@ -116,12 +116,15 @@ def test_flags_exist(document):
 
 
 def test_the_files_of_the_readme():
-    """The README lists the eight files of equations and seven scripts, which are in the root."""
+    """The README lists the eight files of equations and four scripts: the Python files of the
+    root; and the commands of papers/."""
     readme = (ROOT / "README.md").read_text()
     to_read = re.search(r"```text\n(attention.*?)```", readme, flags=re.DOTALL)[1]
     files = re.findall(r"^\w+\.py", to_read, flags=re.MULTILINE)
     assert len(files) == 8 and all((ROOT / name).exists() for name in files)
-    assert all(f"`{name}.py`" in readme for name in SCRIPTS)
+    assert all(f"`{name}.py`" in readme for name in IN_ROOT)
+    assert {f"{name}.py" for name in IN_ROOT} | set(files) == {x.name for x in ROOT.glob("*.py")}
+    assert all(f"`python -m papers.{name}`" in readme for name in ("analyze", "reproduce", "bench"))
 
 
 def test_pip_and_uv_install_the_same():
@@ -130,12 +133,3 @@ def test_pip_and_uv_install_the_same():
     required = [line.split()[0] for line in lines if not line.startswith("#")]
     assert project["project"]["dependencies"] == required
     assert not project["tool"]["uv"]["package"]
-
-
-def test_without_torch_train_mt_says_what_to_install(tmp_path):
-    (tmp_path / "torch.py").write_text("raise ImportError")
-    environment = dict(os.environ, PYTHONPATH=str(tmp_path))
-    result = subprocess.run([sys.executable, "train_mt.py"], cwd=ROOT, env=environment,
-                            capture_output=True, text=True)
-    assert result.returncode == 2 and "pip install -r requirements.txt" in result.stderr
-    assert len(result.stderr.splitlines()) == 1

@@ -1,8 +1,8 @@
 """Analyzes trained runs as the papers do: prints tables, writes analysis.json and figures as PNG.
 
-    python analyze.py runs/NAME
-    python analyze.py runs/BASELINE runs/OTHER --out FOLDER     # in one table, side by side
-    python analyze.py runs/NAME --only attention --component cross --sentence "A man walks a dog ."
+    python -m papers.analyze runs/NAME
+    python -m papers.analyze runs/BASELINE runs/OTHER --out FOLDER     # in one table, side by side
+    python -m papers.analyze runs/NAME --only attention --component cross --sentence "A man walks."
 
 disagreement: exp(D), Li 2018 Tables 4-5. heads: t-SNE of the head representations, Li 2021 Fig. 3.
 attention: heat maps, Duan 2020 Fig. 5. routing: entropy and agreement of the couplings. length:
@@ -23,8 +23,8 @@ from tabulate import tabulate
 from disagreement import MEASURED
 from nmt.corpus import DataFlags, Pairs, hash_text, load_corpora, read_pairs
 from nmt.encoded import encode_pairs
-from nmt.files import atomic_write, reported
-from nmt.flags import UserError, flag
+from nmt.files import UserError, atomic_write, reported
+from nmt.flags import flag
 from nmt.flags import run as run_command
 from nmt.machine import DEVICES, pick_device
 from nmt.run_folder import load_run

@@ -1,7 +1,7 @@
 """Measures the speed and memory of every mechanism.
 
-    OMP_NUM_THREADS=1 python bench.py                                        # one CPU core
-    python bench.py --arch base --vocab-size 32000 --max-tokens 32768        # a GPU
+    OMP_NUM_THREADS=1 python -m papers.bench                                        # one CPU core
+    python -m papers.bench --arch base --vocab-size 32000 --max-tokens 32768        # a GPU
 
 The rows take turns, with a new model in every turn. The table has medians over the turns; "ratio"
 is the speed relative to `linear` in the same turn. The text is random: sentences of 24 tokens.
@@ -24,10 +24,9 @@ from tqdm import tqdm
 from nmt.batches import Batch, Step
 from nmt.flags import ModelFlags, flag, parse, run
 from nmt.loss import Objective
-from nmt.machine import DEVICES, Machine, machine_defaults, pick_device, setup_machine
+from nmt.machine import DEVICES, Machine, machine_defaults, pick_device, processor, setup_machine
 from nmt.search import beam_search
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS
-from papers.jobs import processor
 from train_mt import train_step
 from transformer import PAD, SIZES, Embedding, Layer, Transformer, TransformerConfig
 

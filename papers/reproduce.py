@@ -1,8 +1,8 @@
 """Trains the models of the papers' tables and prints the results beside the published numbers.
 
-    python reproduce.py                                     # lists the tables
-    python reproduce.py li2018-1 duan-3 --data multi30k --seeds 1 2 3
-    python reproduce.py claims --data multi30k --arch small --dry-run
+    python -m papers.reproduce                                     # lists the tables
+    python -m papers.reproduce li2018-1 duan-3 --data multi30k --seeds 1 2 3
+    python -m papers.reproduce claims --data multi30k --arch small --dry-run
 
 The tables are data (papers/tables.py). The flags of train_mt.py set the scale of all rows; without
 them it is size tiny on the embedded corpus, where a row takes minutes per seed. Each row and seed
@@ -23,13 +23,14 @@ import torch
 
 import train_mt
 from nmt.corpus import load_corpora
-from nmt.files import atomic_write
-from nmt.flags import UserError, flag
+from nmt.files import UserError, atomic_write
+from nmt.flags import flag
 from nmt.flags import run as run_command
 from nmt.machine import pick_device
 from papers import claims, plan, render, results, verdicts
 from papers.jobs import ROOT, Job, run_jobs
 from papers.tables import TABLES
+from toy.__main__ import write_text
 
 GROUP = "tables"
 
@@ -183,7 +184,7 @@ def reproduce(settings: Settings) -> None:
         list_jobs(jobs, finished, waiting, settings.runs)
     else:
         if any("{toy4000}" in TABLES[name].scale for name in settings.tables):
-            plan.write_small_text(Path(settings.runs) / "toy4000")
+            write_text(Path(settings.runs) / "toy4000", pairs=4_000)
         for rows in plans.values():      # reports a mistake in the text, and downloads, once
             load_corpora(rows[0][1][0].settings)
         device = pick_device(settings.device)

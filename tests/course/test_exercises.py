@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from docs.equations import find_functions
 from exercises import make
 from exercises.checks import CHECKS
 from exercises.compare import find_error
 from exercises.grade import grade, main
-from exercises.make import ROOT, TABLE, TASKS, make_stub
+from exercises.make import ROOT, TABLE, TASKS, find_functions, make_stub
 
 SESSION3 = [task for task in TASKS.values() if task.session == 3]
 BODIES = sorted({(task.file, task.body) for task in TASKS.values()})
