@@ -199,8 +199,8 @@ def check_parts(parts: dict, folder: str) -> None:
 
 
 def encode_parts(parts: dict, s: Settings, device) -> dict:
-    """The pairs as tensors: {"train": EncodedPairs, "valid": EncodedPairs, "test": {bin:
-    EncodedPairs}}."""
+    """The pairs as tensors: {"train": EncodedFormulas, "valid": EncodedFormulas, "test": {bin:
+    EncodedFormulas}}."""
     train = [pair for size in TRAINED for pair in parts["train"][size]]
     valid = [pair for size in BINS for pair in parts["valid"][size]]
     test = {size: encode(parts["test"][size], device, s.notation)

@@ -97,6 +97,12 @@ def model_config(s: Settings, model: str, vocab_size: int):
     return encoder_config(s, model, vocab_size)
 
 
+def check_models(s: Settings) -> None:
+    """Raises UserError if the flags describe no model."""
+    for model in s.models:
+        model_config(s, model, vocab_size=2)
+
+
 def load_task(s: Settings, task: str) -> Parts:
     """The parts of a task."""
     counts = {"train": s.sentences, "valid": min(VALID, s.sentences),
@@ -224,8 +230,7 @@ def probe(s: Settings) -> None:
                         " flags of a model")
     device = pick_device(s.device)
     keep_freed_memory()
-    for model in s.models:                               # reports a mistake in the flags at once
-        model_config(s, model, vocab_size=2)
+    check_models(s)
     columns = dict.fromkeys([*BASELINES, *s.models]) | load_encoders(s, device)
     if s.data == "senteval":                             # all files, before hours of training
         for task in s.task:

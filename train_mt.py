@@ -27,10 +27,10 @@ from nmt.flags import ModelFlags, command_line, flag, run
 from nmt.loss import Objective
 from nmt.machine import (
     Machine,
-    heed_signals,
+    defer_signals,
     machine_defaults,
     mixed_precision,
-    note_signals,
+    restore_signals,
     seed_torch,
     setup_machine,
 )
@@ -150,7 +150,7 @@ def train_step(objective, optimizer, step: Step, machine: Machine, label_smoothi
 def train(s: Settings) -> None:
     """Data, model, resuming, training loop, test: one run from start to end."""
     machine = setup_machine(s.device)
-    s.model_config(vocab_size=1)                         # reports a mistake in the flags at once
+    s.check_model()
     path = Path(s.runs) / s.name
     if machine.first:
         # resumed by half as many processes, a run needs twice the --accumulate
@@ -212,7 +212,7 @@ def train(s: Settings) -> None:
     window = torch.zeros(2, device=machine.device)       # cross-entropy and D since the last log
     window_tokens = 0
     largest_norm = torch.zeros((), device=machine.device)
-    stop = note_signals()                                # a list: SIGINT and SIGTERM append to it
+    stop = defer_signals()                                # a list: SIGINT and SIGTERM append to it
     stopped_by = 0
     bar = tqdm(total=s.steps, initial=state["step"], unit="step", dynamic_ncols=True,
                disable=not (machine.first and sys.stderr.isatty()))
@@ -265,7 +265,7 @@ def train(s: Settings) -> None:
     if stopped_by and machine.first:
         say(f"{path}: stopped at step {state['step']:,}; the same command resumes it")
     elif machine.first:
-        heed_signals()                                   # the last checkpoint is written
+        restore_signals()                                   # the last checkpoint is written
         test(model, state, data, folder, s)
     machine.wait()
     if stopped_by:

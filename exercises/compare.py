@@ -77,7 +77,7 @@ def compute_results(module, task: Task) -> dict[str, np.ndarray]:
     return results
 
 
-def compare(results: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+def check_results(results: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
     """Raises Wrong where a result is not the expected one."""
     for name, want in expected.items():
         if name not in results:
@@ -114,7 +114,7 @@ def find_error(task: Task, folder: Path) -> str:
     path = folder / Path(task.file).name
     expected = compute_results(project_module(task), task)
     try:
-        compare(compute_results(load(task, path), task), expected)
+        check_results(compute_results(load(task, path), task), expected)
     except BaseException as error:                           # SystemExit and KeyboardInterrupt too
         return explain(error, path)
     return ""

@@ -14,11 +14,11 @@ from tokenizers import Tokenizer
 from nmt.download import CORPORA, corpus_files
 from nmt.encoded import EncodedPairs, encode_files, encode_pairs
 from nmt.files import Lines, UserError
-from nmt.flags import flag
+from nmt.flags import Flags, flag
 from nmt.languages import bleu_tokenizer, lacks_spaces
 from nmt.tokenizer import lines_to_learn_from, load_tokenizer, save_tokenizer, train_tokenizer
 
-NAMES = {"toy": ("en", "de"), **{name: languages for name, (languages, _) in CORPORA.items()}}
+LANGUAGES = {"toy": ("en", "de"), **{name: languages for name, (languages, _) in CORPORA.items()}}
 VOCAB_SIZES = {"toy": 2_000, "multi30k": 10_000, "enja": 6_000, "wmt14-en-de": 32_000,
                "wmt17-zh-en": 32_000}
 LARGE = 1_000_000               # pairs: from here on, own text gets 32,000 tokens
@@ -59,9 +59,9 @@ class Data(NamedTuple):
 
 
 @dataclass
-class DataFlags:
+class DataFlags(Flags):
     """The flags that choose the text, its vocabulary and its longest sentences."""
-    data: str = flag("toy", "embedded (toy) or downloaded corpus", "data", choices=tuple(NAMES))
+    data: str = flag("toy", "embedded (toy) or downloaded corpus", "data", choices=tuple(LANGUAGES))
     data_dir: str = flag("data", "where downloads go", "data", metavar="DIR")
     train: str | None = flag(None, "own text: PREFIX.SRC and PREFIX.TGT", "data", metavar="PREFIX")
     valid: str | None = flag(None, "own validation text", "data", metavar="PREFIX")
@@ -97,7 +97,7 @@ def load_corpora(flags: DataFlags) -> Corpora:
 def load_known(flags: DataFlags) -> Corpora:
     """The corpus of --data, in its default direction or the one of --src and --tgt."""
     name = flags.data
-    src, tgt = NAMES[name]
+    src, tgt = LANGUAGES[name]
     if flags.src == tgt or flags.tgt == src:
         src, tgt = tgt, src
     if flags.src not in (None, src) or flags.tgt not in (None, tgt):

@@ -26,6 +26,11 @@ ALIASES = {"--aggregation": "--agg", "--routing": "--agg", "--size": "--arch", "
            "--gpu": "--device", "--cpu": "--device"}
 
 
+class Flags:
+    """The base of dataclasses of flags."""
+    given: typing.ClassVar[frozenset] = frozenset()      # the fields that a command line has set
+
+
 def flag(default=MISSING, help: str = "", group: str = "", low=None, high=None, above=None,
          positional: bool = False, **options):
     """A dataclass field that is a flag of the same name with dashes.
@@ -74,9 +79,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(kind: type, argv=None, presets=None):
-    """A dataclass of flags filled from a command line (None: this program's own); its attribute
-    `given` names the fields that are set there. presets: a function of the settings parsed so far
-    to the defaults that depend on them, {field: value}."""
+    """A dataclass of flags filled from a command line (None: this program's own). presets: a
+    function of the settings parsed so far to the defaults that depend on them, {field: value}."""
     given = vars(make_parser(kind).parse_args(argv))
     for name, value in given.items():
         if isinstance(value, list):
@@ -222,6 +226,11 @@ def model_config(settings, vocab_size: int, **overrides) -> TransformerConfig:
         raise UserError(f"--{name} {error.value}: {error.reason}") from error
 
 
+def check_model(settings) -> None:
+    """Raises UserError if the flags describe no model."""
+    model_config(settings, vocab_size=1)
+
+
 def model_flags() -> list[tuple]:
     """--arch and the fields of TransformerConfig with a help, as `make_dataclass` takes them, in
     the order of a run's name."""
@@ -236,7 +245,8 @@ def model_flags() -> list[tuple]:
 
 
 ModelFlags = dataclasses.make_dataclass("ModelFlags", model_flags(),
-                                        namespace={"model_config": model_config})
+                                        namespace=dict(model_config=model_config,
+                                                       check_model=check_model))
 
 
 def check_used(settings) -> None:

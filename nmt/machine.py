@@ -154,7 +154,7 @@ def keep_freed_memory() -> None:
         mallopt(-1, -1)                                  # M_TRIM_THRESHOLD: never
 
 
-def note_signals() -> list[int]:
+def defer_signals() -> list[int]:
     """Returns a list to which SIGINT and SIGTERM are appended from now on, instead of acting."""
     stop = []
     for number in SIGNALS:
@@ -162,8 +162,8 @@ def note_signals() -> list[int]:
     return stop
 
 
-def heed_signals() -> None:
-    """Ends `note_signals`: SIGINT and SIGTERM end the program again."""
+def restore_signals() -> None:
+    """Ends `defer_signals`: SIGINT and SIGTERM end the program again."""
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
 

@@ -44,7 +44,7 @@ def length_limit(source: Tensor) -> Tensor:
     return (source != PAD).sum(1) * 3 // 2 + 20
 
 
-def largest(x: Tensor, k: int, group: int = 128) -> tuple[Tensor, Tensor]:
+def top_k(x: Tensor, k: int, group: int = 128) -> tuple[Tensor, Tensor]:
     """`x.topk(k)` of the last dimension (all of it if it has fewer), in a third of the time for a
     large vocabulary: the k largest are in the k groups that have the largest maxima."""
     if x.shape[-1] < max(k, 32) * group:                 # where topk is as fast
@@ -74,7 +74,7 @@ def expand(logits: Tensor, log_p: Tensor, beam: int, last: Tensor):
     so_far = log_p - logsumexp                                               # [B, k]
     ends = so_far + logits[:, :, EOS]                                        # [B, k]
     # padding, BOS and EOS are the first ids: the first two are never produced, EOS is above
-    words, ids = largest(logits[:, :, EOS + 1:], beam)
+    words, ids = top_k(logits[:, :, EOS + 1:], beam)
     branches = words.shape[-1]
     ids = ids + EOS + 1
     words = (so_far.unsqueeze(-1) + words).flatten(1)                        # [B, k * branches]

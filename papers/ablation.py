@@ -27,7 +27,7 @@ def without_head(attention, head: int):
         hook.remove()
 
 
-def head_costs(run: measure.Run, beam: int | None = None) -> dict:
+def head_costs(run: measure.TrainedRun, beam: int | None = None) -> dict:
     """BLEU of the validation set with all heads minus BLEU without one: {"bleu": with all, "cost":
     {component: [layers][H]}, "mean": of all costs, "beam", "signature"}."""
     pairs = run.valid

@@ -86,7 +86,7 @@ def load_text(config: dict, settings: Settings) -> tuple[Pairs, Pairs]:
     return Pairs(*map(list, valid)), test
 
 
-def load_runs(settings: Settings) -> list[measure.Run]:
+def load_runs(settings: Settings) -> list[measure.TrainedRun]:
     """The runs with their text. Raises UserError for a folder that is not a run, two runs of one
     name, missing text, and runs of several languages; warns of several training texts."""
     device = pick_device(settings.device)
@@ -100,7 +100,7 @@ def load_runs(settings: Settings) -> list[measure.Run]:
         name = Path(folder).resolve().name
         if name in runs:
             raise UserError(f"{folder}: two runs are named {name}: analyze them separately")
-        runs[name] = measure.Run(name, model, tokenizer, config, valid, test,
+        runs[name] = measure.TrainedRun(name, model, tokenizer, config, valid, test,
                                  encode_pairs(tokenizer, valid))
     first, *others = runs.values()
     for run in others:
@@ -113,7 +113,7 @@ def load_runs(settings: Settings) -> list[measure.Run]:
     return list(runs.values())
 
 
-def check_flags(runs: list[measure.Run], settings: Settings) -> None:
+def check_flags(runs: list[measure.TrainedRun], settings: Settings) -> None:
     """Raises UserError for flags that do not fit the runs, before anything is measured."""
     for run in runs:
         layers = run.model.config.layers
@@ -125,7 +125,7 @@ def check_flags(runs: list[measure.Run], settings: Settings) -> None:
                         "and do not fit into one plot: name other parts with --only")
 
 
-def choose_sentence(run: measure.Run, settings) -> tuple[measure.Run, int]:
+def choose_sentence(run: measure.TrainedRun, settings) -> tuple[measure.TrainedRun, int]:
     """The run and the index of the validation pair to draw. For a sentence of the user's the
     validation set is this sentence with the run's own translation; by default it is the first pair
     of 8 to 16 tokens a side, or the shortest. Raises UserError for one that is not there."""

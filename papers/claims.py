@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from papers.differences import Contrast, compare, fit, in_figures
+from papers.differences import Contrast, contrast_arms, fit_arms, in_figures
 from papers.render import NONE
 from papers.results import precision_of
 from papers.tables import TABLES
@@ -28,7 +28,7 @@ SCORE = "exp(D) of the encoder's outputs"
 COST = "BLEU lost without a head, on average"
 FORMULAS = "points on seven and more operators"
 PROBES = "points on average over the tasks"
-NAMES = {"": "embedded",                # of scales
+SCALE_NAMES = {"": "embedded",                # of scales
          "--data multi30k --vocab-size 6000 (test_2016_flickr)": "Multi30K",
          "--steps 300 --eval-every 300": "embedded, 300 steps"}
 ABOUT = """Claims beside the five above. Exploratory: these runs were not planned, and with three to
@@ -106,7 +106,7 @@ def pools_from_lines(lines: list[dict]) -> list[Pool]:
     for line in lines:
         scale = line["scale"]
         if scale not in planned and line["size"] == "base":
-            name = NAMES.get(scale, scale)
+            name = SCALE_NAMES.get(scale, scale)
             if precision_of(line) != "float32":
                 name += f", {precision_of(line)}"
             pool = pools.setdefault(name, Pool(name, defaultdict(dict)))
@@ -153,7 +153,7 @@ def comparisons(claim: Claim, pool: Pool) -> list[Contrast | None]:
         runs = []
         for model in pair:
             runs += [{"arm": model, "seed": i, "score": scores[model][i]} for i in sorted(shared)]
-        contrasts.append(compare(fit(runs), *pair) if len(shared) > 1 else None)
+        contrasts.append(contrast_arms(fit_arms(runs), *pair) if len(shared) > 1 else None)
     return contrasts
 
 

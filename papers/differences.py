@@ -49,7 +49,7 @@ class Model(NamedTuple):
     unequal: bool                       # the arms' variances, by Levene's test
 
 
-def fit(runs: list[dict]) -> Model:
+def fit_arms(runs: list[dict]) -> Model:
     """The model of runs {"arm", "seed", "score"}; every arm has the same seeds."""
     scores = {}
     for run in sorted(runs, key=lambda run: (run["arm"], run["seed"])):
@@ -62,7 +62,7 @@ def fit(runs: list[dict]) -> Model:
                  bool(levene(*table).pvalue < 0.01))
 
 
-def compare(model: Model, arm: str, against: str, welch: bool = False) -> Contrast:
+def contrast_arms(model: Model, arm: str, against: str, welch: bool = False) -> Contrast:
     """The difference of two arms: by the model, or by Welch's test."""
     one, two = model.scores[arm], model.scores[against]
     difference = float(one.mean() - two.mean())

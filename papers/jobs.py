@@ -10,7 +10,7 @@ import torch
 from tqdm import tqdm
 
 from nmt.files import reported
-from nmt.machine import note_signals
+from nmt.machine import defer_signals
 from nmt.run_folder import read_metrics, say
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,7 +61,7 @@ def run_jobs(jobs: list[Job], runs: Path, at_once: int, device: torch.device, en
     working = {}                        # slot -> (job, process)
     failed = []
     passed_on = False
-    stop = note_signals()
+    stop = defer_signals()
     bar = tqdm(total=len(jobs), unit="run", dynamic_ncols=True, disable=not sys.stderr.isatty())
     while working or (waiting and not stop):
         for slot in range(at_once):

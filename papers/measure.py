@@ -25,7 +25,7 @@ from routing_dynamic import combine
 from transformer import PAD
 
 
-class Run(NamedTuple):
+class TrainedRun(NamedTuple):
     """A trained run and the text that it is measured on."""
     name: str
     model: torch.nn.Module
@@ -36,7 +36,7 @@ class Run(NamedTuple):
     encoded: EncodedPairs       # the validation set
 
 
-def translate(run: Run, lines, beam: int) -> list[str]:
+def translate(run: TrainedRun, lines, beam: int) -> list[str]:
     """The run's translations, with the length penalty of its test."""
     return translate_lines(run.model, run.tokenizer, lines, beam=beam,
                            lenpen=run.config["lenpen"], max_source=run.config["longest_source"])
@@ -50,7 +50,7 @@ def masks_of(source: Tensor, target_out: Tensor) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def passes(run: Run, max_tokens: int):
+def passes(run: TrainedRun, max_tokens: int):
     """Runs the model over the validation set; yields the heads and `masks_of` every batch."""
     device = next(run.model.parameters()).device
     lengths = run.encoded.source_lengths, run.encoded.target_lengths
@@ -83,7 +83,7 @@ def labels(tokenizer, ids) -> list[str]:
 
 
 @torch.no_grad()
-def sentence_heads(run: Run, index: int):
+def sentence_heads(run: TrainedRun, index: int):
     """The model's heads for one validation pair, and its tokens by component, {"enc": (query
     labels, key labels)}. The target side is the reference."""
     device = next(run.model.parameters()).device
@@ -97,7 +97,7 @@ def sentence_heads(run: Run, index: int):
 
 # ---- Disagreement: Li 2018 Tables 4 and 5
 
-def scores(run: Run, max_tokens: int = 4096) -> dict:
+def scores(run: TrainedRun, max_tokens: int = 4096) -> dict:
     """exp(D) on the validation set, each in (0, 1]: {"mean": {component: {kind: x}}, "layers":
     {component: {kind: [x of layer 1, ...]}}}; "mean" is the exponential of the mean of D over the
     layers (Li 2018 Table 4)."""
@@ -117,7 +117,7 @@ def exact(x: Tensor) -> Tensor:
     return x.cpu().double()
 
 
-def head_vectors(run: Run, component: str = "enc", max_tokens: int = 4096) -> Tensor:
+def head_vectors(run: TrainedRun, component: str = "enc", max_tokens: int = 4096) -> Tensor:
     """The heads' outputs O^h averaged over the words of the validation set, [layers, H, d_k] (Li
     2021 §4.1.2.3; its Fig. 3 averages over the layers as well)."""
     total = 0
@@ -150,7 +150,7 @@ def project(points: Tensor) -> Tensor:
     return torch.as_tensor(tsne.fit_transform(points.numpy()))
 
 
-def attention_map(run: Run, component: str, layer: int | None, index: int) -> dict:
+def attention_map(run: TrainedRun, component: str, layer: int | None, index: int) -> dict:
     """A^h of one layer (from 1; None: the top one) for validation pair `index`: weights
     [H][L_q][L_k], the tokens of both axes, and each head's entropy in nats, the mean over the
     queries."""
@@ -208,7 +208,7 @@ def trace(module, votes: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 @torch.no_grad()
-def routing_statistics(run: Run, max_tokens: int = 4096) -> dict:
+def routing_statistics(run: TrainedRun, max_tokens: int = 4096) -> dict:
     """Statistics of every routing of the heads on the validation set, see `trace`: {place:
     {"entropy": [T], "agreement": [T], "activations": each capsule's mean A, or None without EM}}.
     """
@@ -247,7 +247,7 @@ def fitting_bins(lengths: list[int]) -> list[int]:
     return [width * i for i in range(1, math.ceil(tail / width))] or [width]
 
 
-def bleu_by_length(run: Run, ends: list[int], beam: int | None = None) -> dict:
+def bleu_by_length(run: TrainedRun, ends: list[int], beam: int | None = None) -> dict:
     """BLEU of the test sets by source length: {"bins": [{"low", "high" (None: open), "count",
     "bleu", "interval": the bootstrap's 95 %}, ...], "bleu": of all, "beam", "signature"}.
 

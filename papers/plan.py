@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import train_mt
-from nmt.corpus import NAMES
+from nmt.corpus import LANGUAGES
 from nmt.files import UserError
 from nmt.flags import OPTIONS, ModelFlags, command_line, parse
 from papers.tables import Row, Table
@@ -19,7 +19,7 @@ MECHANISMS = ("agg", "reg", "capsule_attention", *OPTIONS)
 SIZE_FLAGS = {"layers", "d_model", "heads", "d_ff", "dropout"}
 
 
-class Run(NamedTuple):
+class PlannedRun(NamedTuple):
     """A run of train_mt.py: a row of a table with a seed."""
     words: list[str]            # the command line
     settings: train_mt.Settings
@@ -98,7 +98,8 @@ def size_flags(table: Table, size: str, scale: list[str]) -> list[str]:
 
 # ---- The plan
 
-def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[Row, list[Run]]]:
+def plan(table: Table, given: dict, seeds,
+         folder: str = "runs") -> list[tuple[Row, list[PlannedRun]]]:
     """The rows of a table with their runs, one per seed.
 
     given: {field: value} of train_mt.py's settings for all rows; folder: of the runs. Raises
@@ -113,7 +114,7 @@ def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[R
     scale += command_line(train_mt.Settings, given)
     s = settings_of(scale)
     language = []
-    if (s.src or NAMES[s.data][0]) == "zh":
+    if (s.src or LANGUAGES[s.data][0]) == "zh":
         language = table.chinese.split()
     if table.amp is not None:
         scale = ["--amp" if table.amp else "--no-amp", *scale]
@@ -130,15 +131,15 @@ def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[R
     return rows
 
 
-def plan_run(row: Row, words: list[str], seed: int, scale: str, size: str) -> Run:
+def plan_run(row: Row, words: list[str], seed: int, scale: str, size: str) -> PlannedRun:
     """The run of a row with a seed; words: the flags of its scale and size."""
     base = settings_of(words)
     flags = fit_flags(row.flags, base)
     s = settings_of([*words, *flags])
-    s.model_config(vocab_size=1)
+    s.check_model()
     changed = {}                        # a fitted flag may have the default: --reg-weight 1.0
     for name, value in asdict(s).items():
         if name != "name" and value != getattr(base, name):
             changed[name] = value
     words = [*words, *command_line(train_mt.Settings, changed), "--seed", str(seed)]
-    return Run(words, settings_of(words), scale, size, " ".join(flags))
+    return PlannedRun(words, settings_of(words), scale, size, " ".join(flags))

@@ -54,7 +54,7 @@ class Settings(train_mt.Settings):
 
 # ---- Runs
 
-def plan_jobs(settings: Settings, plans: dict) -> dict[Job, plan.Run | None]:
+def plan_jobs(settings: Settings, plans: dict) -> dict[Job, plan.PlannedRun | None]:
     """The jobs of the tables, each once, seed by seed, with the runs of train_mt.py that they are;
     plans: {table: its rows with their runs}."""
     folder = Path(settings.runs)
@@ -66,27 +66,27 @@ def plan_jobs(settings: Settings, plans: dict) -> dict[Job, plan.Run | None]:
                      "--seeds", *map(str, settings.seeds)]
             jobs[Job("probe.py", tuple(words), folder / name)] = None
             continue
-        runs = [run for _, of_row in plans[name] for run in of_row]
+        runs = [run for _, row_runs in plans[name] for run in row_runs]
         for run in sorted(runs, key=lambda run: settings.seeds.index(run.settings.seed)):
             jobs[Job("train_mt.py", tuple(run.words), folder / run.settings.name)] = run
     return jobs
 
 
-def list_jobs(jobs: dict, finished: dict, waiting: list[Job], runs: str) -> None:
+def list_jobs(jobs: dict, finished: dict, missing: list[Job], runs: str) -> None:
     """Prints the state and the command of every job; finished: {key of a run: its line}."""
     seconds = []
     for job, run in jobs.items():
         line = finished.get(run.key, {}) if run else {}
         if "tokens" in line:
             seconds.append(line["tokens"] / line["tokens_per_second"])
-        state = f"step {job.step:,}" if job in waiting else "finished"
+        state = f"step {job.step:,}" if job in missing else "finished"
         name = [] if job.script == "train_mt.py" else ["--name", job.path.name]
         command = shlex.join(["python", job.script, *job.words, *name, "--runs", runs])
         print(f"{state:>12}  {job.path.name}\n{'':>12}  {command}")
     hours = ""
     if seconds:
-        hours = f", about {len(waiting) * statistics.fmean(seconds) / 3600:.1f} hours of training"
-    print(f"{len(waiting)} of {len(jobs)} runs are missing{hours}")
+        hours = f", about {len(missing) * statistics.fmean(seconds) / 3600:.1f} hours of training"
+    print(f"{len(missing)} of {len(jobs)} runs are missing{hours}")
 
 
 # ---- Output
@@ -111,7 +111,7 @@ def show(name: str, rows, settings: Settings, finished: dict) -> None:
         print(f"{name}: nothing is finished")
         return
     print(render.table_text(name, render.table_cells(table, lines)))
-    first = next(line for of_row in lines for line in of_row)
+    first = next(line for row_runs in lines for line in row_runs)
     print(f"\n{first['scale'] or 'embedded corpus, size tiny'}; {first['processor']}; torch "
           f"{first['torch']}")
 
@@ -155,8 +155,8 @@ def reproduce(settings: Settings) -> None:
             raise UserError(f"no table {name}: choose from {', '.join(TABLES)}")
     settings.seeds = tuple(dict.fromkeys(settings.seeds))
     # the settings of train_mt.py that are given for all rows
-    own = Settings.__annotations__.keys() | {"runs", "device"}
-    given = {name: getattr(settings, name) for name in settings.given - own}
+    here = Settings.__annotations__.keys() | {"runs", "device"}
+    given = {name: getattr(settings, name) for name in settings.given - here}
     plans = {}
     for name in settings.tables:
         if TABLES[name].kind != "probe":
@@ -168,7 +168,7 @@ def reproduce(settings: Settings) -> None:
     lines = results.stored_lines() if settings.store else []
     finished = {results.key_of(line): line for line in lines}
 
-    def keep(job: Job) -> None:
+    def read_finished(job: Job) -> None:
         """Reads the line of a finished run of train_mt.py; with --store, stores it."""
         run = jobs[job]
         if run and run.key not in finished and results.read_test(job.path):
@@ -177,11 +177,11 @@ def reproduce(settings: Settings) -> None:
                 results.store(finished[run.key])
 
     for job in jobs:
-        keep(job)
-    waiting = [job for job, run in jobs.items() if run is None or run.key not in finished]
+        read_finished(job)
+    missing = [job for job, run in jobs.items() if run is None or run.key not in finished]
     failed = []
     if settings.dry_run:
-        list_jobs(jobs, finished, waiting, settings.runs)
+        list_jobs(jobs, finished, missing, settings.runs)
     else:
         if any("{toy4000}" in TABLES[name].scale for name in settings.tables):
             write_text(Path(settings.runs) / "toy4000", pairs=4_000)
@@ -189,7 +189,8 @@ def reproduce(settings: Settings) -> None:
             load_corpora(rows[0][1][0].settings)
         device = pick_device(settings.device)
         gpus = torch.cuda.device_count() if device == torch.device("cuda") else 1
-        failed = run_jobs(waiting, Path(settings.runs), settings.jobs or gpus, device, keep)
+        at_once = settings.jobs or gpus
+        failed = run_jobs(missing, Path(settings.runs), at_once, device, read_finished)
     for name in dict.fromkeys(settings.tables):
         show(name, plans.get(name), settings, finished)
     if failed:

@@ -10,7 +10,7 @@ import train_mt
 from nmt.machine import pick_device, processor
 from nmt.run_folder import RunFolder, read_config, read_metrics
 from papers.jobs import ROOT
-from papers.plan import Run
+from papers.plan import PlannedRun
 
 
 def stored_lines() -> list[dict]:
@@ -34,7 +34,7 @@ def read_test(path: Path) -> dict | None:
     return rows[0] if rows else None
 
 
-def read_run(path: Path, run: Run) -> dict:
+def read_run(path: Path, run: PlannedRun) -> dict:
     """The line of a finished run; commit, torch and processor are those of now. Raises UserError
     for another run under its name."""
     s = run.settings

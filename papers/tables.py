@@ -230,7 +230,7 @@ GU_CAPSULES = (
 OWN = "this project"
 
 # The most important first: an interrupted table has the first of them with all their seeds.
-CLAIMS = (
+CLAIM_ROWS = (
     BASELINE,
     Row("EM routing", "--agg em --em-gradient last"),
     Row("control: EM, uniform coupling", "--agg em --iterations 1"),
@@ -346,7 +346,7 @@ TABLES = {
         notes=(PLOT + "; it finds N = H, as many output as input capsules, the best",)),
     "claims": Table(
         OWN, "what the five papers claim, and the controls, the most important first", "", (),
-        CLAIMS),
+        CLAIM_ROWS),
     "plan-multi30k": Table(
         OWN, "the runs of docs/plan.md on Multi30K", "", (), PLAN,
         scale="--arch tiny --heads 8 --data multi30k --vocab-size 6000 --steps 8000", amp=False),

@@ -6,14 +6,23 @@ from typing import NamedTuple
 import numpy as np
 from tabulate import tabulate
 
-from papers.differences import LEVEL, MARGIN, Contrast, Model, compare, fit, holm, in_figures
+from papers.differences import (
+    LEVEL,
+    MARGIN,
+    Contrast,
+    Model,
+    contrast_arms,
+    fit_arms,
+    holm,
+    in_figures,
+)
 from papers.results import precision_of
 from papers.tables import TABLES
 
 MULTI30K = "plan-multi30k"      # tables of papers/tables.py
 TOY = "plan-toy"
 SEEDS = {MULTI30K: range(1, 7), TOY: range(1, 21)}
-NAMES = {MULTI30K: "Multi30K", TOY: "the embedded corpus"}
+CORPUS_NAMES = {MULTI30K: "Multi30K", TOY: "the embedded corpus"}
 LEAST_BLOCKS = {MULTI30K: 4, TOY: 20}
 CONTRASTS = {MULTI30K: (("wide-ffn", "baseline"), ("em", "baseline"), ("uniform", "baseline"),
                         ("output", "baseline"), ("both", "baseline"), ("em", "uniform"))}
@@ -22,7 +31,7 @@ CONTRASTS[TOY] = (*CONTRASTS[MULTI30K],
                                                   "gu-dynamic", "capsule")))
 
 
-class Claim(NamedTuple):
+class MainClaim(NamedTuple):
     """A paper's main claim: the arm that has its mechanism, what the arm is compared with, and the
     gain in BLEU over the baseline that the paper prints for En-De, size base."""
     paper: str
@@ -33,13 +42,13 @@ class Claim(NamedTuple):
     corpora: tuple[str, ...] = (MULTI30K, TOY)
 
 
-CLAIMS = (
-    Claim("Li 2018", "rewarding outputs for disagreeing helps", "output", "baseline", 0.87),
-    Claim("Li 2019", "EM routing of the heads helps, more than uniform coupling", "em",
+MAIN_CLAIMS = (
+    MainClaim("Li 2018", "rewarding outputs for disagreeing helps", "output", "baseline", 0.87),
+    MainClaim("Li 2019", "EM routing of the heads helps, more than uniform coupling", "em",
           "uniform", 0.95),
-    Claim("Li 2021", "disagreement and EM routing together help", "both", "baseline", 1.10),
-    Claim("Gu 2019", "a capsule layer over the heads helps", "gu-em", "baseline", 0.43, (TOY,)),
-    Claim("Duan 2020", "routing the logits helps", "capsule", "baseline", 0.61, (TOY,)),
+    MainClaim("Li 2021", "disagreement and EM routing together help", "both", "baseline", 1.10),
+    MainClaim("Gu 2019", "a capsule layer over the heads helps", "gu-em", "baseline", 0.43, (TOY,)),
+    MainClaim("Duan 2020", "routing the logits helps", "capsule", "baseline", 0.61, (TOY,)),
 )
 
 
@@ -91,9 +100,9 @@ def analyze(lines: list[dict]) -> dict[str, Corpus]:
         runs = whole_blocks(lines, corpus)
         blocks = len({run["seed"] for run in runs})
         if blocks >= LEAST_BLOCKS[corpus]:
-            model = fit(runs)
-            family = holm([compare(model, *pair, model.unequal) for pair in pairs])
-            control = compare(model, "one-head", "baseline", model.unequal)
+            model = fit_arms(runs)
+            family = holm([contrast_arms(model, *pair, model.unequal) for pair in pairs])
+            control = contrast_arms(model, "one-head", "baseline", model.unequal)
             corpora[corpus] = Corpus(blocks, runs, model, dict(zip(pairs, family)), control)
     return corpora
 
@@ -104,21 +113,21 @@ def five_lines(corpora: dict[str, Corpus]) -> list[list[str]]:
     The first corpus of a claim that can test it decides.
     """
     rows = []
-    for claim in CLAIMS:
+    for claim in MAIN_CLAIMS:
         read = [corpus for corpus in claim.corpora if corpus in corpora]
-        able = [corpus for corpus in read if corpora[corpus].can_test()]
-        where = (able or read)[0]
+        testing = [corpus for corpus in read if corpora[corpus].can_test()]
+        where = (testing or read)[0]
         contrasts = corpora[where].contrasts
         contrast = contrasts[claim.arm, claim.against]
-        judged = verdict(contrast, claim.printed) if able else "cannot be tested"
-        why = f"{claim.arm} minus {claim.against} on {NAMES[where]}"
+        judged = verdict(contrast, claim.printed) if testing else "cannot be tested"
+        why = f"{claim.arm} minus {claim.against} on {CORPUS_NAMES[where]}"
         if claim.against != "baseline":
             for arm in (claim.arm, claim.against):
                 why += f"; {arm} minus baseline {in_figures(contrasts[arm, 'baseline'])}"
         for corpus in read:
-            if corpus not in able and corpus != where:
+            if corpus not in testing and corpus != where:
                 ours = corpora[corpus].contrasts[claim.arm, claim.against]
-                why += f"; {NAMES[corpus]}, where one head does not lose: {in_figures(ours)}"
+                why += f"; {CORPUS_NAMES[corpus]}, where one head does not lose: {in_figures(ours)}"
         rows.append([claim.paper, claim.text, f"{claim.printed:+.2f}", in_figures(contrast),
                      f"{contrast.detectable:.2f}", judged, why])
     return rows
@@ -137,7 +146,7 @@ def contrast_table(corpus: Corpus) -> str:
 
 def paragraph(name: str, corpus: Corpus) -> str:
     """The sample and the model behind a corpus's contrasts, and its positive control."""
-    words = [f"On {NAMES[name]}: {corpus.blocks} whole blocks of seeds"]
+    words = [f"On {CORPUS_NAMES[name]}: {corpus.blocks} whole blocks of seeds"]
     if corpus.model.unequal:
         words.append("The arms' variances differ (Levene's test, p < 0.01): Welch's test")
     else:
@@ -171,7 +180,7 @@ def draw(corpora: dict[str, Corpus], path) -> None:
     """A forest plot: the contrasts of each corpus with their intervals; diamonds are the gains over
     the baseline that the papers print for En-De."""
     from matplotlib import pyplot
-    printed = {(claim.arm, "baseline"): claim.printed for claim in CLAIMS}
+    printed = {(claim.arm, "baseline"): claim.printed for claim in MAIN_CLAIMS}
     rows = max(len(corpus.contrasts) for corpus in corpora.values())
     figure, axes = pyplot.subplots(1, len(corpora), figsize=(9, 0.5 + 0.25 * rows),
                                    squeeze=False, layout="constrained")
@@ -187,7 +196,7 @@ def draw(corpora: dict[str, Corpus], path) -> None:
         blocks = f"{corpus.blocks} blocks"
         if not corpus.can_test():
             blocks += "; one head does not lose"
-        ax.set_title(f"{NAMES[name]}\n{blocks}", fontsize="medium")
+        ax.set_title(f"{CORPUS_NAMES[name]}\n{blocks}", fontsize="medium")
         ax.set_xlabel("difference in BLEU")
     figure.savefig(path)
     pyplot.close(figure)

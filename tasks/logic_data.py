@@ -250,7 +250,7 @@ class Formulas(NamedTuple):
     rows: Tensor                    # [2B] the rows of the left and right formulas in turn
 
 
-class EncodedPairs(NamedTuple):
+class EncodedFormulas(NamedTuple):
     """Encoded pairs of formulas. What only chooses is on the CPU, the rest on the device."""
     ids: Tensor                     # [m, L] token ids of the m distinct formulas, uint8
     rows: Tensor                    # [n, 2] of the left and the right formula, on the CPU
@@ -284,7 +284,8 @@ def renamed(pair: Pair) -> Pair:
     return Pair(pair.relation, new_left, new_right)
 
 
-def encode(pairs, device="cpu", notation: str = "brackets", tables: bool = False) -> EncodedPairs:
+def encode(pairs, device="cpu", notation: str = "brackets",
+           tables: bool = False) -> EncodedFormulas:
     """Pairs as tensors, in the notation of Bowman's files ("brackets") or in a shorter one that
     says the same ("compact": `infix` of `renamed`); tables: with their truth tables."""
     spell = tokenize
@@ -308,7 +309,7 @@ def encode(pairs, device="cpu", notation: str = "brackets", tables: bool = False
         text_of = {formula: text for text, formula in ids.items()}
         unsigned = np.array([truth_table(text_of[formula]) for formula in distinct], np.uint64)
         known = torch.from_numpy(unsigned.view(np.int64)).to(device)
-    return EncodedPairs(torch.from_numpy(matrix).to(device), rows, lengths, labels.to(device),
+    return EncodedFormulas(torch.from_numpy(matrix).to(device), rows, lengths, labels.to(device),
                         known)
 
 

@@ -2,7 +2,7 @@
 import dataclasses
 from dataclasses import dataclass
 
-from nmt.flags import ModelFlags, command_line, flag
+from nmt.flags import Flags, ModelFlags, command_line, flag
 from nmt.machine import DEVICES
 from transformer import TransformerConfig
 
@@ -26,7 +26,7 @@ def with_default(kind: type, name: str, default):
 
 
 @dataclass
-class TaskFlags:
+class TaskFlags(Flags):
     """The flags of both commands, with the defaults of probe.py."""
     models: tuple[str, ...] = flag(
         ("baseline",), "models of the papers: baseline; of Li 2021 disagreement (of the outputs), "

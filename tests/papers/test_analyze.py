@@ -47,7 +47,7 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def make_run(tokenizer):
     """A function: the run of a model with these flags, all of its parameters drawn at random."""
-    def make(flags: str, name: str = "run") -> measure.Run:
+    def make(flags: str, name: str = "run") -> measure.TrainedRun:
         settings = settings_of([*SIZE.split(), *flags.split()])
         torch.manual_seed(1)
         model = Transformer(settings.model_config(tokenizer.get_vocab_size())).eval()
@@ -57,7 +57,7 @@ def make_run(tokenizer):
         config = {**asdict(settings), "model": asdict(model.config), "text": {},
                   "languages": ["en", "de"], "longest_source": 50}
         pairs = Pairs(ENGLISH, GERMAN)
-        return measure.Run(name, model, tokenizer, config, pairs, pairs,
+        return measure.TrainedRun(name, model, tokenizer, config, pairs, pairs,
                            encode_pairs(tokenizer, pairs))
     return make
 

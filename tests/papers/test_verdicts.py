@@ -34,7 +34,7 @@ def made_up_runs(seeds: int, gains: dict = {}) -> list[dict]:
 
 def test_with_two_arms_the_model_is_the_paired_t_test():
     runs = [run for run in made_up_runs(6) if run["arm"] in ("em", "baseline")]
-    contrast = verdicts.compare(verdicts.fit(runs), "em", "baseline")
+    contrast = verdicts.contrast_arms(verdicts.fit_arms(runs), "em", "baseline")
     one = [run["score"] for run in runs if run["arm"] == "em"]
     two = [run["score"] for run in runs if run["arm"] == "baseline"]
     wanted = stats.ttest_rel(one, two)
@@ -48,7 +48,7 @@ def test_the_model_is_that_of_least_squares():
     y = np.array([run["score"] for run in runs])
     design = np.hstack([np.tile(np.eye(12), (5, 1)), np.repeat(np.eye(5), 12, axis=0)])
     effects = np.linalg.pinv(design) @ y
-    contrast = verdicts.compare(verdicts.fit(runs), "em", "baseline")
+    contrast = verdicts.contrast_arms(verdicts.fit_arms(runs), "em", "baseline")
     assert contrast.freedom == 60 - np.linalg.matrix_rank(design)
     assert contrast.error == pytest.approx(np.std(y - design @ effects) * np.sqrt(60 / 44 * 2 / 5))
     assert contrast.difference == pytest.approx(effects[2] - effects[0])
@@ -133,11 +133,12 @@ def test_the_numbers_of_the_page_follow_from_the_stored_runs(corpus):
     scores = scores_of(corpus)
     seeds = len(scores["baseline"])
     page = (ROOT / "docs" / "claims.md").read_text("utf-8")
-    if f"On {verdicts.NAMES[corpus]}:" not in page:
+    name = verdicts.CORPUS_NAMES[corpus]
+    if f"On {name}:" not in page:
         assert seeds < verdicts.LEAST_BLOCKS[corpus]
         pytest.skip(f"{seeds} whole blocks")
     page = page[page.index("<!-- verdicts -->"):]
-    five_lines, _, section = page.partition(f"On {verdicts.NAMES[corpus]}: {seeds} whole blocks")
+    five_lines, _, section = page.partition(f"On {name}: {seeds} whole blocks")
     section = section.split("\n\nOn ")[0].split("<!-- end -->")[0]
     table = np.array(list(scores.values()))
     residuals = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
@@ -166,10 +167,10 @@ def test_the_numbers_of_the_page_follow_from_the_stored_runs(corpus):
         adjusted = max(adjusted, min(1, (len(rows) - k) * p))
         assert holm == in_words(adjusted)
     printed = {(row[0], row[1]): row[2] for row in rows}
-    judged = re.findall(rf"(\S+ \[.*?\]) .*?\| (\S+) minus (\S+) on {verdicts.NAMES[corpus]}",
+    judged = re.findall(rf"(\S+ \[.*?\]) .*?\| (\S+) minus (\S+) on {name}",
                         five_lines)
-    assert len(judged) == five_lines.count(f" on {verdicts.NAMES[corpus]}")
-    unable = re.findall(rf"(\S+) minus (\S+) on .*{verdicts.NAMES[corpus]}, where one head does not"
+    assert len(judged) == five_lines.count(f" on {name}")
+    unable = re.findall(rf"(\S+) minus (\S+) on .*{name}, where one head does not"
                         r" lose: (\S+ \[.*?\])", five_lines)
     judged += [(figures, arm, against) for arm, against, figures in unable]
     assert bool(unable) == ("this setting cannot test the papers" in section)
