@@ -121,15 +121,27 @@ def toy_pairs(src: str) -> list[Pairs]:
 
 
 def read_corpora(name: str, src: str, tgt: str, train, valid, tests) -> Corpora:
-    """The texts of these prefixes; tests: several."""
-    test_sets = {}
-    for prefix in tests:
-        test = Path(prefix).name
-        if test in test_sets:
-            raise UserError(f"--test: two sets are named {test}: rename the files of one")
-        test_sets[test] = Pairs(*map(list, read_pairs(prefix, src, tgt)))
-    valid = Pairs(*map(list, read_pairs(valid, src, tgt)))
-    return Corpora(name, src, tgt, read_pairs(train, src, tgt), valid, test_sets)
+    """The texts of these prefixes; tests: several. Raises UserError, which names every mistake."""
+    texts = {}
+    mistakes = []
+    for prefix in (train, valid, *tests):
+        try:
+            texts[prefix] = read_pairs(prefix, src, tgt)
+        except UserError as error:
+            mistakes.append(str(error))
+    names = [Path(prefix).name for prefix in tests]
+    for test in sorted(set(names)):
+        if names.count(test) > 1:
+            mistakes.append(f"--test: two sets are named {test}: rename the files of one")
+    if mistakes:
+        raise UserError("; ".join(dict.fromkeys(mistakes)))
+    test_sets = {test: read_all(texts[prefix]) for test, prefix in zip(names, tests)}
+    return Corpora(name, src, tgt, texts[train], read_all(texts[valid]), test_sets)
+
+
+def read_all(pairs: Pairs) -> Pairs:
+    """Pairs in memory."""
+    return Pairs(*map(list, pairs))
 
 
 def read_pairs(prefix, src: str, tgt: str) -> Pairs:

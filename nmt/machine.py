@@ -19,8 +19,13 @@ from nmt.files import UserError
 
 DEVICES = "auto, cpu, cuda, cuda:N or mps"        # of --device
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")   # clusters set some
+TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT = timedelta(hours=12)   # the other processes wait while the first validates and tests
+
+
+def launched_by_torchrun() -> bool:
+    """Whether this process is one of a run's. Clusters set some of the variables by themselves."""
+    return all(os.environ.get(variable) for variable in TORCHRUN)
 
 
 def pick_device(name: str) -> torch.device:
@@ -32,8 +37,11 @@ def pick_device(name: str) -> torch.device:
     device = torch.device(name)
     count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": torch.mps.device_count()}
     if (device.index or 0) >= count[device.type]:
-        raise UserError(f"--device {name}: torch finds {count[device.type]} such GPUs here; choose "
-                        "cpu or auto; torchrun: at most one process per GPU")
+        choice = "choose cpu or auto"
+        if launched_by_torchrun():
+            choice += ", or start at most one process per GPU"
+        raise UserError(f"--device {name}: torch finds {count[device.type]} such GPUs here; "
+                        f"{choice}")
     # cuDNN's attention plans anew for every shape, and batches of sentences have hundreds
     torch.backends.cuda.enable_cudnn_sdp(False)
     if device.index is not None:        # otherwise pinned memory takes some of the first GPU
@@ -129,8 +137,7 @@ def setup_machine(name: str) -> Machine:
     """The device of that name; joins the other processes if torchrun started this one."""
     device = pick_device(name)
     keep_freed_memory()
-    launched = all(os.environ.get(variable) for variable in TORCHRUN)
-    world = int(os.environ["WORLD_SIZE"]) if launched else 1
+    world = int(os.environ["WORLD_SIZE"]) if launched_by_torchrun() else 1
     if world == 1:
         return Machine(device)
     if device.type == "cuda":           # without its device NCCL guesses it from the rank

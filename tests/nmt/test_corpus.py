@@ -95,6 +95,14 @@ def test_error_missing_text(tmp_path):
     check_error(flags, "valid.fr does not exist", "valid.de, ", "valid.en")
 
 
+def test_every_mistake_in_the_texts_is_named(tmp_path):
+    flags = write_own(tmp_path)
+    flags.valid = "no/val"
+    flags.test = ("no/test", "no/test")
+    check_error(flags, "no/val.en does not exist", "no/test.en does not exist",
+                "two sets are named test")
+
+
 def test_pairs_in_two_texts_are_counted(tmp_path, capsys):
     flags = write_own(tmp_path)
     load_data(flags)
