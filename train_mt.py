@@ -335,6 +335,7 @@ def test(model, state: dict, data: Data, folder: RunFolder, s: Settings) -> None
     for name, pairs in sets.items():
         if not has_4_grams(pairs.target, data.tgt):
             say(f"{name}: {NO_4_GRAMS}")
+    say(f"next: python translate.py {folder.path}, python -m papers.analyze {folder.path}")
 
 
 def main(argv=None) -> int:

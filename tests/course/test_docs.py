@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import io
 import re
+import textwrap
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ IN_ROOT = ("train_mt", "translate", "probe", "logic")
 SCRIPTS = (*IN_ROOT, "papers/analyze", "papers/reproduce", "papers/bench", "toy/__main__")
 # flags of torchrun, of exercises/grade.py and of jupytext
 FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint",
-           "--to", "--session", "--csv"}
+           "--to", "--session", "--csv", "--index-url"}
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
@@ -125,6 +126,12 @@ def test_the_files_of_the_readme():
     assert all(f"`{name}.py`" in readme for name in IN_ROOT)
     assert {f"{name}.py" for name in IN_ROOT} | set(files) == {x.name for x in ROOT.glob("*.py")}
     assert all(f"`python -m papers.{name}`" in readme for name in ("analyze", "reproduce", "bench"))
+
+
+def test_the_loop_in_the_readme_is_that_of_the_code():
+    readme = (ROOT / "README.md").read_text()
+    block = re.search(r"```python\n(for t in .*?)```", readme, flags=re.DOTALL)[1]
+    assert textwrap.indent(block, "    ") in (ROOT / "routing_em.py").read_text()
 
 
 def test_pip_and_uv_install_the_same():
