@@ -394,7 +394,7 @@ def test_what_does_not_exist_is_one_clear_error(changes, words):
     assert all(word in str(error.value) for word in words) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("i", range(5))
+@pytest.mark.parametrize("i", range(len(AGGREGATIONS)))
 @pytest.mark.parametrize("j", range(5))
 def test_a_few_steps_lower_the_loss(i, j):
     """Every pair of an aggregation, a regularization and a capsule attention, over a Latin square
