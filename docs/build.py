@@ -33,6 +33,7 @@ except ImportError as missing:
     sys.exit(2)
 
 from docs.equations import EIGHT, ROOT, module, read
+from nmt.streams import setup_streams
 
 DOCS = ROOT / "docs"
 PAGE = Template((DOCS / "page.html").read_text("utf-8"))
@@ -286,6 +287,7 @@ def write(site: Site, path: Path) -> None:
 
 def main(argv=None) -> int:
     """The command line; returns the exit status."""
+    setup_streams()
     parser = argparse.ArgumentParser(prog="python -m docs.build",
                                      description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "site",

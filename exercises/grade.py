@@ -16,6 +16,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from exercises.make import TASKS, Task
+from nmt.streams import setup_streams
 
 SECONDS = 10                # a task may take
 LINUX = sys.platform == "linux"
@@ -90,6 +91,7 @@ def report(tasks: list[Task], messages: list[str]) -> str:
 
 def main(words: list[str] | None = None) -> None:
     """The command line."""
+    setup_streams()
     parser = argparse.ArgumentParser(prog="python -m exercises.grade", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, help="folders of solutions")

@@ -9,6 +9,8 @@ import ast
 from pathlib import Path
 from typing import NamedTuple
 
+from nmt.streams import setup_streams
+
 ROOT = Path(__file__).resolve().parents[1]
 NOT_WRITTEN = "not written yet"
 
@@ -175,6 +177,7 @@ def write_stubs(folder: Path) -> None:
 
 def main(words: list[str] | None = None) -> None:
     """The command line."""
+    setup_streams()
     parser = argparse.ArgumentParser(prog="python -m exercises.make", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a new folder")

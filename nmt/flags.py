@@ -17,6 +17,7 @@ import typing
 from dataclasses import MISSING
 
 from nmt.files import UserError, how_to_write
+from nmt.streams import drop_unwritable_output, setup_streams
 from transformer import BODY, SIZES, ConfigError, TransformerConfig
 
 # names that people try -> the flags
@@ -173,8 +174,7 @@ def command_line(kind: type, values: dict) -> list[str]:
 def run(command, kind: type, argv=None, presets=None) -> int:
     """Calls `command` with the settings from the command line. Returns the status: 0, 2 after a
     user's mistake, 130 after Ctrl-C, 141 if its output is closed. SIGTERM raises SystemExit."""
-    if hasattr(sys.stdout, "reconfigure"):               # "?" for what a terminal cannot show
-        sys.stdout.reconfigure(errors="replace")
+    setup_streams()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
@@ -186,9 +186,10 @@ def run(command, kind: type, argv=None, presets=None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:                              # `| head` closed our output
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_unwritable_output()
         return 141
     except OSError as error:
+        drop_unwritable_output()
         message = f"{error.filename or 'output'}: {error.strerror or error}: {how_to_write(error)}"
     except (MemoryError, RuntimeError) as error:
         words = "allocate memory|not enough memory|out of memory"

@@ -159,6 +159,24 @@ def test_a_terminal_that_lacks_a_character_shows_a_question_mark(monkeypatch):
     assert terminal.buffer.getvalue().decode("latin-1").strip() == "für ?"
 
 
+def test_lines_are_in_a_file_as_they_are_printed(tmp_path, monkeypatch):
+    with open(tmp_path / "log", "w") as log:
+        monkeypatch.setattr(sys, "stdout", log)
+        say("step 1")
+        assert (tmp_path / "log").read_text() == ""
+        assert flags.run(lambda settings: say("step 2"), Nothing, []) == 0
+        say("step 3")
+        assert (tmp_path / "log").read_text() == "step 1\nstep 2\nstep 3\n"
+
+
+def test_closed_streams_are_replaced(monkeypatch):
+    """They are None where a shell's `>&-` closed them."""
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    assert flags.run(lambda settings: say(sys.stdin.read()), Nothing, []) == 0
+    assert call(UserError("x")) == 2
+
+
 def test_torch_has_no_memory_in_the_words_that_run_looks_for(capsys):
     assert flags.run(lambda settings: torch.empty(2 ** 60), Nothing, []) == 2
 

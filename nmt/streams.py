@@ -1,0 +1,23 @@
+"""Standard input, output and error as every script uses them."""
+import os
+import sys
+
+
+def setup_streams() -> None:
+    """Makes lines appear as they are printed, in a file or pipe as well, with "?" for what a
+    terminal cannot show. A stream that is closed, as cron may do it, becomes /dev/null."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode)
+            os.set_inheritable(stream.fileno(), True)    # for child processes
+            setattr(sys, name, stream)
+    if hasattr(sys.stdout, "reconfigure"):               # not where a test or notebook replaced it
+        sys.stdout.reconfigure(errors="replace", line_buffering=True)
+
+
+def drop_unwritable_output() -> None:
+    """Sends what standard output does not take to /dev/null: Python would report it at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
