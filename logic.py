@@ -26,6 +26,7 @@ import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones
 import torch
 from tabulate import tabulate
 
+from nmt.figure_text import optional_figure
 from nmt.files import UserError, atomic_write
 from nmt.flags import BODY, flag, run
 from nmt.machine import keep_freed_memory, pick_device
@@ -133,6 +134,7 @@ def table(summary: dict) -> str:
     return tabulate(lines, tablefmt="plain", disable_numparse=True, stralign="right")
 
 
+@optional_figure("accuracy.png")
 def draw(summary: dict, path: Path) -> None:
     """A plot in the manner of Li 2021 Fig. 4: accuracy over the number of operators, a line per
     model."""

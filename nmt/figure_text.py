@@ -1,4 +1,5 @@
-"""Text in figures: names and tokens as they are written, in fonts that have their letters."""
+"""Figures that cannot end a run, with names and tokens as they are written, in fonts that have
+their letters."""
 import contextlib
 import functools
 import re
@@ -24,6 +25,16 @@ def literal_text(look: dict | None = None):
             report_missing_letters()
         else:
             warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
+
+
+@contextlib.contextmanager
+def optional_figure(name: str):
+    """A function that draws a figure. If it fails, that is one line: hours may come before it."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        print(f"warning: {name} is not drawn ({reason})", file=sys.stderr)
 
 
 @functools.cache                                         # once

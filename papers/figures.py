@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib import pyplot
 from matplotlib.colors import PowerNorm
 
-from nmt.figure_text import literal_text
+from nmt.figure_text import literal_text, optional_figure
 
 matplotlib.use("Agg")           # no window
 LOOK = literal_text({"font.size": 8, "axes.titlesize": 9, "axes.spines.top": False,
@@ -27,6 +27,7 @@ def label_tokens(axis, tokens: list[str], **options) -> None:
 
 # ---- Heads as points: Li 2021 Fig. 3
 
+@optional_figure("heads.png")
 @LOOK
 def draw_heads(runs: list[str], together, apart, path) -> None:
     """The heads in the plane of a t-SNE, a colour per run.
@@ -55,6 +56,7 @@ def draw_heads(runs: list[str], together, apart, path) -> None:
 
 # ---- Attention: Duan 2020 Fig. 5
 
+@optional_figure("attention.png")
 @LOOK
 def draw_attention(maps: dict, title: str, path) -> None:
     """A^h of a sentence: rows of panels per run, a panel per head, keys below, queries at the left.
@@ -95,6 +97,7 @@ def bin_label(x: dict) -> str:
     return f"{x['low']}-{x['high']}" if x["high"] else f"{x['low']}+"
 
 
+@optional_figure("length.png")
 @LOOK
 def draw_lengths(runs: dict, path) -> None:
     """BLEU over the bins of source lengths, a line per run; below each bin its number of sentences.
