@@ -2,12 +2,12 @@
 
 Sentences are stored without BOS and EOS; `batches.collate` adds them.
 """
-import functools
 import os
 import shutil
 from array import array
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from filelock import FileLock
@@ -91,8 +91,10 @@ def make_folder(encoded: EncodedPairs, folder: Path) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)                    # of a program that was killed
     unfinished.mkdir()
     for name in ARRAYS:
-        save = functools.partial(np.save, arr=getattr(encoded, name))
-        atomic_write(unfinished / f"{name}.npy", save)
+        array = getattr(encoded, name)
+        # a real file NumPy writes itself, and does not notice a full disk
+        atomic_write(unfinished / f"{name}.npy",
+                     lambda file: np.save(SimpleNamespace(write=file.write), array))
     unfinished.rename(folder)
 
 

@@ -1,5 +1,6 @@
 """Files: atomic writes, lines of text, and errors of the operating system as one line."""
 import errno
+import json
 import os
 import secrets
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Iterator
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+COMPRESSED = b"\x1f\x8b", b"PK\x03\x04", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"       # gz, zip, xz, zst
 
 
 class UserError(ValueError):
@@ -42,7 +44,7 @@ def atomic_write(path, data) -> None:
         try:
             with open(temporary, "xb") as file:
                 if callable(data):
-                    data(file)
+                    call_writer(data, file)
                 else:
                     file.write(data.encode() if isinstance(data, str) else data)
                 file.flush()
@@ -53,6 +55,26 @@ def atomic_write(path, data) -> None:
             raise
 
 
+def read_json(path, remedy: str) -> dict:
+    """A JSON object of a file. Raises UserError, with a remedy for one that is damaged."""
+    with reported("read", path):
+        content = Path(path).read_bytes()
+    try:
+        return dict(json.loads(content))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path}: is damaged: {remedy}") from error
+
+
+def call_writer(write, file) -> None:
+    """Calls write(file). An error of torch hides a full disk: the next write reports it."""
+    try:
+        write(file)
+    except (OSError, RuntimeError):
+        file.write(bytes(2 ** 20))
+        file.flush()
+        raise
+
+
 class Lines:
     """The lines of a UTF-8 file, read anew at every iteration: a corpus need not fit into memory.
     Raises UserError: missing, unreadable, empty, or (while iterating) not UTF-8."""
@@ -60,7 +82,7 @@ class Lines:
     def __init__(self, path):
         self.path = Path(path)
         with reported("read", path), open(path, "rb") as file:
-            check_line_ends(file.readline(), path)
+            check_first_line(file.readline(), path)
             file.seek(0)
             self.count = sum(1 for _ in file)
         if not self.count:
@@ -83,8 +105,10 @@ def read_lines(path=None) -> list[str]:
         return list(decode_lines(file, path))
 
 
-def check_line_ends(first: bytes, name) -> None:
-    """Raises UserError if the first line is the whole file, and its lines end with CR alone."""
+def check_first_line(first: bytes, name) -> None:
+    """Raises UserError if the file is compressed, or one line, because all end with CR alone."""
+    if first.startswith(COMPRESSED):
+        raise UserError(f"{name}: is compressed; unpack it, e.g. with gunzip")
     if not first.endswith(b"\n") and b"\r" in first.removesuffix(b"\r"):
         raise UserError(f"{name}: its lines end with CR alone; convert it, e.g. with "
                         "tr '\\r' '\\n'")
@@ -96,7 +120,7 @@ def decode_lines(file, name) -> Iterator[str]:
     for number, line in enumerate(file, start=1):
         if number == 1:
             line = line.removeprefix(BYTE_ORDER_MARK)
-            check_line_ends(line, name)
+            check_first_line(line, name)
         try:
             yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
         except UnicodeDecodeError as error:

@@ -17,7 +17,7 @@ import typing
 from dataclasses import MISSING
 
 from nmt.files import UserError, how_to_write
-from nmt.streams import drop_unwritable_output, setup_streams
+from nmt.streams import setup_streams
 from transformer import BODY, SIZES, ConfigError, TransformerConfig
 
 # names that people try -> the flags
@@ -186,10 +186,9 @@ def run(command, kind: type, argv=None, presets=None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:                              # `| head` closed our output
-        drop_unwritable_output()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        drop_unwritable_output()
         message = f"{error.filename or 'output'}: {error.strerror or error}: {how_to_write(error)}"
     except (MemoryError, RuntimeError) as error:
         words = "allocate memory|not enough memory|out of memory"

@@ -13,11 +13,3 @@ def setup_streams() -> None:
             setattr(sys, name, stream)
     if hasattr(sys.stdout, "reconfigure"):               # not where a test or notebook replaced it
         sys.stdout.reconfigure(errors="replace", line_buffering=True)
-
-
-def drop_unwritable_output() -> None:
-    """Sends what standard output does not take to /dev/null: Python would report it at its end."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,5 +1,6 @@
 """files.py: writes are all or nothing; lines of text come out as they are in the file."""
 import errno
+import functools
 import io
 import os
 import subprocess
@@ -7,7 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from small_run import random_pairs
 
+from nmt.encoded import make_folder
 from nmt.files import Lines, UserError, atomic_write, read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +48,26 @@ def test_atomic_write_that_fails_midway_keeps_the_old_file(tmp_path, failure, ex
     with pytest.raises(expected, match="free some space" if expected is UserError else ""):
         atomic_write(tmp_path / "file", write_half)
     assert (tmp_path / "file").read_text() == "old" and os.listdir(tmp_path) == ["file"]
+
+
+PAIRS = random_pairs(2_500, 9)
+
+
+@pytest.mark.parametrize("write", [
+    lambda path: atomic_write(path, functools.partial(torch.save, torch.zeros(9_000))),
+    lambda path: make_folder(PAIRS, path)], ids=["torch", "numpy"])
+def test_a_write_that_stops_anywhere_is_reported_in_one_line(tmp_path, write):
+    """torch hides the reason, and NumPy the error. The limit is that of `ulimit -f`."""
+    import resource  # not on Windows
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in range(0, 36_000, 1_000):
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+            with pytest.raises(UserError, match=r"cannot write \(File too large\)"):
+                write(tmp_path / "file")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 # ---- Text
