@@ -107,7 +107,8 @@ def fetch(archive: Archive, path: Path, instead: str) -> None:
     if path.exists():
         with reported("read", path), open(path, "rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != archive.sha256:
-                raise UserError(f"{path} is not the file published at {archive.url}: delete it")
+                raise UserError(f"{path} ({file.tell():,} bytes) is not the file published at "
+                                f"{archive.url} ({archive.size:,} bytes): delete it")
         return
     remedy = (f"try again, or fetch it by other means and put it at {path}, {instead}, or use"
               " --data toy, which needs no download")
@@ -127,6 +128,8 @@ def download(archive: Archive, remedy: str, file) -> None:
                     bar.update(len(block))
                     if file.tell() > archive.size:
                         raise ValueError("more than the published size")
+        if file.tell() < archive.size:
+            raise ValueError(f"cut short at {file.tell():,} of {archive.size:,} bytes")
         if digest.hexdigest() != archive.sha256:
             raise ValueError("another SHA-256 than that of the published file")
     except (OSError, HTTPException, ValueError) as error:
