@@ -172,6 +172,7 @@ def train(s: Settings) -> None:
     config = s.model_config(vocab_size=data.tokenizer.get_vocab_size())
     if machine.first:
         folder.begin(model=asdict(config), text=data.text_hashes,
+                     valid_text=list(map(hash_text, data.valid_pairs)),
                      languages=[data.src, data.tgt], longest_source=data.longest_source)
         say(f"{path}: {len(data.train):,} pairs, vocabulary {config.vocab_size:,} "
             f"({time.perf_counter() - started:.1f} s)")
@@ -193,8 +194,7 @@ def train(s: Settings) -> None:
     last = path / "last.pt"
     if last.exists():
         checkpoint = load_checkpoint(last)
-        load_weights(model, checkpoint, last)
-        optimizer.load_state_dict(checkpoint["optimizer"])
+        load_weights(model, checkpoint, last, optimizer)
         state |= {name: checkpoint[name] for name in state if name in checkpoint}
     if not machine.all_equal(state["step"]):
         raise UserError(f"{path}: the processes resume at different steps: put --runs on a disk "

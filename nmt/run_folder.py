@@ -4,17 +4,21 @@ A run folder holds config.json (the settings), metrics.jsonl, tokenizer.json, lo
 translations (*.hyp), and the checkpoints last, best, average and step-N.pt. Loading runs no code.
 """
 import contextlib
+import functools
 import json
 import math
+import sys
 import time
+import zipfile
+import zlib
 from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from nmt.figure_text import literal_text
-from nmt.files import UserError, atomic_write, reported
+from nmt.figure_text import literal_text, optional_figure
+from nmt.files import UserError, atomic_write, read_json, reported
 from nmt.tokenizer import load_tokenizer
 from transformer import Transformer, TransformerConfig
 
@@ -24,7 +28,16 @@ SHOWN = {"step": "step {:6}", "epoch": "epoch {:3}", "loss": "loss {:.3f} (smoot
          "tokens_per_second": "{:,.0f} target tokens/s", "valid_loss": "loss {:.3f}",
          "valid_perplexity": "perplexity {:.2f}", "valid_bleu": "BLEU {:.2f} (greedy)"}
 PATHS = ("data_dir", "train", "valid", "test")           # of the text
+# checksums in config.json, and what is said where one differs; older folders lack the last two
+CHECKSUMS = {"text": "the text of --train differs", "valid_text": "the text of --valid differs",
+             "tokenizer": "tokenizer.json differs: put its own back"}
+NEWER = {"valid_text", "tokenizer"}
+# what other modules read in config.json
+TYPES = {"model": dict, "languages": list, "longest_source": int, "beam": int, "seed": int,
+         "test": list, "text": dict, "device": str, "data_dir": str}
+RESTORE = "put the run's own back, or train again under another --name"
 FORMAT = 3                      # of checkpoints and config.json; counts up when they change
+print_once = functools.cache(print)
 
 
 def say(text: str) -> None:
@@ -39,6 +52,9 @@ def load_checkpoint(path) -> dict:
         names = ", ".join(sorted(file.stem for file in path.parent.glob("*.pt"))) or "none"
         raise UserError(f"{path} does not exist; checkpoints of this run: {names}")
     try:
+        with zipfile.ZipFile(path) as archive:           # torch.load ignores its checksums
+            if archive.testzip():
+                raise ValueError
         state = torch.load(path, map_location="cpu", weights_only=True)
         version = state["format"]
     except (MemoryError, OSError):
@@ -57,11 +73,16 @@ def check_format(version, path) -> None:
                         " the version that wrote it, or train again under another --name")
 
 
-def load_weights(model: torch.nn.Module, state: dict, path) -> None:
-    """Copies the weights of the checkpoint `path` into a model. Raises UserError."""
+def load_weights(model: torch.nn.Module, state: dict, path, optimizer=None) -> None:
+    """Copies the weights of the checkpoint `path` into a model, and its averages of the gradients
+    into an optimizer. Raises UserError."""
+    if optimizer and "optimizer" not in state:
+        raise UserError(f"{path}: has only weights, as best.pt does: {RESTORE}")
     try:
         model.load_state_dict(state["model"])
-    except (KeyError, RuntimeError) as error:
+        if optimizer:
+            optimizer.load_state_dict(state["optimizer"])
+    except (KeyError, RuntimeError, ValueError) as error:
         raise UserError(f"{path}: is not a checkpoint of this model") from error
 
 
@@ -75,18 +96,29 @@ def average_checkpoints(paths) -> dict:
     return mean
 
 
+class Config(dict):
+    """The settings of a config.json. Asking for one that it lacks is a UserError."""
+
+    def __init__(self, path: Path):
+        super().__init__(read_json(path, RESTORE))
+        self.path = path
+
+    def __missing__(self, name: str):
+        raise UserError(f"{self.path}: lacks {name}: {RESTORE}")
+
+
 def read_config(folder) -> dict:
-    """The settings in config.json. Raises UserError if it is missing or of another version."""
+    """The settings in config.json. Raises UserError: missing, damaged or of another version."""
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise UserError(f"{folder}: is not a run folder (it has no config.json); "
                         f"{name_runs_beside(folder)}")
-    try:
-        config = json.loads(path.read_text("utf-8"))
-        version = config.pop("format")
-    except (AttributeError, KeyError, ValueError) as error:
-        raise UserError(f"{path}: is damaged: train again under another --name") from error
-    check_format(version, path)
+    config = Config(path)
+    check_format(config["format"], path)
+    del config["format"]
+    for name, kind in TYPES.items():
+        if not isinstance(config.get(name, kind()), kind):
+            raise UserError(f"{path}: {name} is {config[name]!r:.60}: {RESTORE}")
     if config.get("em_gradient") == "beta":              # a default of this version for some days
         if config["agg"] in ("em", "gu-em"):
             raise UserError(f"{path}: has em_gradient beta, which is gone: train again with "
@@ -107,9 +139,17 @@ def name_runs_beside(folder) -> str:
 
 
 def read_metrics(path) -> list[dict]:
-    """The rows of a metrics.jsonl, if it exists, without a last line that a killed run cut off."""
+    """The rows of a metrics.jsonl, if it exists, without a last line that a killed run cut off.
+    Other lines that are not rows are left out with a warning."""
     lines = Path(path).read_bytes().split(b"\n")[:-1] if Path(path).exists() else []
-    return [json.loads(line) for line in lines]
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(dict(json.loads(line)))
+        except (TypeError, ValueError):
+            print_once(f"warning: {path}, line {number}: is not a row, and is left out",
+                       file=sys.stderr)
+    return rows
 
 
 # ---- The folder
@@ -127,11 +167,14 @@ class RunFolder(contextlib.AbstractContextManager):
         self.config = json.loads(json.dumps(config))     # as JSON gives it back: tuples are lists
         self.free = free
         self.lock = FileLock(self.path / "lock")
+        if Path(config.get("runs", self.path.parent)).resolve().is_relative_to(self.path.resolve()):
+            raise UserError(f"--name {config['name']!r}: is not a folder in --runs: choose another")
         with reported("open", path):
             self.path.mkdir(parents=True, exist_ok=True)
-            names = {file.name for file in self.path.iterdir()} - {"tokenizer.json"}
-            if names and not names & {"lock", "config.json"}:    # filelock may delete the lock
-                raise UserError(f"{path}: holds files that are not a run's: choose another --name")
+            names = {file.name for file in self.path.iterdir() if file.suffix != ".tmp"}
+            if "config.json" not in names and names - {"lock", "tokenizer.json"}:
+                raise UserError(f"{path}: holds files that are not a run's, or lacks the run's "
+                                "config.json: put it back, or choose another --name")
             try:
                 self.lock.acquire(blocking=False)
             except Timeout:
@@ -156,11 +199,10 @@ class RunFolder(contextlib.AbstractContextManager):
         if not (self.path / "config.json").exists():
             return
         old = read_config(self.path)
-        checked = sorted(config.keys() - {*self.free})
+        checked = sorted(config.keys() - {*self.free} - (NEWER - old.keys()))
         changed = [name for name in checked if config[name] != old.get(name)]
         words = [f"{name} was {old.get(name)!r}, is now {config[name]!r}" for name in changed[:3]]
-        if "text" in changed:
-            words = ["the text of --train differs"]
+        words = [CHECKSUMS[name] for name in changed if name in CHECKSUMS] or words
         if words:
             raise UserError(f"{self.path}: holds a run of another configuration "
                             f"({'; '.join(words)}): choose another --name, or give the same flags "
@@ -170,14 +212,16 @@ class RunFolder(contextlib.AbstractContextManager):
         """Writes config.json with `more` settings; a folder that has it must have the same. Where
         its text has moved, config.json gets the new paths."""
         self.config |= json.loads(json.dumps(more))
+        if (self.path / "tokenizer.json").exists():
+            self.config["tokenizer"] = zlib.crc32((self.path / "tokenizer.json").read_bytes())
         self.check(self.config)
         for half_written in self.path.glob(".*.tmp"):    # by a run that was killed
             half_written.unlink()
         path = self.path / "config.json"
         config = self.config
         if path.exists():
-            paths = {name: self.config[name] for name in PATHS if name in self.config}
-            config = read_config(self.path) | paths
+            renewed = {*PATHS, *NEWER} & self.config.keys()
+            config = read_config(self.path) | {name: self.config[name] for name in renewed}
             if config == read_config(self.path):
                 return
         atomic_write(path, json.dumps({"format": FORMAT, **config}, indent=1) + "\n")
@@ -215,24 +259,26 @@ class RunFolder(contextlib.AbstractContextManager):
         rows = []
         for row in self.read_metrics():
             at = row.get("step", 0)
-            if at < step or (at == step and not (unvalidated and row["type"] == "valid")):
+            if at < step or (at == step and not (unvalidated and row.get("type") == "valid")):
                 rows.append(row)
         atomic_write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
     def numbered(self) -> list[Path]:
         """The checkpoints step-N.pt, ascending."""
-        return sorted(self.path.glob("step-*.pt"), key=lambda path: int(path.stem[5:]))
+        paths = [path for path in self.path.glob("step-*.pt") if path.stem[5:].isdecimal()]
+        return sorted(paths, key=lambda path: int(path.stem[5:]))
 
     def keep_newest(self, count: int) -> None:
         """Deletes all numbered checkpoints but the newest `count` > 0."""
         for path in self.numbered()[:-count]:
             path.unlink()
 
+    @optional_figure("loss.png")
     @literal_text()
     def draw_curves(self) -> None:
         """Draws loss.png: losses per target token, D where it is rewarded, validation BLEU."""
         from matplotlib.figure import Figure
-        rows = [row for row in self.read_metrics() if row["type"] != "test"]
+        rows = [row for row in self.read_metrics() if row.get("type") != "test"]
         figure = Figure(figsize=(12, 3.4), layout="constrained")
         figure.suptitle(self.path.name)
         losses, scores, disagreement = figure.subplots(1, 3)
@@ -259,6 +305,13 @@ def load_run(folder, name: str = "best", device="cpu"):
     if "model" not in settings:
         raise UserError(f"{folder}: is not a translation model; {name_runs_beside(folder)}")
     state = load_checkpoint(folder / f"{name}.pt")
-    model = Transformer(TransformerConfig(**settings["model"])).to(device)
+    try:
+        model = Transformer(TransformerConfig(**settings["model"])).to(device)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{folder}/config.json: describes no model ({error}): {RESTORE}") from error
     load_weights(model, state, folder / f"{name}.pt")
-    return model.eval(), load_tokenizer(folder / "tokenizer.json"), settings
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    checksum = zlib.crc32((folder / "tokenizer.json").read_bytes())
+    if settings.get("tokenizer", checksum) != checksum:
+        raise UserError(f"{folder}: {CHECKSUMS['tokenizer']}")
+    return model.eval(), tokenizer, settings

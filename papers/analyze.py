@@ -23,7 +23,7 @@ from tabulate import tabulate
 from disagreement import MEASURED
 from nmt.corpus import DataFlags, Pairs, hash_text, load_corpora, read_pairs
 from nmt.encoded import encode_pairs
-from nmt.files import UserError, atomic_write, reported
+from nmt.files import UserError, atomic_write, read_json, reported
 from nmt.flags import flag
 from nmt.flags import run as run_command
 from nmt.machine import DEVICES, pick_device
@@ -275,10 +275,6 @@ def analyze(settings: Settings) -> None:
     runs = load_runs(settings)
     check_flags(runs, settings)
     folder = Path(settings.out or settings.runs[0])
-    with reported("write", f"--out {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        open(folder / "analysis.json", "ab").close()
-        stored = (folder / "analysis.json").read_text("utf-8")
     result = {"kind": "analysis", "runs": {}}
     for run, path in zip(runs, settings.runs):
         checkpoint = Path(path) / f"{settings.checkpoint}.pt"
@@ -286,7 +282,12 @@ def analyze(settings: Settings) -> None:
                                     "flags": mechanism_flags(run.config),
                                     "checksum": zlib.crc32(checkpoint.read_bytes()),
                                     "text": hash_text(sum((*run.valid, *run.test), []))}
-    old = json.loads(stored or "{}")
+    with reported("write", f"--out {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        open(folder / "analysis.json", "ab").close()
+        stored = (folder / "analysis.json").stat().st_size
+    remedy = "delete it, and it is made again"
+    old = read_json(folder / "analysis.json", remedy) if stored else {}
     if old.get("runs") == result["runs"]:                # keeps its other parts
         result = old
     component = settings.component

@@ -10,7 +10,6 @@ is a run of train_mt.py, in the folder that train_mt.py gives it: tables share r
 command resumes. Checkpoint averaging is off without --average, as in Li 2021 (the others do not
 say).
 """
-import json
 import re
 import shlex
 import statistics
@@ -23,7 +22,7 @@ import torch
 
 import train_mt
 from nmt.corpus import load_corpora
-from nmt.files import UserError, atomic_write
+from nmt.files import UserError, atomic_write, read_json
 from nmt.flags import flag
 from nmt.flags import run as run_command
 from nmt.machine import pick_device
@@ -100,7 +99,7 @@ def show(name: str, rows, settings: Settings, finished: dict) -> None:
         if not path.exists():
             print(f"{name}: nothing is finished")
             return
-        cells = render.probing_cells(name, json.loads(path.read_text("utf-8")))
+        cells = render.probing_cells(name, read_json(path, "delete it, and it is made again"))
         print(render.table_text(name, cells))
         print("\nMeasured: the small setting of probe.py")
         return
@@ -124,7 +123,7 @@ def write_results() -> None:
         raise UserError("results/runs.jsonl: lacks runs of plan-toy: finish it with --store")
     measurements = {}
     for path in sorted((ROOT / "results").glob("*.json")):
-        measurements[path.stem] = json.loads(path.read_text("utf-8"))
+        measurements[path.stem] = read_json(path, "restore it")
     page = ROOT / "docs" / "claims.md"
     parts = {"verdicts": verdicts.page(corpora), "claims": claims.page(lines, measurements)}
 

@@ -30,7 +30,7 @@ def precision_of(line: dict) -> str:
 
 def read_test(path: Path) -> dict | None:
     """The first test row of a run's metrics; None where the run is not finished."""
-    rows = [row for row in read_metrics(path / "metrics.jsonl") if row["type"] == "test"]
+    rows = [row for row in read_metrics(path / "metrics.jsonl") if row.get("type") == "test"]
     return rows[0] if rows else None
 
 
@@ -43,7 +43,7 @@ def read_run(path: Path, run: PlannedRun) -> dict:
         test = read_test(path)
     config = read_config(path)
     on_cpu = config["device"] == "cpu"
-    valid = [row for row in read_metrics(path / "metrics.jsonl") if row["type"] == "valid"]
+    valid = [row for row in read_metrics(path / "metrics.jsonl") if row.get("type") == "valid"]
     best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True,
                             capture_output=True).stdout.strip()

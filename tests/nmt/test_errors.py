@@ -1,6 +1,9 @@
 """The mistakes that people make with train_mt.py and translate.py: exit code 2, one line on stderr
 that names the argument or the file and says what would work, nothing overwritten."""
 import contextlib
+import gzip
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +14,7 @@ import torch
 from filelock import FileLock
 from small_run import TINY, train, write_text
 
+import analyze
 import train_mt
 import translate
 from nmt.run_folder import RunFolder, load_checkpoint
@@ -27,6 +31,13 @@ def damage(name: str, file: str, content: bytes | dict) -> None:
         torch.save({**load_checkpoint(folder / file), **content}, folder / file)
     else:
         (folder / file).write_bytes(content)
+
+
+def edit(name: str, **values) -> None:
+    """A copy of the run `sound` with other settings, or (None) without them."""
+    settings = json.loads(Path("runs/sound/config.json").read_text()) | values
+    settings = {key: value for key, value in settings.items() if value is not None}
+    damage(name, "config.json", json.dumps(settings).encode())
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +63,25 @@ def place(tmp_path_factory):
         damage("newer", "last.pt", {"format": 99})
         damage("reshaped", "last.pt", {"model": {"w": torch.zeros(3)}})
         damage("garbled", "tokenizer.json", b"{}")
+        last = bytearray(Path("runs/sound/last.pt").read_bytes())
+        last[len(last) // 2] ^= 1
+        damage("flipped", "last.pt", bytes(last))
+        damage("back", "last.pt", Path("runs/sound/best.pt").read_bytes())
+        swapped = Path("runs/sound/tokenizer.json").read_text()
+        for a, b in ((": 70,", ": 0.5,"), (": 71,", ": 70,"), (": 0.5,", ": 71,")):
+            swapped = swapped.replace(a, b)
+        damage("swapped", "tokenizer.json", swapped.encode())
+        edit("lacking", seed=None, longest_source=None)
+        edit("mistyped", languages="en")
+        edit("misshapen", model={"heads": 2})
+        damage("headless", "config.json", b"")
+        Path("runs/headless/config.json").unlink()
+        write_text(folder, "packed", ["x"], ["x"])
+        Path("packed.en").write_bytes(gzip.compress(b"x\n"))
+        write_text(folder, "other", ["the dog"], ["der Hund"])
+        os.mkfifo("pipe")
+        Path("thesis/analysis.json").write_text("[")
+        os.utime("runs/sound/tokenizer.json")            # the newest is named first
         with FileLock("runs/busy/lock"):
             yield folder
 
@@ -104,10 +134,27 @@ MISTAKES = [
     (train_mt, TRAIN + "cut --steps 1", "cut/last.pt: is cut short", "--name"),
     (train_mt, TRAIN + "reshaped", "reshaped/last.pt: is not a checkpoint of this model"),
     (train_mt, TRAIN + "future", "future/config.json: has format 99", "--name"),
-    (train_mt, TRAIN + "scrawled", "scrawled/config.json: is damaged", "--name"),
+    (train_mt, TRAIN + "scrawled", "scrawled/config.json: lacks format", "--name"),
     (train_mt, TRAIN + "newer", "newer/last.pt: has format", "--name"),
     (train_mt, TRAIN + "garbled", "garbled/tokenizer.json is not a tokenizer"),
-    # translation
+    (train_mt, TRAIN + "flipped", "flipped/last.pt: is cut short, damaged"),
+    (train_mt, TRAIN + "back", "back/last.pt: has only weights, as best.pt does"),
+    (train_mt, TRAIN + "swapped", "tokenizer.json differs"),
+    (train_mt, TRAIN + "sound --valid other", "the text of --valid differs"),
+    (train_mt, TRAIN + "headless", "headless", "lacks the run's config.json"),
+    (train_mt, TRAIN + "new --name=", "--name '': is not a folder in --runs"),
+    (train_mt, TRAIN + "sound/..", "--name 'sound/..': is not a folder in --runs"),
+    (train_mt, NEW + "--train packed", "packed.en: is compressed", "gunzip"),
+    # translation and analysis
+    (translate, "runs/sound --input packed.en", "packed.en: is compressed", "gunzip"),
+    (translate, "runs/swapped --input text.en", "swapped: tokenizer.json differs"),
+    (translate, "runs/lacking --input text.en", "lacking/config.json: lacks longest_source"),
+    (translate, "runs/mistyped --input text.en", "mistyped/config.json: languages is 'en'"),
+    (translate, "runs/misshapen --input text.en", "misshapen/config.json: describes no model"),
+    (translate, "runs/sound --input text.en --output runs/sound/last.pt", "in the folder of a run"),
+    (translate, "runs/sound --input text.en --output pipe", "--output pipe is a pipe"),
+    (analyze, "runs/lacking", "lacking/config.json: lacks seed"),
+    (analyze, "runs/sound --out thesis", "thesis/analysis.json: is damaged: delete it"),
     (translate, "", "which RUN?", "runs/sound"),
     (translate, "runs/nowhere", "runs/nowhere: is not a run folder", "runs/sound"),
     (translate, "text.en", "text.en: is not a run folder"),

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import logic
 from nmt import run_folder
 from nmt.files import UserError
 from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, read_config
+from papers import figures
 
 WEIGHTS = {"w": torch.arange(300.0), "half": torch.ones(3, dtype=torch.bfloat16)}
 
@@ -86,6 +88,7 @@ def test_the_average_of_checkpoints(folder):
 def test_the_newest_checkpoints_are_kept(folder):
     for step in (5, 10, 100, 20):
         folder.save(f"step-{step}.pt")
+    folder.save("step-20-copy.pt")                       # by hand
     folder.keep_newest(2)
     assert [path.name for path in folder.numbered()] == ["step-20.pt", "step-100.pt"]
 
@@ -107,6 +110,18 @@ def test_a_folder_stays_a_runs_without_its_lock(folder):
         pass
 
 
+@pytest.mark.parametrize("draw", [
+    lambda path: RunFolder(path / "\udcff", {}).draw_curves(),
+    lambda path: figures.draw_lengths({"\udcff": {"bins": []}}, path / "length.png"),
+    lambda path: logic.draw({"pairs": {}, "models": {}, "majority": {}}, path / "gone" / "x.png")])
+def test_a_figure_that_cannot_be_drawn_is_one_line(draw, tmp_path, monkeypatch, capsys):
+    """A name that is not UTF-8, a folder that is gone: hours of work must not end there."""
+    monkeypatch.undo()                                   # conftest.py takes the curves away
+    draw(tmp_path)
+    warning = capsys.readouterr().err
+    assert re.fullmatch(r"warning: \w+\.png is not drawn \(.*\)\n", warning)
+
+
 # ---- Metrics
 
 def test_rows_are_written_without_infinity(folder):
@@ -115,7 +130,7 @@ def test_rows_are_written_without_infinity(folder):
     assert (row["type"], row["loss"], row["score"], row["lr"]) == ("train", None, None, 0.5)
 
 
-def test_a_row_that_was_cut_off_is_dropped(folder):
+def test_a_row_that_was_cut_off_is_dropped(folder, capsys):
     """By a kill at any byte; rows beyond the checkpoint are dropped, too."""
     rows = [{"step": step, "text": "ä\n\u2028"} for step in (1, 2, 3)]
     for row in rows:
@@ -126,6 +141,16 @@ def test_a_row_that_was_cut_off_is_dropped(folder):
     for length in range(last, len(whole)):
         folder.metrics.write_bytes(whole[:length])
         assert folder.read_metrics() == rows[:2]
+    assert capsys.readouterr().err == ""
     folder.drop_metrics_after(1)
     folder.append_metrics(rows[1])
     assert folder.metrics.read_bytes() == whole[:last]
+
+
+def test_lines_that_are_not_rows_are_left_out_with_a_warning(folder, capsys):
+    """By hand, by an editor, after a power failure."""
+    folder.metrics.write_bytes(b'{"step": 1}\n{"step": 2{"step": 3}\n\n\0\0\n7\n{"step": 4}\n')
+    for _ in range(2):
+        assert folder.read_metrics() == [{"step": 1}, {"step": 4}]
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 4 and f"{folder.metrics}, line 2: is not a row" in warnings[0]

@@ -1,4 +1,6 @@
 """Whole runs of train_mt.py: what is validated, kept, averaged, tested and written."""
+import json
+
 import pytest
 import torch
 from small_run import load, name_files, rows, same, stop_after, train, write_text
@@ -134,6 +136,17 @@ def test_a_run_does_not_go_on_with_another_text(text, tmp_path, capsys):
     assert train(text, words) == 2
     assert "the text of --train differs" in capsys.readouterr().err
     assert same(load(tmp_path / "runs" / "a"), before)
+
+
+def test_a_folder_without_newer_checksums_resumes_and_gets_them(text, tmp_path):
+    assert train(text, "--steps 2 --name a") == 0
+    path = tmp_path / "runs" / "a" / "config.json"
+    whole = path.read_text()
+    config = json.loads(whole)
+    assert config.pop("tokenizer") and config.pop("valid_text")
+    path.write_text(json.dumps(config))
+    assert train(text, "--steps 2 --name a") == 0
+    assert json.loads(path.read_text()) == json.loads(whole)
 
 
 def test_the_time_of_a_run_adds_up(text, tmp_path):
