@@ -1,10 +1,11 @@
 """Figures that cannot end a run, with names and tokens as they are written, in fonts that have
 their letters."""
 import contextlib
-import functools
 import re
 import sys
 import warnings
+
+from nmt.streams import print_once
 
 # font families with Chinese, Japanese or Korean letters
 CJK = ("CJK|Noto Sans (JP|KR|SC|TC)|Source Han|WenQuanYi|Droid Sans Fallback|IPA|Takao|VL P?Gothic"
@@ -15,14 +16,16 @@ CJK = ("CJK|Noto Sans (JP|KR|SC|TC)|Source Han|WenQuanYi|Droid Sans Fallback|IPA
 def literal_text(look: dict | None = None):
     """A block or function that draws, with the settings `look` of matplotlib. A dollar sign starts
     no formula, CJK fonts complete the usual one, and letters without a font are one warning."""
-    from matplotlib import font_manager, rc_context, rcParams
+    from matplotlib import font_manager, get_cachedir, rc_context, rcParams
     fonts = [name for name in sorted(font_manager.get_font_names()) if re.search(CJK, name)]
     text = {"text.parse_math": False, "font.family": [*rcParams["font.family"], *fonts]}
     with rc_context({**(look or {}), **text}), warnings.catch_warnings(record=True) as caught:
         yield
     for w in caught:
         if "missing from font" in str(w.message):
-            report_missing_letters()
+            print_once("warning: no font has some letters of the figures: install one, such as the "
+                       "package fonts-noto-cjk, and delete matplotlib's list in "
+                       f"{get_cachedir()}", file=sys.stderr)
         else:
             warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
 
@@ -35,11 +38,3 @@ def optional_figure(name: str):
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         print(f"warning: {name} is not drawn ({reason})", file=sys.stderr)
-
-
-@functools.cache                                         # once
-def report_missing_letters() -> None:
-    """Says on standard error that boxes stand for letters, and what would help."""
-    from matplotlib import get_cachedir
-    print("warning: no font has some letters of the figures: install one, such as the package "
-          f"fonts-noto-cjk, and delete matplotlib's list in {get_cachedir()}", file=sys.stderr)

@@ -4,7 +4,6 @@ A run folder holds config.json (the settings), metrics.jsonl, tokenizer.json, lo
 translations (*.hyp), and the checkpoints last, best, average and step-N.pt. Loading runs no code.
 """
 import contextlib
-import functools
 import json
 import math
 import sys
@@ -19,6 +18,7 @@ from tqdm import tqdm
 
 from nmt.figure_text import literal_text, optional_figure
 from nmt.files import UserError, atomic_write, read_json, reported
+from nmt.streams import print_once
 from nmt.tokenizer import load_tokenizer
 from transformer import Transformer, TransformerConfig
 
@@ -34,10 +34,9 @@ CHECKSUMS = {"text": "the text of --train differs", "valid_text": "the text of -
 NEWER = {"valid_text", "tokenizer"}
 # what other modules read in config.json
 TYPES = {"model": dict, "languages": list, "longest_source": int, "beam": int, "seed": int,
-         "test": list, "text": dict, "device": str, "data_dir": str}
+         "test": list, "text": dict}
 RESTORE = "put the run's own back, or train again under another --name"
 FORMAT = 3                      # of checkpoints and config.json; counts up when they change
-print_once = functools.cache(print)
 
 
 def say(text: str) -> None:
@@ -114,8 +113,7 @@ def read_config(folder) -> dict:
         raise UserError(f"{folder}: is not a run folder (it has no config.json); "
                         f"{name_runs_beside(folder)}")
     config = Config(path)
-    check_format(config["format"], path)
-    del config["format"]
+    check_format(config.pop("format", None), path)
     for name, kind in TYPES.items():
         if not isinstance(config.get(name, kind()), kind):
             raise UserError(f"{path}: {name} is {config[name]!r:.60}: {RESTORE}")

@@ -1,7 +1,9 @@
 """Standard input, output and error as every script uses them."""
+import functools
 import os
 import sys
 
+print_once = functools.cache(print)
 
 def setup_streams() -> None:
     """Makes lines appear as they are printed, in a file or pipe as well, with "?" for what a

@@ -17,6 +17,7 @@ from nmt.corpus import Corpora, Pairs
 from nmt.encoded import encode_pairs
 from nmt.flags import parse
 from nmt.run_folder import FORMAT, RunFolder
+from nmt.streams import print_once
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, save_tokenizer, train_tokenizer
 from papers import ablation, analyze, figures, measure
 from papers.plan import settings_of
@@ -317,7 +318,7 @@ def test_figures_are_drawn(tmp_path):
 
 def test_letters_that_no_font_has_are_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(font_manager, "get_font_names", lambda: ["Arial"])
-    figure_text.report_missing_letters.cache_clear()
+    print_once.cache_clear()
     weights = [[[0.5, 0.5]]]
     maps = {"猫$^$": {"weights": weights, "queries": ["犬"], "keys": ["が", "$_$"], "entropy": [0]}}
     for name in ("1.png", "2.png"):
