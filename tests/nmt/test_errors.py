@@ -73,6 +73,7 @@ def place(tmp_path_factory):
         damage("swapped", "tokenizer.json", swapped.encode())
         edit("lacking", seed=None, longest_source=None)
         edit("mistyped", languages="en")
+        edit("foreign", languages=["en", "fr"])
         edit("misshapen", model={"heads": 2})
         damage("headless", "config.json", b"")
         Path("runs/headless/config.json").unlink()
@@ -134,12 +135,13 @@ MISTAKES = [
     (train_mt, TRAIN + "cut --steps 1", "cut/last.pt: is cut short", "--name"),
     (train_mt, TRAIN + "reshaped", "reshaped/last.pt: is not a checkpoint of this model"),
     (train_mt, TRAIN + "future", "future/config.json: has format 99", "--name"),
-    (train_mt, TRAIN + "scrawled", "scrawled/config.json: lacks format", "--name"),
+    (train_mt, TRAIN + "scrawled", "scrawled/config.json: has format None", "--name"),
     (train_mt, TRAIN + "newer", "newer/last.pt: has format", "--name"),
     (train_mt, TRAIN + "garbled", "garbled/tokenizer.json is not a tokenizer"),
     (train_mt, TRAIN + "flipped", "flipped/last.pt: is cut short, damaged"),
     (train_mt, TRAIN + "back", "back/last.pt: has only weights, as best.pt does"),
     (train_mt, TRAIN + "swapped", "tokenizer.json differs"),
+    (train_mt, TRAIN + "sound --train other", "the text of --train differs"),
     (train_mt, TRAIN + "sound --valid other", "the text of --valid differs"),
     (train_mt, TRAIN + "headless", "headless", "lacks the run's config.json"),
     (train_mt, TRAIN + "new --name=", "--name '': is not a folder in --runs"),
@@ -152,6 +154,8 @@ MISTAKES = [
     (translate, "runs/mistyped --input text.en", "mistyped/config.json: languages is 'en'"),
     (translate, "runs/misshapen --input text.en", "misshapen/config.json: describes no model"),
     (translate, "runs/sound --input text.en --output runs/sound/last.pt", "in the folder of a run"),
+    (translate, "runs/sound --input text.en --reference text.en --compare runs/foreign",
+     "--compare runs/foreign: translates between other languages"),
     (translate, "runs/sound --input text.en --output pipe", "--output pipe is a pipe"),
     (analyze, "runs/lacking", "lacking/config.json: lacks seed"),
     (analyze, "runs/sound --out thesis", "thesis/analysis.json: is damaged: delete it"),

@@ -127,17 +127,6 @@ def test_a_finished_run_is_not_trained_or_tested_again(text, tmp_path, capsys):
     assert files[0] == files[1]
 
 
-def test_a_run_does_not_go_on_with_another_text(text, tmp_path, capsys):
-    words = "--steps 4 --name a"
-    stop_after(2, text, words)
-    before = load(tmp_path / "runs" / "a")
-    path = tmp_path / "train.de"
-    path.write_text(path.read_text("utf-8").replace("Haus", "Heim", 1), "utf-8")
-    assert train(text, words) == 2
-    assert "the text of --train differs" in capsys.readouterr().err
-    assert same(load(tmp_path / "runs" / "a"), before)
-
-
 def test_a_folder_without_newer_checksums_resumes_and_gets_them(text, tmp_path):
     assert train(text, "--steps 2 --name a") == 0
     path = tmp_path / "runs" / "a" / "config.json"
