@@ -70,8 +70,7 @@ def call_writer(write, file) -> None:
     try:
         write(file)
     except (OSError, RuntimeError):
-        file.write(bytes(2 ** 20))
-        file.flush()
+        file.write(bytes(2 ** 20))                       # more than is buffered
         raise
 
 

@@ -5,6 +5,7 @@ import sys
 
 print_once = functools.cache(print)
 
+
 def setup_streams() -> None:
     """Makes lines appear as they are printed, in a file or pipe as well, with "?" for what a
     terminal cannot show. A stream that is closed, as cron may do it, becomes /dev/null."""
