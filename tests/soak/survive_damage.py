@@ -1,7 +1,9 @@
 """Full disks, closed streams, flipped bytes, killed workers. Not part of the suite.
 
-    python tests/soak/survive_damage.py              # some minutes; 0: the seed of the places
-    sudo python tests/soak/survive_damage.py 7       # root can mount the small disk that fills up
+    python tests/soak/survive_damage.py              # less than ten minutes
+    python tests/soak/survive_damage.py 7            # other bytes and moments: seed 7
+
+The small disk that fills up is mounted, which takes root; other users skip that part.
 
 Every run must end with the weights of one that was left alone, or with status 2 and one line.
 """
