@@ -16,7 +16,7 @@ import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones
 from tabulate import tabulate
 
 from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf, has_4_grams
-from nmt.files import UserError, read_lines, reported
+from nmt.files import UserError, as_user_error, read_lines
 from nmt.flags import flag, run
 from nmt.machine import DEVICES, pick_device
 from nmt.run_folder import load_run, name_runs_beside
@@ -79,7 +79,7 @@ def check_flags(settings: Settings, interactive: bool) -> None:
         if (Path(settings.output).resolve().parent / "config.json").exists():
             raise UserError(f"--output {settings.output} is in the folder of a run: name a file "
                             "elsewhere")
-        with reported("write", f"--output {settings.output}"):
+        with as_user_error("write", f"--output {settings.output}"):
             open(settings.output, "ab").close()
 
 
@@ -203,7 +203,7 @@ def command(settings: Settings) -> None:
         systems[folder] = [line[0].text for line in translations]
     text = format_lines(translations, settings)          # of the run, which is the last
     if settings.output:
-        with reported("write", settings.output):
+        with as_user_error("write", settings.output):
             Path(settings.output).write_text(text, encoding="utf-8", newline="\n")
     else:
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")

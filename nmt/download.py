@@ -21,7 +21,7 @@ from typing import NamedTuple
 from filelock import FileLock
 from tqdm import tqdm
 
-from nmt.files import BYTE_ORDER_MARK, UserError, atomic_write, reported
+from nmt.files import BYTE_ORDER_MARK, UserError, as_user_error, atomic_write
 
 
 class Archive(NamedTuple):
@@ -75,7 +75,7 @@ def corpus_files(name: str, data_dir: Path) -> list[Path]:
     folder = data_dir / name
     texts = [folder / text for text in CORPORA[name][1]]
     if not all(path.is_file() for text in texts for path in paths_of(text)):
-        with reported("make the folder", folder):
+        with as_user_error("make the folder", folder):
             (folder / "archives").mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):          # a process that waited here finds the texts
             for text in texts:
@@ -105,7 +105,7 @@ def make_text(text: Path) -> None:
 def fetch(archive: Archive, path: Path, instead: str) -> None:
     """Downloads an archive unless it is there. Raises UserError, with `instead` as another way."""
     if path.exists():
-        with reported("read", path), open(path, "rb") as file:
+        with as_user_error("read", path), open(path, "rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != archive.sha256:
                 raise UserError(f"{path} ({file.tell():,} bytes) is not the file published at "
                                 f"{archive.url} ({archive.size:,} bytes): delete it")

@@ -13,7 +13,7 @@ import numpy as np
 from filelock import FileLock
 from tqdm import tqdm
 
-from nmt.files import UserError, atomic_write, reported
+from nmt.files import UserError, as_user_error, atomic_write
 from nmt.tokenizer import prepare_line
 
 # otherwise `tokenizers` warns when a DataLoader forks; its workers never tokenize
@@ -77,7 +77,7 @@ def encode_files(tokenizer, pairs, max_length: int, folder: Path) -> EncodedPair
     """The same as `encode_pairs`, mapped from the files in `folder`, which the first call makes.
     Raises UserError if it cannot be written or is damaged."""
     if not folder.exists():
-        with reported("write", folder):
+        with as_user_error("write", folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(folder.parent / ".lock"):
                 if not folder.exists():           # otherwise another process made it meanwhile

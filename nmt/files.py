@@ -24,7 +24,7 @@ def how_to_write(error: OSError) -> str:
 
 
 @contextmanager
-def reported(action: str, path):
+def as_user_error(action: str, path):
     """Turns an OSError of the block into a UserError: "PATH: cannot ACTION (why): ..."."""
     try:
         yield
@@ -40,7 +40,7 @@ def atomic_write(path, data) -> None:
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     if target.exists() and not target.is_file():         # it would replace /dev/null
         raise UserError(f"{path}: is not a file: choose another name")
-    with reported("write", path):
+    with as_user_error("write", path):
         try:
             with open(temporary, "xb") as file:
                 if callable(data):
@@ -57,7 +57,7 @@ def atomic_write(path, data) -> None:
 
 def read_json(path, remedy: str) -> dict:
     """A JSON object of a file. Raises UserError, with a remedy for one that is damaged."""
-    with reported("read", path):
+    with as_user_error("read", path):
         content = Path(path).read_bytes()
     try:
         return dict(json.loads(content))
@@ -80,7 +80,7 @@ class Lines:
 
     def __init__(self, path):
         self.path = Path(path)
-        with reported("read", path), open(path, "rb") as file:
+        with as_user_error("read", path), open(path, "rb") as file:
             check_first_line(file.readline(), path)
             file.seek(0)
             self.count = sum(1 for _ in file)
@@ -100,7 +100,7 @@ def read_lines(path=None) -> list[str]:
     missing, unreadable or not UTF-8."""
     if not path:
         return list(decode_lines(sys.stdin.buffer, "standard input"))
-    with reported("read", path), open(path, "rb") as file:
+    with as_user_error("read", path), open(path, "rb") as file:
         return list(decode_lines(file, path))
 
 

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from nmt.figure_text import literal_text, optional_figure
-from nmt.files import UserError, atomic_write, read_json, reported
+from nmt.files import UserError, as_user_error, atomic_write, read_json
 from nmt.streams import print_once
 from nmt.tokenizer import load_tokenizer
 from transformer import Transformer, TransformerConfig
@@ -167,7 +167,7 @@ class RunFolder(contextlib.AbstractContextManager):
         self.lock = FileLock(self.path / "lock")
         if Path(config.get("runs", self.path.parent)).resolve().is_relative_to(self.path.resolve()):
             raise UserError(f"--name {config['name']!r}: is not a folder in --runs: choose another")
-        with reported("open", path):
+        with as_user_error("open", path):
             self.path.mkdir(parents=True, exist_ok=True)
             names = {file.name for file in self.path.iterdir() if file.suffix != ".tmp"}
             if "config.json" not in names and names - {"lock", "tokenizer.json"}:
@@ -240,7 +240,7 @@ class RunFolder(contextlib.AbstractContextManager):
 
     def append_metrics(self, row: dict) -> None:
         """Adds a row to metrics.jsonl."""
-        with reported("write", self.metrics), open(self.metrics, "a") as file:
+        with as_user_error("write", self.metrics), open(self.metrics, "a") as file:
             file.write(json.dumps(row) + "\n")
 
     def save(self, name: str, **state) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from nmt.files import UserError, atomic_write, reported
+from nmt.files import UserError, as_user_error, atomic_write
 from transformer import PAD
 
 BOS = 1
@@ -57,7 +57,7 @@ def save_tokenizer(tokenizer: Tokenizer, path) -> None:
 
 def load_tokenizer(path) -> Tokenizer:
     """Reads what `save_tokenizer` wrote. Raises UserError: missing, damaged, or not from here."""
-    with reported("read", path):
+    with as_user_error("read", path):
         content = Path(path).read_bytes()
     try:
         tokenizer = Tokenizer.from_buffer(content)

@@ -23,7 +23,7 @@ from tabulate import tabulate
 from disagreement import MEASURED
 from nmt.corpus import DataFlags, Pairs, hash_text, load_corpora, read_pairs
 from nmt.encoded import encode_pairs
-from nmt.files import UserError, atomic_write, read_json, reported
+from nmt.files import UserError, as_user_error, atomic_write, read_json
 from nmt.flags import flag
 from nmt.flags import run as run_command
 from nmt.machine import DEVICES, pick_device
@@ -282,7 +282,7 @@ def analyze(settings: Settings) -> None:
                                     "flags": mechanism_flags(run.config),
                                     "checksum": zlib.crc32(checkpoint.read_bytes()),
                                     "text": hash_text(sum((*run.valid, *run.test), []))}
-    with reported("write", f"--out {folder}"):
+    with as_user_error("write", f"--out {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         open(folder / "analysis.json", "ab").close()
         stored = (folder / "analysis.json").stat().st_size

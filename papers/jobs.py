@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from tqdm import tqdm
 
-from nmt.files import reported
+from nmt.files import as_user_error
 from nmt.machine import defer_signals
 from nmt.run_folder import read_metrics, say
 
@@ -55,7 +55,7 @@ def run_jobs(jobs: list[Job], runs: Path, at_once: int, device: torch.device, en
 
     A signal is passed on to the jobs, which save; SystemExit follows.
     """
-    with reported("write", f"--runs {runs}"):
+    with as_user_error("write", f"--runs {runs}"):
         runs.mkdir(parents=True, exist_ok=True)
     waiting = list(jobs)
     working = {}                        # slot -> (job, process)

@@ -384,12 +384,12 @@ def reason(tense: str) -> Join:
 @cache
 def reporting(tense: str, nested: bool = False) -> Choice:
     """He says that ...; unless `nested`, also: he says that she believes that ..."""
-    def reported(tense):
+    def as_user_error(tense):
         alternatives = [(85, "clause", clause(tense, adjuncts=SHORT))]
         if not nested:
             alternatives.append((15, "nested", reporting(tense, nested=True)))
         return Choice("that", alternatives)
-    that = Join(Subordinate, conjunction=THAT, clause=either_tense(reported))
+    that = Join(Subordinate, conjunction=THAT, clause=either_tense(as_user_error))
     fields = Join(dict, verb=one_of("verb", VERBS["clause"]), that=that)
     return clause(tense, None, ("H",), ("none",), False, fields=fields)
 

@@ -14,10 +14,10 @@ import torch
 from filelock import FileLock
 from small_run import TINY, train, write_text
 
-import analyze
 import train_mt
 import translate
 from nmt.run_folder import RunFolder, load_checkpoint
+from papers import analyze
 
 TRAIN = f"--src en --tgt de --train text --valid text {TINY} --vocab-size 270 --steps 1 --name "
 NEW = TRAIN + "new "
@@ -195,7 +195,10 @@ def test_a_mistake_is_one_line_and_overwrites_nothing(script, argv, words, place
     error = capsys.readouterr().err
     assert status == 2
     assert error.count("\n") == 1
-    assert error.startswith(f"{Path(script.__file__).name}: error: ")
+    name = Path(script.__file__).name
+    if script is analyze:
+        name = "python -m papers.analyze"
+    assert error.startswith(f"{name}: error: ")
     for word in words:
         assert word in error
     assert contents(place) == before
