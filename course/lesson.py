@@ -1,11 +1,17 @@
-"""Shared by the sessions: the project's folder on Python's path, and the place of figures."""
+"""Shared by the sessions: the project's folder on Python's path, figures, and players."""
 import os
+import re
 import sys
 from pathlib import Path
 
 from matplotlib import pyplot
+from matplotlib.animation import FuncAnimation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+# the player's buttons as letters; matplotlib loads pictures from the web
+BUTTONS = {"minus": "−", "fast-backward": "«", "step-backward": "‹", "pause": "‖", "play": "►",
+           "play fa-flip-horizontal": "◄", "step-forward": "›", "fast-forward": "»", "plus": "+"}
 
 
 def show(name: str) -> None:
@@ -21,3 +27,32 @@ def show(name: str) -> None:
     pyplot.savefig(path, dpi=110)
     pyplot.close()
     print(f"figure: {path}", file=sys.stderr)
+
+
+def play(draw, frames: int, name: str, label: str) -> None:
+    """Shows `draw(ax, t)` for t = 0, 1, ...: in a notebook as a player with a slider over t,
+    otherwise as a row of panels. `draw` returns the image that the colour bar with this label
+    belongs to."""
+    if "inline" not in pyplot.get_backend():
+        figure, axes = pyplot.subplots(1, frames, figsize=(1 + 2 * frames, 3), layout="constrained",
+                                       sharex=True, sharey=True)
+        for t, ax in enumerate(axes):
+            image = draw(ax, t)
+            ax.label_outer()
+        figure.colorbar(image, ax=axes, label=label)
+        show(name)
+        return
+    from IPython.display import HTML, display
+    figure, ax = pyplot.subplots(figsize=(4.4, 3.6), layout="constrained")
+    figure.colorbar(draw(ax, 0), label=label)
+
+    def redraw(t):
+        ax.clear()
+        draw(ax, t)
+
+    player = FuncAnimation(figure, redraw, frames).to_jshtml(fps=1, default_mode="once")
+    pyplot.close(figure)
+    player = re.sub(r"<link [^>]*>", "", player)
+    for button, letter in BUTTONS.items():
+        player = player.replace(f'<i class="fa fa-{button}"></i>', letter)
+    display(HTML(player))

@@ -10,7 +10,7 @@
 
 # %%
 import torch
-from lesson import show
+from lesson import play, show
 from matplotlib import pyplot
 
 from routing_dynamic import dynamic_routing, squash
@@ -52,6 +52,18 @@ for t in (1, 2, 3, 5):
     print(f"T = {t}: share of whole 0", [round(c, 3) for c in share.tolist()])
 assert dynamic_routing(votes, 1).coupling.eq(1 / 2).all()
 
+
+def draw_coupling(ax, t):
+    """The coupling in iteration t + 1."""
+    C = dynamic_routing(votes, t + 1).coupling           # [M, N]
+    image = ax.imshow(C, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    ax.set(title=f"iteration {t + 1}", xlabel="whole", ylabel="part")
+    ax.set(xticks=range(2), yticks=range(4))
+    return image
+
+
+play(draw_coupling, 4, "session3-iterations", "share $C_{mn}$")
+
 # %% [markdown]
 # How fast the shares harden depends on the length of the votes: a capsule is shorter than 1, so
 # $\Omega_n \cdot V_{mn}$ adds at most the vote's length to a logit. The dot product
@@ -64,7 +76,8 @@ for size in (1, 2, 3):
     shares = torch.stack([dynamic_routing(scaled, t).coupling[0, 0] for t in range(1, T + 1)])
     ax.plot(range(1, T + 1), shares, marker="o", label=f"length {size}")
     assert (shares.diff() > 0).all()
-ax.set(title="part 0's share of its own whole", xlabel="iteration", ylim=(0.45, 1.02))
+ax.set(title="part 0 and its own whole", xlabel="iteration", ylabel="share $C_{00}$",
+       ylim=(0.45, 1.02))
 ax.legend(title="votes", loc="center left", bbox_to_anchor=(1, 0.5))
 show("session3-coupling")
 
@@ -86,7 +99,7 @@ for normalize, name in ((True, "Li Eq. 7: divided"), (False, "Gu Eq. 8: a sum"))
         lengths.append(routed.capsules[1].norm().item())
     ax.plot(range(1, T + 1), lengths, marker="o", label=name)
     print(f"{name}, T = {T}: coupling {routed.coupling[0, 1]:.4f}, length {lengths[-1]:.4f}")
-ax.set(title="length of a whole that no part chooses", xlabel="T", ylim=(0, 1))
+ax.set(title="a whole that no part chooses", xlabel="T", ylabel="length", ylim=(0, 1))
 ax.legend()
 show("session3-length")
 

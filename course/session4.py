@@ -10,7 +10,7 @@
 
 # %%
 import torch
-from lesson import show
+from lesson import play, show
 from matplotlib import pyplot
 
 from routing_em import em_routing
@@ -49,31 +49,37 @@ ways = {
 # %%
 votes, whole = planted(4, seed=5, noise=0.7)
 own = whole == 0
-figure, axes = pyplot.subplots(1, 4, figsize=(11, 3), layout="constrained", sharey=True)
-x, y = votes[:, 0, 0], votes[:, 0, 1]
-share = torch.full((12,), 1 / 3)                                             # [M]
-for t, ax in enumerate(axes):
-    routed = em_routing(votes, zeros, zeros, iterations=t + 1, scale_by_activation=False)
-    means = routed.capsules
-    points = ax.scatter(x, y, c=share, cmap="viridis", vmin=0, vmax=1)
-    ax.scatter(x[own], y[own], s=120, facecolors="none", edgecolors="k")
-    ax.plot(*means[0, :2], "rx", ms=12)
-    ax.set_title(f"E-steps so far: {t}")
-    share = routed.coupling[:, 0]
-figure.colorbar(points, label="share of whole 0")
-show("session4-planted")
+
+
+def draw_votes(ax, t):
+    """The votes for whole 0 after t E-steps."""
+    share = torch.full((12,), 1 / 3)                                         # [M]
+    if t > 0:
+        share = em_routing(votes, zeros, zeros, iterations=t).coupling[:, 0]
+    mean = em_routing(votes, zeros, zeros, iterations=t + 1, scale_by_activation=False).capsules[0]
+    points = ax.scatter(votes[:, 0, 0], votes[:, 0, 1], c=share, cmap="viridis", vmin=0, vmax=1)
+    ax.scatter(votes[own, 0, 0], votes[own, 0, 1], s=120, facecolors="none", edgecolors="k")
+    ax.plot(mean[0], mean[1], "rx", ms=12)
+    ax.set(title=f"E-steps so far: {t}", xlabel="vote, dimension 0", ylabel="vote, dimension 1")
+    return points
+
+
+play(draw_votes, 4, "session4-planted", "share of whole 0")
 
 # %% [markdown]
 # The couplings $C$ after one, two and three iterations: rows are parts, four of each whole; columns
 # are wholes.
 
 # %%
-figure, axes = pyplot.subplots(2, 3, figsize=(6, 6), layout="constrained", sharex=True, sharey=True)
+figure, axes = pyplot.subplots(2, 3, figsize=(7, 6), layout="constrained", sharex=True, sharey=True)
 for row, name in zip(axes, ("defaults", "released")):
     for t, ax in enumerate(row, 1):
         C = em_routing(votes, iterations=t, **ways[name]).coupling[whole.argsort()]
-        ax.imshow(C, cmap="viridis", vmin=0, vmax=1, aspect="auto")
-        ax.set(title=f"{name}, {t}", xticks=[0, 1, 2], yticks=range(0, 12, 4))
+        image = ax.imshow(C, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+        ax.set(title=f"{name}, {t}", xlabel="whole", ylabel="part")
+        ax.set(xticks=[0, 1, 2], yticks=range(0, 12, 4))
+        ax.label_outer()
+figure.colorbar(image, ax=axes, label="share $C_{mn}$")
 show("session4-coupling")
 
 # %% [markdown]
