@@ -68,6 +68,23 @@ def test_figures_for_slides_are_svg(monkeypatch, tmp_path):
     assert "<svg" in (tmp_path / "session1-heads.svg").read_text()
 
 
+def test_a_notebook_runs_in_any_folder(tmp_path):
+    for library in ("jupytext", "ipykernel", "nbclient"):
+        pytest.importorskip(library)
+    import jupytext
+    from nbclient import NotebookClient
+
+    from course import notebooks
+    notebooks.main([str(tmp_path / "new")])
+    notebook = jupytext.read(tmp_path / "new" / "session3.ipynb")
+    NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    shown = [set(output.get("data", ())) for output in outputs]
+    assert sum("image/png" in kinds for kinds in shown) == 3
+    (player,) = [output for output in outputs if "text/html" in output.get("data", ())]
+    assert player.data["text/html"].count("data:image/png") == 4
+
+
 # ---- What came after: course/later.py
 
 LATER = pytest.mark.parametrize("kind", [GatedAttention, TalkingHeads])

@@ -1,0 +1,85 @@
+"""Writes the sessions as notebooks for Jupyter and Colab.
+
+    pip install -r requirements.txt -r requirements-docs.txt
+    python -m course.notebooks [FOLDER]
+
+A notebook runs in any folder: its first cell finds the project or clones it.
+"""
+import argparse
+import sys
+from pathlib import Path
+
+try:
+    import jupytext
+    from nbclient import NotebookClient
+    from nbformat import NotebookNode
+    from nbformat.v4 import new_code_cell
+except ImportError as missing:
+    print(f"course.notebooks: {missing}: pip install -r requirements.txt -r requirements-docs.txt",
+          file=sys.stderr)
+    sys.exit(2)
+
+COURSE = Path(__file__).resolve().parent
+SETUP = """\
+# Finds the project in this folder or above it. Anywhere else, PROJECT names its folder, or an
+# address from which git clones it (as on Colab).
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = os.environ.get("PROJECT", {project!r})
+here = Path.cwd()
+places = [here, *here.parents, here / "project", Path(PROJECT)]
+found = [place for place in places if (place / "course" / "lesson.py").exists()]
+if not found:
+    assert PROJECT, "set PROJECT to the project's folder or address"
+    subprocess.run(["git", "clone", "--quiet", PROJECT, "project"], check=True)
+    requirements = ["-r", "project/requirements.txt"]
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *requirements], check=True)
+    found = [here / "project"]
+sys.path.insert(0, str(found[0] / "course"))
+%matplotlib inline"""
+
+
+def read_session(path: Path, project: str = "") -> NotebookNode:
+    """A session as a notebook, behind the cell that finds the project."""
+    notebook = jupytext.read(path)
+    notebook.cells.insert(0, new_code_cell(SETUP.format(project=project)))
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3",
+                                    "language": "python"}
+    return notebook
+
+
+def run_session(path: Path, target: Path) -> NotebookNode:
+    """A session as a notebook with its outputs, which is also written to a file."""
+    notebook = read_session(path)
+    place = {"metadata": {"path": str(path.parent)}}
+    NotebookClient(notebook, resources=place, coalesce_streams=True).execute()
+    jupytext.write(notebook, target)
+    return notebook
+
+
+def main(argv=None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m course.notebooks",
+                                     description=__doc__.split("\n\n")[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("notebooks"),
+                        help="a new folder (default: notebooks)")
+    parser.add_argument("--project", default=str(COURSE.parent), metavar="PLACE",
+                        help="where a notebook elsewhere finds the project: a folder, or an "
+                             "address that git can clone (default: this folder)")
+    settings = parser.parse_args(argv)
+    try:
+        settings.folder.mkdir(parents=True)
+    except OSError as error:
+        parser.exit(2, f"{error.filename}: {error.strerror}: name a new folder\n")
+    for path in sorted(COURSE.glob("session?.py")):
+        target = settings.folder / path.with_suffix(".ipynb").name
+        jupytext.write(read_session(path, settings.project), target)
+        print(target)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
