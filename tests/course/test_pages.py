@@ -25,7 +25,8 @@ def test_the_words_in_the_figures_are_those_of_the_code(tmp_path):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The folder of the pages."""
-    for library in ("markdown_it", "mdit_py_plugins", "latex2mathml", "pygments"):
+    for library in ("markdown_it", "mdit_py_plugins", "latex2mathml", "pygments", "jupytext",
+                    "nbclient", "ipykernel"):
         pytest.importorskip(library)
     folder = tmp_path_factory.mktemp("site")
     subprocess.run([sys.executable, "-m", "docs.build", folder], cwd=ROOT, check=True)
@@ -42,13 +43,15 @@ def test_every_link_resolves_within_the_site(pages):
     ids = {path: set(re.findall(r' id="([^"]+)"', page)) for path, page in pages.items()}
     broken = []
     for path, page in pages.items():
+        page = re.sub("<pre>.*?</pre>", "", page, flags=re.DOTALL)
         for link in set(re.findall(r' (?:href|src)="([^"]*)"', page)):
             if not link.startswith(("http://", "https://", "data:")):
                 place, _, part = link.partition("#")
                 target = (path.parent / place).resolve() if place else path
                 if not target.is_file() or part and part not in ids[target]:
                     broken.append(f"{path.name}: {link}")
-        assert not re.search(r"<script|<(?:img|link)[^>]+(?:src|href)=\"(?:https?:)?//", page)
+        assert not re.search(r"<(?:img|link|script)[^>]+(?:src|href)=\"(?:https?:)?//", page)
+        assert ("<script" in page) == (path.name in ("session3.py.html", "session4.py.html"))
     assert not broken
 
 
@@ -89,10 +92,18 @@ def test_the_code_is_whole_but_for_docstrings(pages, site, file):
     assert code == lines
 
 
-def test_a_session_has_its_output_and_figures(site, pages):
+def test_a_session_has_its_output_figures_and_notebook(site, pages):
     page = pages[site / "course" / "session3.py.html"]
     assert "<math" in page and "squash: length  0.1 -&gt; " in page
-    assert (site / "course" / "session3-squash.png").read_bytes().startswith(b"\x89PNG")
+    assert page.count('<img src="data:image/png;base64,') == 3
+    assert 'type="range"' in page and 'href="session3.ipynb"' in page
+    assert "squash: length  0.1 -> " in (site / "course" / "session3.ipynb").read_text("utf-8")
+
+
+def test_names_in_the_equations_lead_to_their_line(pages, site):
+    line = module("routing_em.py").start("m_step")
+    page = pages[site / "docs" / "equations.html"]
+    assert f'<a href="../routing_em.py.html#L{line}"><code>' in page
 
 
 WIDTHS = """<iframe id="page" width="420"></iframe><script>
@@ -102,7 +113,8 @@ page.src = location.hash.slice(1)</script>"""
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs Chromium")
 @pytest.mark.parametrize("page", ["index", "docs/course", "docs/equations", "docs/claims",
-                                  "course/session6.py", "capsule_transformer.py"])
+                                  "course/session4.py", "course/session6.py",
+                                  "capsule_transformer.py"])
 def test_a_page_is_as_wide_as_a_phone(site, tmp_path, page):
     """Nothing overflows at 420 pixels."""
     frame = tmp_path / "frame.html"
