@@ -18,9 +18,9 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "exercises" / "READ
              *sorted((ROOT / "docs").glob("*.md"))]
 IN_ROOT = ("train_mt", "translate", "probe", "logic")
 SCRIPTS = (*IN_ROOT, "papers/analyze", "papers/reproduce", "papers/bench", "toy/__main__")
-# flags of torchrun, of exercises/grade.py and of jupytext
-FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint",
-           "--to", "--session", "--csv", "--index-url"}
+# flags of torchrun, of pip, of exercises/grade.py and of course/notebooks.py
+FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--index-url",
+           "--session", "--csv", "--project"}
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
@@ -87,6 +87,18 @@ def test_names_exist(document):
             if not places(code.strip()):
                 missing.append(code)
     assert not missing
+
+
+@every_document
+def test_links_of_names_lead_to_their_file(document):
+    """[`routing_em.py: m_step`](../routing_em.py)"""
+    wrong = []
+    links = re.findall(r"\[`([\w/]+\.py)(?:(?:::|: )[\w.]+)?`\]\((.*?)\)", document.read_text())
+    for file, link in links:
+        path = (document.parent / link).resolve()
+        if not (path.is_file() and path.as_posix().endswith(f"/{file}")):
+            wrong.append(link)
+    assert not wrong
 
 
 @every_document

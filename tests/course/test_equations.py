@@ -66,6 +66,11 @@ def test_every_latex_has_its_line_and_its_test(entry):
             assert number in tested, f"no test of {entry.title} is named after {number}: {tested}"
 
 
+def test_every_name_is_a_link():
+    """GitHub shows the document as it is."""
+    assert not re.findall(r"(?<!\[)`[\w/]+\.py(?:::|: )[\w.]+`", EQUATIONS.read_text())
+
+
 def named_by_tests(entry) -> set[str]:
     """The numbers in the names of an entry's tests: test_gu_eq3_to_eq5 -> Gu 2019 Eq. 3, 4, 5."""
     references = set()
