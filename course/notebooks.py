@@ -19,6 +19,8 @@ except ImportError as missing:
           file=sys.stderr)
     sys.exit(2)
 
+from nmt.streams import setup_streams
+
 COURSE = Path(__file__).resolve().parent
 SETUP = """\
 # Finds the project in this folder or above it. Anywhere else, PROJECT names its folder, or an
@@ -62,6 +64,7 @@ def run_session(path: Path, target: Path) -> NotebookNode:
 
 def main(argv=None) -> int:
     """The command line; returns the exit status."""
+    setup_streams()
     parser = argparse.ArgumentParser(prog="python -m course.notebooks",
                                      description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=Path("notebooks"),
