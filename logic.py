@@ -11,8 +11,7 @@ same command again trains the models that are missing.
 --full is the setting of the paper: 2 layers of width 256, d_ff 512, dropout 0.2, post-norm, 100
 epochs at a learning rate of 1e-4. Where the paper leaves a point open it follows the code of Tran
 et al. 2018: d_ff = 2d, post-norm, batches of 32 pairs; the epoch with the best validation accuracy
-is tested. Tran et al. have two heads, of which EM routing can only take the mean; the default
-is four.
+is tested. Tran et al. have two heads, of which EM routing can only take the mean; --full has four.
 
 The small setting makes the task easier to learn, not to solve. It learns from every pair of a
 batch's formulas (--learn batch), reads pairs in a shorter notation that says the same (--notation

@@ -59,7 +59,7 @@ class Settings:
 def check_flags(settings: Settings, interactive: bool) -> None:
     """Raises UserError for a missing run, flags that contradict each other, or an --output that
     cannot be written."""
-    if settings.run is None:
+    if not settings.run:
         raise UserError(f"which RUN? Name the folder of one; {name_runs_beside('runs/NAME')}")
     if settings.nbest > settings.beam:
         raise UserError(f"--nbest {settings.nbest} needs a --beam of {settings.nbest} or more")

@@ -24,7 +24,8 @@ from transformer import BODY, SIZES, ConfigError, TransformerConfig
 ALIASES = {"--aggregation": "--agg", "--routing": "--agg", "--size": "--arch", "--config": "--arch",
            "--lambda": "--reg-weight", "--where": "--agg-at", "--capsule": "--capsule-attention",
            "--epochs": "--steps", "--batch-size": "--max-tokens", "--learning-rate": "--lr",
-           "--gpu": "--device", "--cpu": "--device"}
+           "--gpu": "--device", "--cpu": "--device", "--beam-size": "--beam",
+           "--length-penalty": "--lenpen"}
 
 
 class Flags:
@@ -69,7 +70,7 @@ class Parser(argparse.ArgumentParser):
             names = [*self._option_string_actions, *ALIASES]
             for word in message.split():
                 word = word.partition("=")[0]
-                matches = difflib.get_close_matches(word, names, 2, 0.7)
+                matches = difflib.get_close_matches(word, names, 1, 0.75)
                 if word in ALIASES:
                     matches = [word]
                 suggestions += [ALIASES.get(name, name) for name in matches]

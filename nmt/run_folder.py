@@ -302,6 +302,7 @@ def load_run(folder, name: str = "best", device="cpu"):
     settings = read_config(folder)
     if "model" not in settings:
         raise UserError(f"{folder}: is not a translation model; {name_runs_beside(folder)}")
+    name = name.removesuffix(".pt")
     state = load_checkpoint(folder / f"{name}.pt")
     try:
         model = Transformer(TransformerConfig(**settings["model"])).to(device)

@@ -61,7 +61,7 @@ class Settings:
                                  f"{', '.join(ROWS)}", choices=tuple(ROWS), metavar="ROW")
     max_tokens: int = flag(4096, "size of a training batch", low=16, high=10 ** 8)
     batches: int = flag(2, "training batches per turn", low=1, high=1000)
-    sentences: int = flag(32, "sentences to decode at once (512 with CUDA)", low=1, high=10 ** 6)
+    sentences: int = flag(32, "sentences to decode at once; with CUDA 512", low=1, high=10 ** 6)
     repeats: int = flag(3, "turns of every row", low=1, high=1000)
     device: str = flag("auto", DEVICES)
     amp: bool = flag(False, "bfloat16 matrix products (yes on a GPU that has them)")

@@ -43,7 +43,7 @@ class Settings(train_mt.Settings):
                          "finished ones", GROUP)
     seeds: tuple[int, ...] = flag((1,), "train every row once per seed (1)", GROUP, 0, 2 ** 31,
                                   metavar="SEED")
-    jobs: int = flag(0, "runs at once (one per GPU, else 1)", GROUP, 0, 1024)
+    jobs: int = flag(0, "runs at once; 0: one per GPU, else 1", GROUP, 0, 1024)
     store: bool = flag(False, "add the runs to results/runs.jsonl, and train none that is there",
                        GROUP)
     write_results: bool = flag(False, "renew docs/claims.md from results/ and stop", GROUP)

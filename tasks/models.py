@@ -20,9 +20,10 @@ TRAINING = "training"
 FRAME = ("layers", "d_model", "heads", "d_ff", "dropout", "norm")            # alike in all models
 
 
-def with_default(kind: type, name: str, default):
-    """A flag of another dataclass with another default."""
-    return dataclasses.field(default=default, metadata=kind.__dataclass_fields__[name].metadata)
+def with_default(kind: type, name: str, default, **changed):
+    """A flag of another dataclass with another default; changed: of its metadata."""
+    metadata = kind.__dataclass_fields__[name].metadata
+    return dataclasses.field(default=default, metadata={**metadata, **changed})
 
 
 @dataclass
@@ -36,7 +37,7 @@ class TaskFlags(Flags):
         (1,), "train each model once per seed; the table has mean and standard deviation (1)",
         low=0, high=10 ** 6, metavar="SEED")
 
-    layers: int = with_default(ModelFlags, "layers", 2)
+    layers: int = with_default(ModelFlags, "layers", 2, help="layers of the encoder")
     d_model: int = with_default(ModelFlags, "d_model", 64)
     heads: int = with_default(ModelFlags, "heads", 4)
     d_ff: int = with_default(ModelFlags, "d_ff", 128)

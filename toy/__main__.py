@@ -11,15 +11,16 @@ from pathlib import Path
 import toy
 
 
-def write_text(folder: Path, pairs: int) -> None:
-    """Writes the first training pairs, the validation and the test pairs into a folder."""
+def write_text(folder: Path, pairs: int, mode: str = "w") -> None:
+    """Writes the first training pairs, the validation and the test pairs into a folder. mode: of
+    `open`; with "x" no file is overwritten."""
     parts = toy.splits(*toy.PAIRS)
     parts["train"] = parts["train"][:pairs]
     folder.mkdir(parents=True, exist_ok=True)
     for part, examples in parts.items():
         for language, side in (("en", "english"), ("de", "german")):
-            lines = "".join(f"{getattr(example, side)}\n" for example in examples)
-            (folder / f"{part}.{language}").write_text(lines, "utf-8")
+            with open(folder / f"{part}.{language}", mode, encoding="utf-8") as file:
+                file.writelines(f"{getattr(example, side)}\n" for example in examples)
 
 
 def main(words: list[str] | None = None) -> None:
@@ -33,7 +34,7 @@ def main(words: list[str] | None = None) -> None:
     if not 1 <= arguments.pairs <= toy.PAIRS[0]:
         parser.error(f"--pairs {arguments.pairs}: choose from 1 to {toy.PAIRS[0]}")
     try:
-        write_text(arguments.folder, arguments.pairs)
+        write_text(arguments.folder, arguments.pairs, "x")
     except OSError as error:
         parser.exit(2, f"{error.filename}: {error.strerror}: name another folder\n")
 

@@ -89,7 +89,7 @@ def place(tmp_path_factory):
 
 MISTAKES = [
     # flags
-    (train_mt, "--aggg em", "--aggg em; did you mean --agg, --agg-at?"),
+    (train_mt, "--aggg em", "--aggg em; did you mean --agg?"),
     (train_mt, "--lambda 2", "did you mean --reg-weight?"),
     (train_mt, "--epochs 3", "did you mean --steps?"),
     (train_mt, "--batch-size 3", "did you mean --max-tokens?"),
@@ -99,7 +99,7 @@ MISTAKES = [
     (train_mt, "--capsule enc", "did you mean --capsule-attention?"),
     (train_mt, "--beem 3", "did you mean --beam?"),
     (train_mt, "--size base", "did you mean --arch?"),
-    (train_mt, "--lam 3", "arguments: --lam 3; did you mean --amp, --reg-weight?"),
+    (train_mt, "--lam 3", "arguments: --lam 3; did you mean --"),
     (train_mt, "--agg magic", "--agg: invalid choice: 'magic' (choose from 'linear', 'dynamic'"),
     (train_mt, NEW + "--lr 0.4", "--lr", "'0.4' is not a number above 0, at most 0.1"),
     (train_mt, "--device moon", "--device moon: choose auto, cpu, cuda"),
@@ -125,6 +125,8 @@ MISTAKES = [
     (train_mt, "--test text --name new", "own text needs --train, --valid, --src, --tgt"),
     (train_mt, NEW + "--data multi30k", "--data multi30k and --train text: leave out one"),
     (train_mt, "--data toy --src fr --name new", "--data toy is between en and de"),
+    (train_mt, NEW + "--src de --tgt de", "--src and --tgt are both de"),
+    (train_mt, "--beam-size 3", "did you mean --beam?"),
     # the run's folder
     # (before it reads the text)
     (train_mt, TRAIN + "sound --train gone --agg em", "agg was 'linear', is now 'em'", "--name"),
