@@ -13,6 +13,6 @@ def setup_streams() -> None:
         if getattr(sys, name) is None:
             stream = open(os.devnull, mode)
             os.set_inheritable(stream.fileno(), True)    # for child processes
-            setattr(sys, name, stream)
+            vars(sys)[name] = stream
     if hasattr(sys.stdout, "reconfigure"):               # not where a test or notebook replaced it
         sys.stdout.reconfigure(errors="replace", line_buffering=True)
