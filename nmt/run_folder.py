@@ -218,9 +218,10 @@ class RunFolder(contextlib.AbstractContextManager):
         path = self.path / "config.json"
         config = self.config
         if path.exists():
+            old = read_config(self.path)
             renewed = {*PATHS, *NEWER} & self.config.keys()
-            config = read_config(self.path) | {name: self.config[name] for name in renewed}
-            if config == read_config(self.path):
+            config = old | {name: self.config[name] for name in renewed}
+            if config == old:
                 return
         atomic_write(path, json.dumps({"format": FORMAT, **config}, indent=1) + "\n")
 
