@@ -212,7 +212,7 @@ def train(s: Settings) -> None:
     window = torch.zeros(2, device=machine.device)       # cross-entropy and D since the last log
     window_tokens = 0
     largest_norm = torch.zeros((), device=machine.device)
-    stop = defer_signals()                                # a list: SIGINT and SIGTERM append to it
+    stop = defer_signals()                               # a list: SIGINT and SIGTERM append to it
     stopped_by = 0
     bar = tqdm(total=s.steps, initial=state["step"], unit="step", dynamic_ncols=True,
                disable=not (machine.first and sys.stderr.isatty()))
@@ -265,7 +265,7 @@ def train(s: Settings) -> None:
     if stopped_by and machine.first:
         say(f"{path}: stopped at step {state['step']:,}; the same command resumes it")
     elif machine.first:
-        restore_signals()                                   # the last checkpoint is written
+        restore_signals()                                # the last checkpoint is written
         test(model, state, data, folder, s)
     machine.wait()
     if stopped_by:
