@@ -270,6 +270,23 @@ PLAN_TOY = (
     Row("gu-dynamic", "--agg gu-dynamic"),
     Row("capsule", "--capsule-attention enc dec"))
 
+# baseline and one head first: the control is known early
+PLAN_ENJA = (
+    BASELINE,
+    Row("one-head", "--heads 1"),
+    Row("em", "--agg em --em-gradient full"),
+    Row("uniform", "--agg em --iterations 1"),
+    Row("output", "--reg output"),
+    Row("output-0.1", "--reg output --reg-weight 0.1"),
+    Row("both", "--agg em --em-gradient full --reg output"),
+    Row("both-0.1", "--agg em --em-gradient full --reg output --reg-weight 0.1"),
+    Row("gu-em", "--agg gu-em --em-gradient last"),
+    Row("gu-dynamic", "--agg gu-dynamic"),
+    Row("capsule", "--capsule-attention enc dec"),
+    Row("wide-ffn", "--d-ff 385"))
+
+PLAN_JAEN = PLAN_ENJA[:5]
+
 TABLES = {
     "li2018-1": Table(
         LI18 + " Table 1", "regularization terms, encoder self-attention only", f"{ZH_EN}, base",
@@ -347,6 +364,13 @@ TABLES = {
     "claims": Table(
         OWN, "what the five papers claim, and the controls, the most important first", "", (),
         CLAIM_ROWS),
+    "plan-enja": Table(
+        OWN, "the runs of docs/plan.md from English to Japanese", "", (), PLAN_ENJA,
+        scale="--arch tiny --heads 8 --data enja --vocab-size 6000 --steps 3000", amp=True),
+    "plan-jaen": Table(
+        OWN, "the runs of docs/plan.md from Japanese to English", "", (), PLAN_JAEN,
+        scale="--arch tiny --heads 8 --data enja --src ja --tgt en --vocab-size 6000 --steps 3000",
+        amp=True),
     "plan-multi30k": Table(
         OWN, "the runs of docs/plan.md on Multi30K", "", (), PLAN,
         scale="--arch tiny --heads 8 --data multi30k --vocab-size 6000 --steps 8000", amp=False),
