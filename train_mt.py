@@ -83,7 +83,7 @@ class Settings(ModelFlags, DataFlags):
     name: str = flag("", "the run's folder (from the other flags)", "machine")
     runs: str = flag("runs", "where the runs' folders are", "machine", metavar="DIR")
     device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", "machine")
-    amp: bool = flag(False, "bfloat16 matrix products (on where a GPU has them)", "machine")
+    amp: bool = flag(False, "bfloat16 matrix products (on where the processor has them)", "machine")
     compile: bool = flag(False, "torch.compile: slow to start, then faster; for GPUs", "machine")
     workers: int = flag(0, "processes that make batches; with CUDA 2", "machine", 0, 256)
 

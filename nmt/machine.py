@@ -71,8 +71,7 @@ def has_bfloat16(device: torch.device) -> bool:
 def machine_defaults(name: str) -> dict:
     """The defaults of --amp and --workers on the device of that name."""
     device = pick_device(name)
-    gpu = device.type == "cuda"
-    return {"amp": gpu and has_bfloat16(device), "workers": 2 if gpu else 0}
+    return {"amp": has_bfloat16(device), "workers": 2 if device.type == "cuda" else 0}
 
 
 @contextlib.contextmanager

@@ -64,7 +64,7 @@ class Settings:
     sentences: int = flag(32, "sentences to decode at once; with CUDA 512", low=1, high=10 ** 6)
     repeats: int = flag(3, "turns of every row", low=1, high=1000)
     device: str = flag("auto", DEVICES)
-    amp: bool = flag(False, "bfloat16 matrix products (yes on a GPU that has them)")
+    amp: bool = flag(False, "bfloat16 matrix products (on where the processor has them)")
     compile: bool = flag(False, "compile the layers for training: some minutes more per turn")
 
 

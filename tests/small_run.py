@@ -17,7 +17,7 @@ from transformer import Transformer, TransformerConfig
 TEXT = ["a man sees the dog.", "the dog sees a man.", "ein Mann sieht den Hund.",
         "der Hund sieht einen Mann."] * 3
 TINY = ("--layers 1 --d-model 16 --heads 2 --d-ff 16 --vocab-size 290 --max-tokens 256 --beam 1 "
-        "--log-every 1 --device cpu")
+        "--log-every 1 --device cpu --no-amp")
 
 
 # ---- Runs

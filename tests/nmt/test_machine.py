@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from nmt.machine import has_bfloat16, mixed_precision
+from nmt.machine import has_bfloat16, machine_defaults, mixed_precision
 
 CPU = torch.device("cpu")
 
@@ -13,6 +13,7 @@ CPU = torch.device("cpu")
 def test_bfloat16_of_a_processor(capabilities, has, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     assert has_bfloat16(CPU) == has
+    assert machine_defaults("cpu") == {"amp": has, "workers": 0}
 
 
 def test_without_an_answer_of_torch_there_is_no_bfloat16(monkeypatch):
