@@ -41,7 +41,7 @@ from transformer import PAD, SIZES, Transformer
 # are Vaswani et al.'s
 RECIPES = {
     "toy": dict(steps=1_800, warmup=150, lr=2.9e-3, max_tokens=512, eval_every=450, dropout=0.0,
-                **SIZES["tiny"]),
+                amp=False, **SIZES["tiny"]),     # so small matrices gain nothing from bfloat16
     "tiny": SIZES["tiny"],
     "small": dict(steps=10_000, warmup=1_000, lr=1.6e-3, max_tokens=4096, eval_every=1_000,
                   **SIZES["small"]),
@@ -83,7 +83,8 @@ class Settings(ModelFlags, DataFlags):
     name: str = flag("", "the run's folder (from the other flags)", "machine")
     runs: str = flag("runs", "where the runs' folders are", "machine", metavar="DIR")
     device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", "machine")
-    amp: bool = flag(False, "bfloat16 matrix products (on where the processor has them)", "machine")
+    amp: bool = flag(False, "bfloat16 matrix products (toy: off; others: on if the processor has "
+                            "them)", "machine")
     compile: bool = flag(False, "torch.compile: slow to start, then faster; for GPUs", "machine")
     workers: int = flag(0, "processes that make batches; with CUDA 2", "machine", 0, 256)
 
@@ -93,12 +94,11 @@ class Settings(ModelFlags, DataFlags):
 def presets(s: Settings) -> dict:
     """The defaults that depend on the size, the text and the machine."""
     toy = s.data == "toy" and not s.train and s.arch == "tiny"
-    values = dict(RECIPES["toy" if toy else s.arch])
+    values = machine_defaults(s.device) | RECIPES["toy" if toy else s.arch]
     if "steps" in s.given:
         values["warmup"] = min(values.get("warmup", s.warmup), max(1, s.steps // 4))
         if not toy:
             values["eval_every"] = max(200, s.steps // 10)
-    values |= machine_defaults(s.device)
     mechanisms = [s.agg] * (s.agg != "linear") + [*s.reg]
     others = s.given - ({*FREE, "arch", "agg", "reg", "seed"} - {"accumulate", "src", "tgt"})
     words = command_line(Settings, {name: getattr(s, name) for name in others})
