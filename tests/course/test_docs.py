@@ -14,7 +14,8 @@ import pytest
 from docs.equations import ROOT
 from exercises.make import find_functions
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "exercises" / "README.md",
+DOCUMENTS = [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "CONTRIBUTING.md",
+             ROOT / "exercises" / "README.md",
              *sorted((ROOT / "docs").glob("*.md"))]
 IN_ROOT = ("train_mt", "translate", "probe", "logic")
 SCRIPTS = (*IN_ROOT, "papers/analyze", "papers/reproduce", "papers/bench", "toy/__main__")
