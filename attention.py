@@ -17,7 +17,7 @@ from aggregation import LinearAggregation
 
 
 class Heads(NamedTuple):
-    """What the heads of one attention computed."""
+    """Values, weights and outputs of the heads of one attention."""
     values: Tensor              # V^h [B, H, L_k, d_k]
     weights: Tensor | None      # A^h [B, H, L_q, L_k], before dropout; None if it was fused
     outputs: Tensor             # O^h [B, H, L_q, d_k], as passed on to the aggregation
@@ -52,9 +52,9 @@ class MultiHeadAttention(nn.Module):
                 causal: bool = False) -> tuple[Tensor, Heads]:
         """query [B, L_q, d], memory [B, L_k, d] -> ([B, L_q, d], Heads).
 
-        memory: what the queries attend to; None for self-attention. mask: boolean, broadcastable to
-        [B, 1, L_q, L_k], True where a query may look; with a capsule that of the keys,
-        [B, 1, 1, L_k]. causal: of self-attention, no query may look ahead.
+        memory: the vectors that the queries attend to; None for self-attention. mask: boolean,
+        broadcastable to [B, 1, L_q, L_k], True where attention is allowed; with a capsule that of
+        the keys, [B, 1, 1, L_k]. causal: in self-attention, no query attends to later positions.
         need_weights asks for A^h and so for the explicit path; without it the fused kernel runs,
         unless a capsule needs the logits. cache: filled in place; in self-attention query holds
         only the new positions, in cross-attention memory is read at the first step only. A fully
@@ -62,8 +62,8 @@ class MultiHeadAttention(nn.Module):
         Raises ValueError for a mask that is not boolean.
         """
         if mask is not None and mask.dtype != torch.bool:
-            raise ValueError(f"mask is {mask.dtype}: give a boolean one, True where a query may "
-                             "look")
+            raise ValueError(f"mask is {mask.dtype}: give a boolean one, True where attention "
+                             "is allowed")
         if memory is None:
             # Q^h, K^h, V^h = X W_h^Q, X W_h^K, X W_h^V               Li 2019 Eq. 1, Duan 2020 Eq. 1
             Q, K, V = self.split(self.in_proj(query))                        # [B, H, L, d_k] each
@@ -126,8 +126,9 @@ class MultiHeadAttention(nn.Module):
 
     def routed_logits(self, E: Tensor, keys: Tensor | None, causal: bool,
                       cache: "Cache | None") -> Tensor:
-        """The routed logits of the queries at hand. With a cache these are the newest rows, and the
-        routing runs over all rows t <= l so far, which the cache keeps (Duan 2020 §3.4.3)."""
+        """Returns the routed logits of the given queries. With a cache these are the newest rows,
+        and the routing runs over all rows t <= l so far, which the cache keeps (Duan 2020
+        §3.4.3)."""
         newest = E.shape[2]
         if cache is not None:
             E = cache.extend_logits(self, E)                                 # [B, H, L, L]

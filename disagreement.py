@@ -116,8 +116,8 @@ def squared_cosines(vectors: Tensor) -> Tensor:
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """The unit vectors x^h / ||x^h|| [..., H, L, d_k]; a vector shorter than 1e-12 is left as it
-    is: cosine 0."""
+    """Returns the unit vectors x^h / ||x^h|| [..., H, L, d_k]. A vector shorter than 1e-12 stays as
+    it is: its cosines are 0."""
     x = at_least_float32(vectors)
     square = (x * x).sum(-1, keepdim=True)                                   # [..., H, L, 1]
     # Dropout can leave very short vectors: if it drops the only position that a head attends to,
@@ -165,7 +165,7 @@ KINDS = {
 
 def mask_of(kind: str, component: str, source_mask: Tensor,
             target_mask: Tensor | None) -> Tensor | None:
-    """The mask [B, L] of the positions over which a kind averages in a component."""
+    """Returns the mask [B, L] of the positions over which a kind is averaged in a component."""
     # queries of the encoder, and what cross-attention reads, are source tokens
     if component == "enc" or (component == "cross" and KINDS[kind].reads == "values"):
         return source_mask

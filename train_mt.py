@@ -92,7 +92,7 @@ class Settings(ModelFlags, DataFlags):
 
 
 def presets(s: Settings) -> dict:
-    """The defaults that depend on the size, the text and the machine."""
+    """Returns the defaults that depend on the size, the text and the machine."""
     toy = s.data == "toy" and not s.train and s.arch == "tiny"
     values = machine_defaults(s.device) | RECIPES["toy" if toy else s.arch]
     if "steps" in s.given:
@@ -339,7 +339,7 @@ def test(model, state: dict, data: Data, folder: RunFolder, s: Settings) -> None
 
 
 def main(argv=None) -> int:
-    """The command line; returns the exit status."""
+    """Trains with the flags argv, by default those of the command line. Returns the exit status."""
     return run(train, Settings, argv, presets)
 
 

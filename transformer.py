@@ -139,7 +139,7 @@ class TransformerConfig:
                         f"from 1 to {self.layers} in ascending order, as in enc:1-2,4")
 
     def layers_at(self, places: tuple[str, ...], component: str) -> list[int]:
-        """The layers (from 1) of a component that some of its places cover."""
+        """Returns the layers (from 1) of a component that its places name."""
         covered = set()
         for place in places:
             if place.partition(":")[0] == component:
@@ -159,8 +159,8 @@ def default_places(config: TransformerConfig) -> tuple[str, ...]:
 
 
 def layers_of(place: str, layers: int) -> list[int]:
-    """The layers (from 1) that a place names, in a model with so many: "enc" all, "enc:1-2,4" 1, 2
-    and 4; [] for another format or a layer that does not exist."""
+    """Returns the layers (from 1) that a place names: all for "enc", 1, 2 and 4 for "enc:1-2,4"; []
+    for another format or a layer above `layers`."""
     _, colon, spans = place.partition(":")
     named = []
     for span in (spans if colon else f"1-{layers}").split(","):
@@ -233,13 +233,13 @@ def build_ffn(config: TransformerConfig) -> nn.Sequential:
 
 
 class Memory(NamedTuple):
-    """What the decoder reads of the source."""
+    """The encoder's output, which the decoder attends to."""
     states: Tensor              # [B, L_s, d]
     mask: Tensor                # [B, L_s], True at a token
     heads: list                 # Heads of every encoder layer
 
     def select(self, index: Tensor) -> "Memory":
-        """The sentences `index` [B'] of the batch, without the heads."""
+        """Returns the sentences `index` [B'] of the batch, without the heads."""
         return Memory(self.states.index_select(0, index), self.mask.index_select(0, index), [])
 
 
@@ -264,11 +264,11 @@ class Layer(nn.Module):
         self.ffn = build_ffn(config)
 
     def before(self, x: Tensor, norm: nn.Module) -> Tensor:
-        """The input of a sub-layer: norm(x), in a post-norm layer x."""
+        """Returns the input of a sub-layer: norm(x), or x in a post-norm layer."""
         return norm(x) if self.pre else x
 
     def after(self, x: Tensor, y: Tensor, norm: nn.Module) -> Tensor:
-        """The residual connection around a sub-layer with output y: x + y, or norm(x + y)."""
+        """Adds the output y of a sub-layer: x + y, or norm(x + y) in a post-norm layer."""
         x = x + self.dropout(y)
         return x if self.pre else norm(x)
 

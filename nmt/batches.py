@@ -51,14 +51,14 @@ def batches(source_lengths, target_lengths, max_tokens: int, seed: int = 0, epoc
 
 
 def collate(encoded: EncodedPairs, indices) -> Batch:
-    """The pairs `indices` [B] as one padded Batch."""
+    """Puts the pairs `indices` [B] into one padded Batch."""
     indices = np.asarray(indices)
     return Batch(pad_rows(encoded.source_ids, encoded.source_offsets, indices, []),
                  pad_rows(encoded.target_ids, encoded.target_offsets, indices, [BOS]))
 
 
 def pad_rows(ids, offsets, indices, first: list[int]) -> torch.Tensor:
-    """The sentences `indices` of one side as rows: `first`, tokens, EOS, padding; int64 [B, L]."""
+    """Returns the sentences `indices` of one side, int64 [B, L]: `first`, tokens, EOS, padding."""
     start = offsets[indices]                                                 # [B]
     length = offsets[indices + 1] - start                                    # [B]
     width = len(first) + length.max() + 1
@@ -79,7 +79,7 @@ class Step(NamedTuple):
 
 
 class BatchesOfPairs(Dataset):
-    """The pairs of a corpus: an item is the batch of some of them, by their indices."""
+    """The pairs of a corpus; an item is the batch of the pairs with the given indices."""
 
     def __init__(self, encoded: EncodedPairs):
         self.encoded = encoded

@@ -24,12 +24,13 @@ TIMEOUT = timedelta(hours=12)   # the other processes wait while the first valid
 
 
 def launched_by_torchrun() -> bool:
-    """Whether this process is one of a run's. Clusters set some of the variables by themselves."""
+    """Whether torchrun started this process. Clusters set some of the variables without it."""
     return all(os.environ.get(variable) for variable in TORCHRUN)
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name, "auto": the first GPU of CUDA, else the CPU. Raises UserError."""
+    """Returns the device of that name; "auto" is the first CUDA GPU, or the CPU if there is none.
+    Raises UserError for an unknown or missing device."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|mps|cuda(:\d\d?)?", name):
@@ -50,7 +51,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def processor(device: torch.device) -> str:
-    """The name of a device; of the CPU, the processor's."""
+    """Returns the name of the GPU or of the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     info = Path("/proc/cpuinfo")
@@ -59,7 +60,7 @@ def processor(device: torch.device) -> str:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device multiplies bfloat16 itself; False where torch cannot tell."""
+    """Whether the device has instructions for bfloat16 products; False if torch cannot tell."""
     if device.type == "cuda":           # older GPUs emulate it, slowly
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
@@ -69,15 +70,15 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def machine_defaults(name: str) -> dict:
-    """The defaults of --amp and --workers on the device of that name."""
+    """Returns the defaults of --amp and --workers on the device of that name."""
     device = pick_device(name)
     return {"amp": has_bfloat16(device), "workers": 2 if device.type == "cuda" else 0}
 
 
 @contextlib.contextmanager
 def mixed_precision(device: torch.device, amp: bool):
-    """A block of training whose matrix products are in bfloat16 with amp. On a CPU the attention is
-    then one of matrix products: the backward pass of the fused kernel takes ten times as long."""
+    """A context in which, with amp, matrix products are in bfloat16. On a CPU the attention is then
+    computed from matrix products: the backward pass of the fused kernel takes ten times as long."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.autocast(device.type, torch.bfloat16, enabled=amp))
         if amp and device.type == "cpu":
@@ -86,7 +87,7 @@ def mixed_precision(device: torch.device, amp: bool):
 
 
 class Machine(NamedTuple):
-    """The device of this process, and its rank among the processes of the run."""
+    """The device of this process and its rank among the processes of the run."""
     device: torch.device
     rank: int = 0
     world: int = 1
@@ -94,12 +95,12 @@ class Machine(NamedTuple):
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that validates, writes and prints."""
+        """True for the process that validates, writes and prints."""
         return self.rank == 0
 
     @contextlib.contextmanager
     def first_on_each_node(self):
-        """A block that the first process of every node runs before the others."""
+        """A context that the first process of every node runs before the others."""
         rank = int(os.environ["LOCAL_RANK"]) if self.world > 1 else 0
         if rank > 0:
             self.wait()
@@ -108,12 +109,12 @@ class Machine(NamedTuple):
             self.wait()
 
     def wait(self) -> None:
-        """Waits until all processes are here."""
+        """Waits until all processes have called this."""
         if self.world > 1:
             dist.barrier(self.cpu_group)
 
     def largest(self, number: int) -> int:
-        """The largest of all processes' numbers."""
+        """Returns the largest number of all processes."""
         numbers = torch.tensor([number])
         if self.world > 1:
             dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self.cpu_group)
@@ -126,14 +127,14 @@ class Machine(NamedTuple):
         return highest == lowest
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum of all processes' tensors."""
+        """Returns the sum of the tensors of all processes."""
         if self.world > 1:
             dist.all_reduce(x)
         return x
 
 
 def setup_machine(name: str) -> Machine:
-    """The device of that name; joins the other processes if torchrun started this one."""
+    """Picks the device of that name, and joins the other processes if torchrun started this one."""
     device = pick_device(name)
     keep_freed_memory()
     world = int(os.environ["WORLD_SIZE"]) if launched_by_torchrun() else 1

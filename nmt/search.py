@@ -40,7 +40,8 @@ class Translation(NamedTuple):
 # ---- Beam search
 
 def length_limit(source: Tensor) -> Tensor:
-    """The most tokens of the translations of sentences [B, L_s]: 1.5 times theirs plus 20, [B]."""
+    """Returns the largest length of each translation of sentences [B, L_s]: 1.5 times the source's
+    plus 20, [B]."""
     return (source != PAD).sum(1) * 3 // 2 + 20
 
 
@@ -87,8 +88,8 @@ def expand(logits: Tensor, log_p: Tensor, beam: int, last: Tensor):
 
 
 def is_done(finished: list[Hypothesis], bound: float, beam: int, nbest: int) -> bool:
-    """Whether `beam` hypotheses have finished (the best first), or scores of at most `bound` cannot
-    be among the nbest."""
+    """Whether `beam` hypotheses have finished (best first), or no score up to `bound` would be
+    among the nbest."""
     worst = finished[nbest - 1].score if len(finished) >= nbest else -math.inf
     return len(finished) >= beam or bound <= worst
 
@@ -96,7 +97,7 @@ def is_done(finished: list[Hypothesis], bound: float, beam: int, nbest: int) -> 
 @torch.inference_mode()
 def beam_search(model, source: Tensor, beam: int = 4, lenpen: float = 0.6,
                 max_length: int | None = None, nbest: int = 1) -> list[list[Hypothesis]]:
-    """The nbest translations, best first, of every sentence [B, L_s] (ids, EOS, 0 on the right).
+    """Returns the nbest translations, best first, of every sentence [B, L_s]: ids, EOS, then 0.
 
     An ending joins the finished hypotheses if it is among the `beam` best continuations at its
     step; `beam` others live on. The search of a sentence stops when `beam` hypotheses have finished
@@ -161,8 +162,8 @@ def beam_search(model, source: Tensor, beam: int = 4, lenpen: float = 0.6,
 # ---- Lines of text
 
 def pieces(line: str, tokenizer, limit: int) -> list[list[int]]:
-    """The token ids of a line, in pieces of at most `limit`; none for a blank line. A long line is
-    cut into its sentences, a long sentence at the space nearest to its middle, a word in the
+    """Splits a line into pieces of at most `limit` token ids; a blank line has none. A long line is
+    cut into its sentences, a long sentence at the space nearest to its middle, a long word in its
     middle."""
     line = prepare_line(line)
     if not line:
