@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,63 +35,57 @@ class Job(NamedTuple):
         return max([0, *(row["step"] for row in rows if "step" in row)])
 
 
-def start(job: Job, slot: int, at_once: int, device: torch.device) -> subprocess.Popen:
-    """Starts the job of a slot with a GPU, or with its share of the cores, in a process group of
-    its own, so that Ctrl-C does not reach it twice."""
-    name = str(device)
-    if name == "cuda":
-        name = f"cuda:{slot % torch.cuda.device_count()}"
-    threads = str(max(1, (os.cpu_count() or 1) // at_once))
+def run_job(job: Job, free_devices: list[str], env: dict, stop: list[int]) -> int | None:
+    """Runs a job in a session of its own, so that Ctrl-C does not reach it twice, and returns its
+    exit status. The first signal in `stop` is passed on to it; before its start it returns None."""
+    if stop:
+        return None
+    device = free_devices.pop()
     words = [sys.executable, str(ROOT / job.script), *job.words, "--runs", str(job.path.parent),
-             "--name", job.path.name, "--device", name]
+             "--name", job.path.name, "--device", device]
+    say(f"{job.path.name}: started, output in {job.log}")
     with open(job.log, "ab") as log:
-        return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT,
-                                stdin=subprocess.DEVNULL, start_new_session=True,
-                                env={"OMP_NUM_THREADS": threads, **os.environ})
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log,
+                                   stderr=subprocess.STDOUT, start_new_session=True, env=env)
+    while process.poll() is None and not stop:
+        time.sleep(0.2)
+    if stop:
+        process.send_signal(stop[0])
+    process.wait()
+    free_devices.append(device)
+    return process.returncode
 
 
 def run_jobs(jobs: list[Job], runs: Path, at_once: int, device: torch.device, end) -> list[str]:
     """Runs the jobs, `at_once` at a time, and calls end(job) after each that succeeded; a job that
-    fails does not stop the others. Returns the names of those that failed.
-
-    A signal is passed on to the jobs, which save; SystemExit follows.
-    """
+    fails does not stop the others. Returns the names of those that failed. A signal is passed on to
+    the jobs, which save; then SystemExit is raised."""
     with as_user_error("write", f"--runs {runs}"):
         runs.mkdir(parents=True, exist_ok=True)
-    waiting = list(jobs)
-    working = {}                        # slot -> (job, process)
+    env = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // at_once)), **os.environ}
+    free_devices = [str(device)] * at_once
+    if str(device) == "cuda":           # all GPUs in turn
+        free_devices = [f"cuda:{i % torch.cuda.device_count()}" for i in range(at_once)]
     failed = []
-    passed_on = False
     stop = defer_signals()
-    bar = tqdm(total=len(jobs), unit="run", dynamic_ncols=True, disable=not sys.stderr.isatty())
-    while working or (waiting and not stop):
-        for slot in range(at_once):
-            if waiting and not stop and slot not in working:
-                job = waiting.pop(0)
-                working[slot] = job, start(job, slot, at_once, device)
-                say(f"{len(jobs) - len(waiting)}/{len(jobs)}  {job.path.name}: started, output in "
-                    f"{job.log}")
-        time.sleep(0.2)
-        if stop and not passed_on:
-            for _, process in working.values():
-                process.send_signal(stop[0])
-            passed_on = True
-        for slot, (job, process) in list(working.items()):
-            status = process.poll()
-            if status is None:
-                continue
-            del working[slot]
-            bar.update()
-            if status == 0:
-                say(f"{job.path.name}: finished")
-                end(job)
-            elif not stop:
-                failed.append(job.path.name)
-                last = job.log.read_text(errors="replace").strip().rpartition("\n")[2]
-                say(f"{job.path.name}: exit status {status}: {last} (the whole output: {job.log})")
-        bar.set_postfix_str(", ".join(f"{job.path.name} step {job.step:,}"
-                                      for job, _ in working.values()))
-    bar.close()
+    bar = tqdm(total=len(jobs), unit="run", dynamic_ncols=True, disable=None)
+    with ThreadPoolExecutor(at_once) as pool, bar:
+        waiting = {pool.submit(run_job, job, free_devices, env, stop): job for job in jobs}
+        while waiting:
+            running = [job for future, job in waiting.items() if future.running()]
+            bar.set_postfix_str(", ".join(f"{job.path.name} step {job.step:,}" for job in running))
+            for future in wait(waiting, 0.5, FIRST_COMPLETED).done:
+                job = waiting.pop(future)
+                status = future.result()
+                bar.update()
+                if status == 0:
+                    say(f"{job.path.name}: finished")
+                    end(job)
+                elif not stop:
+                    failed.append(job.path.name)
+                    last = job.log.read_text(errors="replace").strip().rpartition("\n")[2]
+                    say(f"{job.path.name}: exit status {status}: {last} (the whole output: "
+                        f"{job.log})")
     if stop:
         say("stopped; the same command resumes")
         raise SystemExit(128 + stop[0])

@@ -220,7 +220,7 @@ for number in (signal.SIGTERM, signal.SIGINT):
 open(path + ".started", "w").close()
 while "--wait" in sys.argv and not stopped:
     time.sleep(0.01)
-print(os.environ["OMP_NUM_THREADS"], "the last line")
+print(words["--device"], os.environ["OMP_NUM_THREADS"], "the last line")
 sys.exit(128 + stopped[0] if stopped else "--fail" in sys.argv)
 """
 
@@ -233,11 +233,11 @@ def run_scripts(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def run(*words):
+    def run(*words, device="cpu"):
         queue = []
         for i, word in enumerate(words):
             queue.append(jobs.Job("script.py", (word,), tmp_path / f"run{i}"))
-        failed = jobs.run_jobs(queue, tmp_path, 2, torch.device("cpu"), ended.append)
+        failed = jobs.run_jobs(queue, tmp_path, 2, torch.device(device), ended.append)
         return failed, [job.path.name for job in ended]
     ended = []
     yield run
@@ -248,7 +248,7 @@ def run_scripts(tmp_path, monkeypatch):
 def test_a_job_that_fails_does_not_stop_the_others(run_scripts, tmp_path, capsys):
     assert run_scripts("--fail", "--go", "--go") == (["run0"], ["run1", "run2"])
     out = capsys.readouterr().out
-    assert f"run0: exit status 1: {max(1, os.cpu_count() // 2)} the last line" in out
+    assert f"run0: exit status 1: cpu {max(1, os.cpu_count() // 2)} the last line" in out
     assert str(tmp_path / "run0.log") in out and "run2: finished" in out
 
 
@@ -266,14 +266,11 @@ def test_a_signal_is_passed_on(run_scripts, tmp_path, capsys):
     assert "the same command resumes" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("device, devices", [("cuda", ["cuda:0", "cuda:1", "cuda:0"]),
-                                             ("cuda:1", ["cuda:1"] * 3), ("cpu", ["cpu"] * 3)])
-def test_every_job_has_a_gpu(monkeypatch, tmp_path, device, devices):
+def test_jobs_at_once_have_a_gpu_each(run_scripts, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(jobs.subprocess, "Popen", lambda words, **_: words)
-    job = jobs.Job("train_mt.py", (), tmp_path / "run")
-    chosen = [jobs.start(job, slot, 3, torch.device(device))[-1] for slot in range(3)]
-    assert chosen == devices
+    run_scripts("--go", "--go", device="cuda")
+    devices = {path.read_text().split()[0] for path in tmp_path.glob("*.log")}
+    assert devices == {"cuda:0", "cuda:1"}
 
 
 # ---- Tables, with a training that takes no time
