@@ -1,15 +1,35 @@
-"""The claims of the five papers, but for the main ones (verdicts.py), beside the exploratory
-measurements in results/. A claim compares two models by one number per run."""
+"""The claims of the five papers and the page docs/claims.md, which sets them beside the runs in
+results/: the main ones beside the planned runs (verdicts.py), the others beside all other runs."""
 import statistics
 from collections import defaultdict
 from typing import NamedTuple
 
+import numpy as np
 from tabulate import tabulate
 
-from papers.differences import Contrast, contrast_arms, fit_arms, in_figures
 from papers.render import NONE
 from papers.results import precision_of
 from papers.tables import TABLES
+from papers.verdicts import MARGIN, PLANS, Contrast, Corpus, judge, paired_contrast
+
+
+class MainClaim(NamedTuple):
+    """A paper's main claim: the arm that has its mechanism, what the arm is compared with, and the
+    gain in BLEU over the baseline that the paper prints for En-De, size base."""
+    paper: str
+    text: str
+    arm: str
+    against: str
+    printed: float
+
+
+MAIN_CLAIMS = (
+    MainClaim("Li 2018", "rewarding outputs for disagreeing helps", "output", "baseline", 0.87),
+    MainClaim("Li 2019", "EM routing of the heads helps, more than uniform coupling", "em",
+              "uniform", 0.95),
+    MainClaim("Li 2021", "disagreement and EM routing together help", "both", "baseline", 1.10),
+    MainClaim("Gu 2019", "a capsule layer over the heads helps", "gu-em", "baseline", 0.43),
+    MainClaim("Duan 2020", "routing the logits helps", "capsule", "baseline", 0.61))
 
 BASE = ""
 EM = "--agg em --em-gradient last"
@@ -89,92 +109,173 @@ CLAIMS = (
 )
 
 
-# ---- Measurements
+# ---- Numbers of the runs that are not planned
 
-class Pool(NamedTuple):
-    """Runs that can be compared with each other: the text and recipe, and their numbers by
-    (metric, model) and seed."""
-    where: str
-    values: defaultdict[tuple[str, str], dict[int, float]]
+def collect_scores(lines: list[dict], files: dict[str, dict]) -> dict:
+    """The scores as {(place, metric): {model: {seed: score}}}. The place is the text and recipe, or
+    the file; only scores of one place are compared.
 
-
-def pools_from_lines(lines: list[dict]) -> list[Pool]:
-    """The runs of train_mt.py, those of one scale and precision together, without the planned
-    ones."""
-    planned = [TABLES["plan-toy"].scale, TABLES["plan-multi30k"].scale]
-    pools = {}
+    lines: of results/runs.jsonl; files: {name: contents} of the JSON files in results/.
+    """
+    scores = defaultdict(lambda: defaultdict(dict))
+    planned = [TABLES[plan.table].scale for plan in PLANS]
     for line in lines:
-        scale = line["scale"]
-        if scale not in planned and line["size"] == "base":
-            name = SCALE_NAMES.get(scale, scale)
+        if line["scale"] not in planned and line["size"] == "base":
+            place = SCALE_NAMES.get(line["scale"], line["scale"])
             if precision_of(line) != "float32":
-                name += f", {precision_of(line)}"
-            pool = pools.setdefault(name, Pool(name, defaultdict(dict)))
-            pool.values[BLEU, line["flags"]][line["seed"]] = line["bleu"]
-            pool.values[SCORE, line["flags"]][line["seed"]] = line["scores"]["output"]
-    return list(pools.values())
+                place += f", {precision_of(line)}"
+            scores[place, BLEU][line["flags"]][line["seed"]] = line["bleu"]
+            scores[place, SCORE][line["flags"]][line["seed"]] = line["scores"]["output"]
+    for name, stored in files.items():
+        add_file(scores, name, stored)
+    return scores
 
 
-def pool_from_file(name: str, stored: dict) -> Pool:
-    """The runs of analyze.py, logic.py or probe.py. In a file of probe.py an encoder of a run
+def add_file(scores: dict, name: str, stored: dict) -> None:
+    """Adds a file of analyze.py, logic.py or probe.py. In a file of probe.py an encoder of a run
     NAME-seed1 is the model NAME with that seed."""
-    pool = Pool(name, defaultdict(dict))
     if stored["kind"] == "analysis":
-        for run_name, run in stored["runs"].items():
-            if run_name in stored.get("ablation", {}):
-                pool.values[COST, run["flags"]][run["seed"]] = stored["ablation"][run_name]["mean"]
-            if run_name in stored.get("length", {}):
-                length = stored["length"][run_name]
+        for run, x in stored["runs"].items():
+            if run in stored.get("ablation", {}):
+                scores[name, COST][x["flags"]][x["seed"]] = stored["ablation"][run]["mean"]
+            if run in stored.get("length", {}):
+                length = stored["length"][run]
                 longest = length["bins"][-1]["bleu"]
-                pool.values[LONG, run["flags"]][run["seed"]] = longest - length["bleu"]
+                scores[name, LONG][x["flags"]][x["seed"]] = longest - length["bleu"]
     if stored["kind"] == "logic":
         pairs = {size: count for size, count in stored["pairs"].items()
                  if size.isdecimal() and int(size) >= 7}
         for run in stored["runs"]:
             right = sum(count * run["accuracy"][size] for size, count in pairs.items())
-            pool.values[FORMULAS, run["model"]][run["seed"]] = 100 * right / sum(pairs.values())
+            scores[name, FORMULAS][run["model"]][run["seed"]] = 100 * right / sum(pairs.values())
     if stored["kind"] == "probing":
-        accuracies = {}                                  # (model, seed) -> of every task
+        accuracies = defaultdict(list)                   # of every task
         for run in stored["runs"]:
             model, _, seed = run["model"].rpartition("-seed")
-            key = (model, int(seed)) if model else (run["model"], run["seed"])
-            accuracies.setdefault(key, []).append(run["accuracy"])
+            accuracies[model or seed, int(seed) if model else run["seed"]].append(run["accuracy"])
         for (model, seed), of_tasks in accuracies.items():
-            pool.values[PROBES, model][seed] = 100 * statistics.fmean(of_tasks)
-    return pool
+            scores[name, PROBES][model][seed] = 100 * statistics.fmean(of_tasks)
 
 
-def comparisons(claim: Claim, pool: Pool) -> list[Contrast | None]:
-    """The differences that a claim is about; None for models without two seeds in common."""
-    contrasts = []
-    for pair in claim.compared:
-        scores = {model: pool.values.get((claim.metric, model), {}) for model in pair}
-        shared = scores[pair[0]].keys() & scores[pair[1]].keys()
-        runs = []
-        for model in pair:
-            runs += [{"arm": model, "seed": i, "score": scores[model][i]} for i in sorted(shared)]
-        contrasts.append(contrast_arms(fit_arms(runs), *pair) if len(shared) > 1 else None)
-    return contrasts
+def compare(claim: Claim, scores: dict) -> dict[str, list[Contrast | None]]:
+    """The differences that a claim is about, by place; None for models without two common seeds."""
+    comparisons = {}
+    for (place, metric), models in scores.items():
+        if metric == claim.metric:
+            contrasts = [paired_contrast(*(models.get(name, {}) for name in pair))
+                         for pair in claim.compared]
+            if any(contrasts):
+                comparisons[place] = contrasts
+    return comparisons
 
 
-def page(lines: list[dict], measurements: dict) -> str:
-    """The table of claims as Markdown; lines: of results/runs.jsonl; measurements: {name: contents}
-    of the JSON files in results/."""
-    pools = pools_from_lines(lines)
-    pools += [pool_from_file(name, stored) for name, stored in measurements.items()]
-    cells = [["claim", "printed in", "their number", "run here", "ours"]]
+# ---- The page
+
+def in_figures(contrast: Contrast | None, digits: int = 2) -> str:
+    """A difference and its interval."""
+    if contrast is None:
+        return NONE
+    low, high = contrast.interval
+    return f"{contrast.difference:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
+def table_text(rows: list[dict[str, str]]) -> str:
+    """Rows {header: cell} as Markdown."""
+    return tabulate(rows, "keys", "pipe", disable_numparse=True)
+
+
+def verdict_row(claim: MainClaim, corpora: list[Corpus]) -> dict[str, str]:
+    """The verdict on a paper's main claim, and the differences behind it."""
+    pair = claim.arm, claim.against
+    words, corpus = judge(pair, claim.printed, corpora)
+    contrast = corpus.contrasts[pair]
+    why = f"{claim.arm} minus {claim.against} on {corpus.plan.corpus}"
+    if claim.against != "baseline":
+        for arm in pair:
+            why += f"; {arm} minus baseline {in_figures(corpus.contrasts[arm, 'baseline'])}"
+    for other in corpora:
+        if other is not corpus and pair in other.contrasts and not other.can_test():
+            why += (f"; {other.plan.corpus}, where one head does not lose: "
+                    f"{in_figures(other.contrasts[pair])}")
+    return {"paper": claim.paper, "claim": claim.text,
+            "printed gain, En-De": f"{claim.printed:+.2f}", "ours [95 %]": in_figures(contrast),
+            "could detect": f"{contrast.detectable:.2f}", "verdict": words,
+            "which difference": why}
+
+
+def contrast_row(pair: tuple[str, str], contrast: Contrast) -> dict[str, str]:
+    """A difference with its tests."""
+    p, adjusted = ("< 0.0001" if p < 0.0001 else f"{p:.4f}"
+                   for p in (contrast.p, contrast.adjusted))
+    return {"arm": pair[0], "against": pair[1], "BLEU [95 %]": in_figures(contrast),
+            "could detect": f"{contrast.detectable:.2f}", "p": p, "p, Holm": adjusted,
+            f"within {MARGIN}": "yes" if contrast.equivalent else "no"}
+
+
+def describe(corpus: Corpus) -> str:
+    """The sample behind a corpus's contrasts, the test, the positive control, and the means."""
+    test = "The arms' variances differ (Levene's test, p < 0.01): Welch's test"
+    if corpus.deviation:
+        test = f"One residual deviation for all arms: {corpus.deviation:.2f} BLEU"
+    control = in_figures(corpus.control)
+    if not corpus.can_test():
+        control += ": it does not lose, so this setting cannot test the papers"
+    means = []
+    for arm, lines in corpus.lines.items():
+        bleu, chrf, loss = np.mean(
+            [(line["bleu"], line["chrf"], line["valid_loss"]) for line in lines], axis=0)
+        means.append(f"{arm} {bleu:.2f}, {chrf:.2f}, {loss:.3f}")
+    return (f"On {corpus.plan.corpus}: {len(lines)} whole blocks of seeds. {test}. The positive "
+            f"control, one head, differs from the baseline by {control}.\nMeans of test BLEU, chrF "
+            f"and validation loss: {'; '.join(means)}.")
+
+
+def verdict_page(corpora: list[Corpus]) -> str:
+    """The verdicts on the five papers and the contrasts behind them, as Markdown."""
+    parts = [table_text([verdict_row(claim, corpora) for claim in MAIN_CLAIMS])]
+    for corpus in corpora:
+        contrasts = [contrast_row(*item) for item in corpus.contrasts.items()]
+        parts += [describe(corpus), table_text(contrasts)]
+    return "\n\n".join(parts)
+
+
+def claim_page(scores: dict) -> str:
+    """The other claims as Markdown."""
+    rows = []
     for claim in CLAIMS:
+        first = {"claim": claim.text, "printed in": claim.source, "their number": claim.published}
         what = "" if claim.metric == BLEU else f"{claim.metric}: "
         digits = 3 if claim.metric == SCORE else 2
-        rows = []
-        for pool in pools:
-            contrasts = comparisons(claim, pool)
-            if any(contrasts):
-                numbers = [in_figures(x, digits) if x else NONE for x in contrasts]
-                rows.append([pool.where, what + "; ".join(numbers)])
-        first = [claim.text, claim.source, claim.published]
-        for row in rows or [[NONE, "not run"]]:
-            cells.append([*first, *row])
-            first = ["", "", ""]
-    table = tabulate(cells[1:], cells[0], "pipe", disable_numparse=True)
-    return f"{ABOUT}\n\n{table}"
+        comparisons = compare(claim, scores)
+        if not comparisons:
+            rows.append({**first, "run here": NONE, "ours": "not run"})
+        for place, contrasts in comparisons.items():
+            figures = "; ".join(in_figures(contrast, digits) for contrast in contrasts)
+            rows.append({**first, "run here": place, "ours": what + figures})
+            first = dict.fromkeys(first, "")
+    return f"{ABOUT}\n\n{table_text(rows)}"
+
+
+def draw(corpora: list[Corpus], path) -> None:
+    """A forest plot: the contrasts of each corpus with their intervals; diamonds are the gains over
+    the baseline that the papers print for En-De."""
+    from matplotlib import pyplot
+    printed = {(claim.arm, "baseline"): claim.printed for claim in MAIN_CLAIMS}
+    rows = max(len(corpus.contrasts) for corpus in corpora)
+    figure, axes = pyplot.subplots(1, len(corpora), figsize=(9, 0.5 + 0.25 * rows),
+                                   squeeze=False, layout="constrained")
+    for ax, corpus in zip(axes[0], corpora):
+        for y, (pair, contrast) in enumerate(corpus.contrasts.items()):
+            ax.plot(contrast.interval, [y, y], "-", color="tab:blue")
+            ax.plot(contrast.difference, y, "o", color="tab:blue")
+            if pair in printed:
+                ax.plot(printed[pair], y, "D", color="tab:orange", markerfacecolor="none")
+        ax.axvline(0, color="gray", linewidth=0.8)
+        ax.set_yticks(range(len(corpus.contrasts)), [" - ".join(x) for x in corpus.contrasts])
+        ax.invert_yaxis()
+        control = "" if corpus.can_test() else "; one head does not lose"
+        ax.set_title(f"{corpus.plan.corpus}\n{len(corpus.lines['baseline'])} blocks{control}",
+                     fontsize="medium")
+        ax.set_xlabel("difference in BLEU")
+    figure.savefig(path)
+    pyplot.close(figure)

@@ -118,14 +118,15 @@ def show(name: str, rows, settings: Settings, finished: dict) -> None:
 def write_results() -> None:
     """Renews the parts of docs/claims.md that are made from results/, and the forest plot."""
     lines = results.stored_lines()
-    corpora = verdicts.analyze(lines)
-    if verdicts.TOY not in corpora:
+    corpora = verdicts.read_corpora(lines)
+    if "plan-toy" not in [corpus.plan.table for corpus in corpora]:
         raise UserError("results/runs.jsonl: lacks runs of plan-toy: finish it with --store")
-    measurements = {}
+    files = {}
     for path in sorted((ROOT / "results").glob("*.json")):
-        measurements[path.stem] = read_json(path, "restore it")
+        files[path.stem] = read_json(path, "restore it")
+    scores = claims.collect_scores(lines, files)
     page = ROOT / "docs" / "claims.md"
-    parts = {"verdicts": verdicts.page(corpora), "claims": claims.page(lines, measurements)}
+    parts = {"verdicts": claims.verdict_page(corpora), "claims": claims.claim_page(scores)}
 
     def replace(marked) -> str:
         return f"<!-- {marked[1]} -->\n{parts[marked[1]]}\n<!-- end -->"
@@ -133,7 +134,7 @@ def write_results() -> None:
     text = page.read_text("utf-8")
     atomic_write(page, re.sub(r"<!-- (verdicts|claims) -->\n.*?<!-- end -->", replace, text,
                               flags=re.DOTALL))
-    verdicts.draw(corpora, ROOT / "docs" / "verdicts.png")
+    claims.draw(corpora, ROOT / "docs" / "verdicts.png")
     print(f"renewed: {page.relative_to(ROOT)}")
 
 

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from papers import claims, plan, verdicts
+from papers import claims, plan
 from papers.claims import BASE, BOTH, EM
 from papers.tables import SCORES, TABLES
 
@@ -32,6 +32,11 @@ def gain(table: str, column: str, label: str, against: str) -> float:
     return round(a - b, 3)
 
 
+def find_claim(start: str) -> claims.Claim:
+    (claim,) = [claim for claim in claims.CLAIMS if claim.text.startswith(start)]
+    return claim
+
+
 DE = "En-De BLEU"
 
 
@@ -52,13 +57,13 @@ DE = "En-De BLEU"
     ("Gu's capsules: EM", [gain("gu-2", "BLEU", "base + EM Routing", "base + Dynamic Routing"),
                            gain("gu-1", "AVE.", "+ EM Routing", "+ Dynamic Routing")])])
 def test_published_gains_are_those_of_the_tables(start, gains):
-    (claim,) = [claim for claim in claims.CLAIMS if claim.text.startswith(start)]
-    printed = [float(number) for number in re.findall(r"[+-]\d\.\d+", claim.published)]
+    published = find_claim(start).published
+    printed = [float(number) for number in re.findall(r"[+-]\d\.\d+", published)]
     assert printed == gains
 
 
 def test_the_five_gains_are_those_of_the_tables():
-    printed = [claim.printed for claim in verdicts.MAIN_CLAIMS]
+    printed = [claim.printed for claim in claims.MAIN_CLAIMS]
     assert printed == [gain("li2018-3", DE, "base + Disagreement", "base"),
                        gain("li2019-4", DE, "base + Effective Aggregation", "base"),
                        gain("li2021-5", DE, "base + Both", "base"),
@@ -78,46 +83,34 @@ def lines_of(rows: dict, scale: str = "") -> list[dict]:
     return lines
 
 
-def rows_of(page: str) -> dict[str, list[list[str]]]:
-    """{claim: its lines, as cells}."""
-    by_claim = {}
-    name = ""
-    for line in page.splitlines():
-        if line.startswith("|") and not line.startswith("|:-"):
-            claim, *cells = [cell.strip() for cell in line.strip("|").split("|")]
-            name = claim or name
-            by_claim.setdefault(name, []).append(cells)
-    return by_claim
-
-
 def test_runs_of_one_scale_are_compared_with_each_other():
     lines = lines_of({EM: [(1, 20.0), (2, 21.0), (3, 22.0)], "--agg dynamic": [(1, 19.0)],
                       BOTH: [(3, 24.1), (1, 22.0), (2, 22.9)], BASE: [(1, 5.0), (2, 50.0)]})
-    lines += lines_of({"--agg gu-em": [(1, 9.0), (2, 9.0)]}, "--dropout 0.3")
+    lines += lines_of({"--reg output": [(1, 9.0), (2, 9.0)]}, "--dropout 0.3")
     lines += [{**line, "size": "big", "bleu": 0.0} for line in lines[:3]]
-    by_claim = rows_of(claims.page(lines, {}))
-    # +2, +1.9, +2.1: standard error 0.1 / sqrt(3), t of two degrees 4.303
-    (em,) = [rows for name, rows in by_claim.items() if name.startswith("Disagreement and")]
-    assert em == [["Li 2021 Table 5", "+0.21 and +0.15 En-De", "embedded",
-                   "–; +2.00 [+1.75, +2.25]"]]
-    (simple,) = [rows for name, rows in by_claim.items() if name.startswith("Simple routing beats")]
-    assert simple[0][-1] == "not run"                    # one seed
+    scores = claims.collect_scores(lines, {})
+    # both minus output, which is of another scale, and both minus EM: +2, +1.9, +2.1
+    ((place, (output, em)),) = claims.compare(find_claim("Disagreement and"), scores).items()
+    assert place == "embedded" and output is None
+    # standard error 0.1 / sqrt(3), t of two degrees 4.303
+    assert em.difference == pytest.approx(2)
+    assert em.interval == pytest.approx((1.75, 2.25), abs=0.01)
+    assert claims.compare(find_claim("Simple routing"), scores) == {}        # one seed
 
 
 def test_numbers_of_the_other_scripts():
     logic = {"kind": "logic", "pairs": {"6": 5, "7": 1, "12": 3, ">=7": 4},
              "runs": [{"model": "m", "seed": 1, "accuracy": {"6": 1, "7": 0.5, "12": 0.1}}]}
-    # seven and more operators: 1 of 4 pairs at 0.5, 3 of 4 at 0.1
-    values = claims.pool_from_file("f", logic).values
-    assert values == {(claims.FORMULAS, "m"): {1: pytest.approx(20)}}
     analysis = {"kind": "analysis", "runs": {"a": {"flags": EM, "seed": 2}},
                 "ablation": {"a": {"mean": 1.5}},
                 "length": {"a": {"bleu": 20.0, "bins": [{"bleu": 30.0}, {"bleu": 18.0}]}}}
-    values = claims.pool_from_file("f", analysis).values
-    assert values == {(claims.COST, EM): {2: 1.5}, (claims.LONG, EM): {2: -2.0}}
     runs = [{"task": "WC", "model": "m-seed3", "seed": 1, "accuracy": 0.5},
             {"task": "CoIn", "model": "m-seed3", "seed": 1, "accuracy": 0.7},
             {"task": "WC", "model": "n", "seed": 4, "accuracy": 0.6}]
-    values = claims.pool_from_file("f", {"kind": "probing", "runs": runs}).values
-    assert values == {(claims.PROBES, "m"): {3: pytest.approx(60)},
-                      (claims.PROBES, "n"): {4: pytest.approx(60)}}
+    scores = claims.collect_scores(
+        [], {"l": logic, "a": analysis, "p": {"kind": "probing", "runs": runs}})
+    assert scores == {
+        # seven and more operators: 1 of 4 pairs at 0.5, 3 of 4 at 0.1
+        ("l", claims.FORMULAS): {"m": {1: pytest.approx(20)}},
+        ("a", claims.COST): {EM: {2: 1.5}}, ("a", claims.LONG): {EM: {2: -2.0}},
+        ("p", claims.PROBES): {"m": {3: pytest.approx(60)}, "n": {4: pytest.approx(60)}}}
