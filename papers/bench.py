@@ -29,11 +29,10 @@ from nmt.machine import DEVICES, Machine, machine_defaults, pick_device, process
 from nmt.search import beam_search
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS
 from train_mt import train_step
-from transformer import PAD, SIZES, Layer, Transformer, TransformerConfig
+from transformer import PAD, SIZES, Transformer, TransformerConfig
 
 LENGTH = 24                             # tokens of a sentence, without BOS and EOS
 BEAM = 4
-LAYERS = Layer, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer
 ROWS = {                                # flags of train_mt.py
     "linear": "",
     "torch": "",                        # torch.nn.Transformer
@@ -76,20 +75,19 @@ class TorchTransformer(Transformer):
 
     def __init__(self, config: TransformerConfig):
         super().__init__(config)
-        del self.encoder, self.decoder
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "enable_nested_tensor")        # not with pre-norm
-            self.body = nn.Transformer(
-                config.d_model, config.heads, config.layers, config.layers, config.d_ff,
-                config.dropout, batch_first=True, norm_first=True)
+            whole = nn.Transformer(config.d_model, config.heads, config.layers, config.layers,
+                                   config.d_ff, config.dropout, batch_first=True, norm_first=True)
+        self.encoder, self.decoder = whole.encoder, whole.decoder
 
     def hidden(self, source, target_in):
         """source [B, L_s], target_in [B, L_t] -> vectors [B, L_t, d], and no heads."""
         padding = source == PAD                                              # [B, L_s]
         ahead = nn.Transformer.generate_square_subsequent_mask(target_in.shape[1], source.device)
-        states = self.body(self.source_embedding(source), self.target_embedding(target_in),
-                           tgt_mask=ahead, tgt_is_causal=True, src_key_padding_mask=padding,
-                           memory_key_padding_mask=padding)
+        memory = self.encoder(self.source_embedding(source), src_key_padding_mask=padding)
+        states = self.decoder(self.target_embedding(target_in), memory, tgt_mask=ahead,
+                              tgt_is_causal=True, memory_key_padding_mask=padding)
         return states, {}
 
 
@@ -108,9 +106,9 @@ def build(name: str, s: Settings, device) -> Transformer:
     with torch.device(device), torch.no_grad():
         model = TorchTransformer(config) if name == "torch" else Transformer(config)
         model.output.weight[EOS] = 0    # its logit, 0, is never among the best of a vocabulary
-    for module in model.modules():
-        if s.compile and isinstance(module, LAYERS):
-            module.compile(dynamic=True)
+    if s.compile:
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            layer.compile(dynamic=True)
     return model
 
 

@@ -33,7 +33,8 @@ def gain(table: str, column: str, label: str, against: str) -> float:
 
 
 def find_claim(start: str) -> claims.Claim:
-    (claim,) = [claim for claim in claims.CLAIMS if claim.text.startswith(start)]
+    (claim,) = [claim for claim in (*claims.MAIN_CLAIMS, *claims.CLAIMS)
+                if claim.text.startswith(start)]
     return claim
 
 
@@ -55,20 +56,17 @@ DE = "En-De BLEU"
     ("Linguistic", [gain("li2021-7", group, "Combine", "Baseline")
                     for group in ("surface", "syntactic", "semantic")]),
     ("Gu's capsules: EM", [gain("gu-2", "BLEU", "base + EM Routing", "base + Dynamic Routing"),
-                           gain("gu-1", "AVE.", "+ EM Routing", "+ Dynamic Routing")])])
+                           gain("gu-1", "AVE.", "+ EM Routing", "+ Dynamic Routing")]),
+    # the five main claims
+    ("rewarding", [gain("li2018-3", DE, "base + Disagreement", "base")]),
+    ("EM routing of", [gain("li2019-4", DE, "base + Effective Aggregation", "base")]),
+    ("disagreement and", [gain("li2021-5", DE, "base + Both", "base")]),
+    ("a capsule layer", [gain("gu-2", "BLEU", "base + EM Routing", "base")]),
+    ("routing the logits", [gain("duan-1", DE, "capsule-Transformer base", "base")])])
 def test_published_gains_are_those_of_the_tables(start, gains):
     published = find_claim(start).published
     printed = [float(number) for number in re.findall(r"[+-]\d\.\d+", published)]
     assert printed == gains
-
-
-def test_the_five_gains_are_those_of_the_tables():
-    printed = [claim.printed for claim in claims.MAIN_CLAIMS]
-    assert printed == [gain("li2018-3", DE, "base + Disagreement", "base"),
-                       gain("li2019-4", DE, "base + Effective Aggregation", "base"),
-                       gain("li2021-5", DE, "base + Both", "base"),
-                       gain("gu-2", "BLEU", "base + EM Routing", "base"),
-                       gain("duan-1", DE, "capsule-Transformer base", "base")]
 
 
 # ---- Where the numbers come from

@@ -143,7 +143,7 @@ def test_the_first_corpus_that_can_test_a_claim_decides():
 def test_em_routing_is_judged_by_its_uniform_coupling():
     lines = made_up_lines(4, {}, MULTI30K)
     lines += made_up_lines(20, {"em": 3.0, "uniform": 3.0, "one-head": -3.0})
-    (claim,) = [claim for claim in claims.MAIN_CLAIMS if claim.paper == "Li 2019"]
+    (claim,) = [claim for claim in claims.MAIN_CLAIMS if claim.source == "Li 2019"]
     row = claims.verdict_row(claim, verdicts.read_corpora(lines))
     assert row["verdict"] == "a gain as printed is excluded"
     assert "; uniform minus baseline +" in row["which difference"]
