@@ -2,15 +2,25 @@
 results/: the main ones beside the planned runs (verdicts.py), the others beside all other runs."""
 import statistics
 from collections import defaultdict
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from tabulate import tabulate
 
+from nmt.files import UserError, atomic_write, read_json
 from papers.render import NONE
 from papers.results import precision_of
 from papers.tables import TABLES
-from papers.verdicts import MARGIN, PLANS, Contrast, Corpus, judge, paired_contrast
+from papers.verdicts import (
+    MARGIN,
+    PLANS,
+    Contrast,
+    Corpus,
+    judge,
+    paired_contrast,
+    read_corpora,
+)
 
 BASE = ""
 EM = "--agg em --em-gradient last"
@@ -29,9 +39,10 @@ SCORE = "exp(D) of the encoder's outputs"
 COST = "BLEU lost without a head, on average"
 FORMULAS = "points on seven and more operators"
 PROBES = "points on average over the tasks"
-SCALE_NAMES = {"": "embedded",                # of scales
-         "--data multi30k --vocab-size 6000 (test_2016_flickr)": "Multi30K",
-         "--steps 300 --eval-every 300": "embedded, 300 steps"}
+SCALE_NAMES = {
+    "": "embedded",
+    "--data multi30k --vocab-size 6000 (test_2016_flickr)": "Multi30K",
+    "--steps 300 --eval-every 300": "embedded, 300 steps"}
 ABOUT = """Claims beside the five above. Exploratory: these runs were not planned, and with three to
 five seeds most differences are not significant. Ours: the difference in BLEU, unless another unit
 is named, and its 95 % interval, by a paired t-test over the seeds. "Embedded": the embedded corpus.
@@ -268,3 +279,24 @@ def draw(corpora: list[Corpus], path) -> None:
         ax.set_xlabel("difference in BLEU")
     figure.savefig(path)
     pyplot.close(figure)
+
+
+def write_page(root: Path, lines: list[dict]) -> None:
+    """Renews the parts of docs/claims.md that are made from results/, and the forest plot; lines:
+    of results/runs.jsonl."""
+    corpora = read_corpora(lines)
+    if "plan-toy" not in [corpus.plan.table for corpus in corpora]:
+        raise UserError("results/runs.jsonl: lacks runs of plan-toy: finish it with --store")
+    files = {}
+    for path in sorted((root / "results").glob("*.json")):
+        files[path.stem] = read_json(path, "restore it")
+    page = root / "docs" / "claims.md"
+    text = page.read_text("utf-8")
+    for name, part in (("verdicts", verdict_page(corpora)),
+                       ("claims", claim_page(collect_scores(lines, files)))):
+        head, start, old = text.partition(f"<!-- {name} -->\n")
+        _, end, tail = old.partition("\n<!-- end -->")
+        text = head + start + part + end + tail
+    atomic_write(page, text)
+    draw(corpora, root / "docs" / "verdicts.png")
+    print(f"renewed: {page.relative_to(root)}")

@@ -10,7 +10,6 @@ is a run of train_mt.py, in the folder that train_mt.py gives it: tables share r
 command resumes. Checkpoint averaging is off without --average, as in Li 2021 (the others do not
 say).
 """
-import re
 import shlex
 import statistics
 import sys
@@ -22,11 +21,11 @@ import torch
 
 import train_mt
 from nmt.corpus import load_corpora
-from nmt.files import UserError, atomic_write, read_json
+from nmt.files import UserError, read_json
 from nmt.flags import flag
 from nmt.flags import run as run_command
 from nmt.machine import pick_device
-from papers import claims, plan, render, results, verdicts
+from papers import claims, plan, render, results
 from papers.jobs import ROOT, Job, run_jobs
 from papers.tables import TABLES
 from toy.__main__ import write_text
@@ -115,35 +114,12 @@ def show(name: str, rows, settings: Settings, finished: dict) -> None:
           f"{first['torch']}")
 
 
-def write_results() -> None:
-    """Renews the parts of docs/claims.md that are made from results/, and the forest plot."""
-    lines = results.stored_lines()
-    corpora = verdicts.read_corpora(lines)
-    if "plan-toy" not in [corpus.plan.table for corpus in corpora]:
-        raise UserError("results/runs.jsonl: lacks runs of plan-toy: finish it with --store")
-    files = {}
-    for path in sorted((ROOT / "results").glob("*.json")):
-        files[path.stem] = read_json(path, "restore it")
-    scores = claims.collect_scores(lines, files)
-    page = ROOT / "docs" / "claims.md"
-    parts = {"verdicts": claims.verdict_page(corpora), "claims": claims.claim_page(scores)}
-
-    def replace(marked) -> str:
-        return f"<!-- {marked[1]} -->\n{parts[marked[1]]}\n<!-- end -->"
-
-    text = page.read_text("utf-8")
-    atomic_write(page, re.sub(r"<!-- (verdicts|claims) -->\n.*?<!-- end -->", replace, text,
-                              flags=re.DOTALL))
-    claims.draw(corpora, ROOT / "docs" / "verdicts.png")
-    print(f"renewed: {page.relative_to(ROOT)}")
-
-
 # ---- The command
 
 def reproduce(settings: Settings) -> None:
     """Trains the missing runs of the tables, prints the tables, and stores them with --store."""
     if settings.write_results:
-        write_results()
+        claims.write_page(ROOT, results.stored_lines())
         return
     if not settings.tables:
         for name, table in TABLES.items():
