@@ -32,20 +32,19 @@ def printed_number(text: str | None) -> float | None:
 
 # ---- Rows
 
-def published_cells(table: Table, row: Row, base: Row) -> list[str]:
-    """The published cells of a row. In parentheses the ratio of a speed to the baseline's, and the
-    gain in BLEU where the paper does not print one."""
-    cells = []
-    for i, column in enumerate(table.columns if row.published else ()):
-        cell = row.published[i] or NONE
-        number = printed_number(row.published[i])
-        of_base = printed_number(base.published[i])
+def published_cells(table: Table, row: Row, base: Row) -> dict[str, str]:
+    """The published cells of a row by column. In parentheses the ratio of a speed to the
+    baseline's, and the gain in BLEU where the paper does not print one."""
+    cells = {}
+    for column, text, base_text in zip(table.columns, row.published, base.published):
+        cell = text or NONE
+        number, of_base = printed_number(text), printed_number(base_text)
         if base is not row and number is not None and of_base is not None:
             if column.endswith("/s"):
                 cell += f" ({number / of_base:.2f})"
             elif "BLEU" in column and "Δ" not in table.columns:
                 cell += f" ({number - of_base:+.2f})"
-        cells.append(cell)
+        cells[f"paper: {column}"] = cell
     return cells
 
 
@@ -62,64 +61,58 @@ def speed_cell(lines: list[dict], base: list[dict], key: str, digits: int) -> st
     return text
 
 
-def measured_cells(lines: list[dict], base: list[dict]) -> list[str]:
-    """The cells of MEASURED_COLUMNS; base: the runs of the baseline, none for itself."""
+def measured_cells(lines: list[dict], base: list[dict]) -> dict[str, str]:
+    """The measured cells of a row by column; base: the runs of the baseline, none for itself."""
     if not lines:
-        return [NONE] * len(MEASURED_COLUMNS)
+        return dict.fromkeys(MEASURED_COLUMNS, NONE)
     bleu = [line["bleu"] for line in lines]
     parameters = f"{lines[0]['parameters']:,}"
     gain = ""
     if base:
         parameters += f" ({lines[0]['parameters'] - base[0]['parameters']:+,})"
-        of_base = [line["bleu"] for line in base]
-        gain = f"{statistics.fmean(bleu) - statistics.fmean(of_base):+.2f}"
-    return [str(len(lines)), mean_and_deviation(bleu), gain, parameters,
-            speed_cell(lines, base, "tokens_per_second", 0),
-            speed_cell(lines, base, "sentences_per_second", 1)]
+        gain = f"{statistics.fmean(bleu) - statistics.fmean(line['bleu'] for line in base):+.2f}"
+    return {"seeds": str(len(lines)), "BLEU": mean_and_deviation(bleu), "Δ": gain,
+            "parameters": parameters, "tokens/s": speed_cell(lines, base, "tokens_per_second", 0),
+            "sentences/s": speed_cell(lines, base, "sentences_per_second", 1)}
 
 
-def table_cells(table: Table, runs: list[list[dict]]) -> list[list[str]]:
-    """The header and the rows of a table; runs: the finished runs of every row, as lines of
+def table_rows(table: Table, runs: list[list[dict]]) -> list[dict[str, str]]:
+    """The rows of a table by column; runs: the finished runs of every row, as lines of
     results/runs.jsonl. A row is compared with the one without flags of its size."""
     bases = {row.size: i for i, row in enumerate(table.rows) if row.flags == ""}
-    cells = [["", *MEASURED_COLUMNS, *(f"paper: {column}" for column in table.columns)]]
+    rows = []
     for i, row in enumerate(table.rows):
         base = bases.get(row.size, i)
-        numbers = measured_cells(runs[i], [] if base == i else runs[base])
-        cells.append([row.label, *numbers, *published_cells(table, row, table.rows[base])])
-    return cells
+        measured = measured_cells(runs[i], [] if base == i else runs[base])
+        rows.append({"": row.label, **measured, **published_cells(table, row, table.rows[base])})
+    return rows
 
 
-def probing_cells(name: str, stored: dict) -> list[list[str]]:
+def probing_rows(table: Table, stored: dict) -> list[dict[str, str]]:
     """The rows of probe.py's table with the published accuracies beside the measured ones."""
-    table = TABLES[name]
     published = {row.flags: dict(zip(table.columns, row.published)) for row in table.rows}
-    models = list(stored["table"][0]["cells"])
-    header = ["", ""]
-    for model in models:
-        header += [model, "paper"] if model in published else [model]
-    cells = [header]
+    rows = []
     for line in stored["table"]:
-        column = line["group"] if line["task"] == "Ave." else line["task"]
-        row = [line["group"], line["task"]]
-        for model in models:
-            row.append(percent(line["cells"][model], 2))
+        row = {"group": line["group"], "task": line["task"]}
+        for model, cell in line["cells"].items():
+            row[model] = percent(cell, 2)
             if model in published:
-                row.append(published[model].get(column, NONE))
-        cells.append(row)
-    return cells
+                column = line["group"] if line["task"] == "Ave." else line["task"]
+                row[f"{model}, paper"] = published[model].get(column, NONE)
+        rows.append(row)
+    return rows
 
 
 # ---- Text
 
-def table_text(name: str, cells: list[list[str]]) -> str:
+def table_text(name: str, rows: list[dict[str, str]]) -> str:
     """A table with its heading and footnotes, numbered if a cell refers to them."""
     table = TABLES[name]
-    sides = ["left", *["right"] * (len(cells[0]) - 1)]
-    rows = tabulate(cells[1:], cells[0], "plain", colalign=sides, disable_numparse=True)
+    sides = ["left", *["right"] * (len(rows[0]) - 1)]
+    cells = tabulate(rows, "keys", "plain", colalign=sides, disable_numparse=True)
     published_on = f"; published on {table.data}" if table.data else ""
-    text = f"{table.source} ({name}): {table.title}{published_on}.\n\n{rows}\n"
-    if "BLEU" in cells[0]:
+    text = f"{table.source} ({name}): {table.title}{published_on}.\n\n{cells}\n"
+    if table.kind == "mt":
         text += f"\n{LEGEND}"
     printed = " ".join(cell or "" for row in table.rows for cell in row.published)
     for i, note in enumerate(table.notes, 1):

@@ -98,8 +98,8 @@ def show(name: str, rows, settings: Settings, finished: dict) -> None:
         if not path.exists():
             print(f"{name}: nothing is finished")
             return
-        cells = render.probing_cells(name, read_json(path, "delete it, and it is made again"))
-        print(render.table_text(name, cells))
+        stored = read_json(path, "delete it, and it is made again")
+        print(render.table_text(name, render.probing_rows(table, stored)))
         print("\nMeasured: the small setting of probe.py")
         return
     lines = []
@@ -108,7 +108,7 @@ def show(name: str, rows, settings: Settings, finished: dict) -> None:
     if not any(lines):
         print(f"{name}: nothing is finished")
         return
-    print(render.table_text(name, render.table_cells(table, lines)))
+    print(render.table_text(name, render.table_rows(table, lines)))
     first = next(line for row_runs in lines for line in row_runs)
     print(f"\n{first['scale'] or 'embedded corpus, size tiny'}; {first['processor']}; torch "
           f"{first['torch']}")
