@@ -1,5 +1,6 @@
 """Runs of train_mt.py and probe.py as processes: one per GPU, or sharing the cores."""
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -51,9 +52,8 @@ def run_job(job: Job, free_devices: list[str], env: dict, stop: list[int]) -> in
         time.sleep(0.2)
     if stop:
         process.send_signal(stop[0])
-    process.wait()
     free_devices.append(device)
-    return process.returncode
+    return process.wait()
 
 
 def run_jobs(jobs: list[Job], runs: Path, at_once: int, device: torch.device, end) -> list[str]:
@@ -71,21 +71,25 @@ def run_jobs(jobs: list[Job], runs: Path, at_once: int, device: torch.device, en
     bar = tqdm(total=len(jobs), unit="run", dynamic_ncols=True, disable=None)
     with ThreadPoolExecutor(at_once) as pool, bar:
         waiting = {pool.submit(run_job, job, free_devices, env, stop): job for job in jobs}
-        while waiting:
-            running = [job for future, job in waiting.items() if future.running()]
-            bar.set_postfix_str(", ".join(f"{job.path.name} step {job.step:,}" for job in running))
-            for future in wait(waiting, 0.5, FIRST_COMPLETED).done:
-                job = waiting.pop(future)
-                status = future.result()
-                bar.update()
-                if status == 0:
-                    say(f"{job.path.name}: finished")
-                    end(job)
-                elif not stop:
-                    failed.append(job.path.name)
-                    last = job.log.read_text(errors="replace").strip().rpartition("\n")[2]
-                    say(f"{job.path.name}: exit status {status}: {last} (the whole output: "
-                        f"{job.log})")
+        try:
+            while waiting:
+                steps = [f"{job.path.name} step {job.step:,}" for future, job in waiting.items()
+                         if future.running()]
+                bar.set_postfix_str(", ".join(steps))
+                for future in wait(waiting, 0.5, FIRST_COMPLETED).done:
+                    job = waiting.pop(future)
+                    status = future.result()
+                    bar.update()
+                    if status == 0:
+                        say(f"{job.path.name}: finished")
+                        end(job)
+                    elif not stop:
+                        failed.append(job.path.name)
+                        last = job.log.read_text(errors="replace").strip().rpartition("\n")[2]
+                        say(f"{job.path.name}: exit status {status}: {last} (see {job.log})")
+        except BaseException:
+            stop.append(signal.SIGTERM)                  # for the jobs that still run
+            raise
     if stop:
         say("stopped; the same command resumes")
         raise SystemExit(128 + stop[0])

@@ -207,9 +207,10 @@ stopped = []
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda number, frame: stopped.append(number))
 open(path + ".started", "w").close()
-while "--wait" in sys.argv and not stopped:
+until = time.monotonic() + 20 * ("--wait" in sys.argv)
+while time.monotonic() < until and not stopped:
     time.sleep(0.01)
-print(words["--device"], os.environ["OMP_NUM_THREADS"], "the last line")
+print(words["--device"], os.environ["OMP_NUM_THREADS"], *stopped, "the last line")
 sys.exit(128 + stopped[0] if stopped else "--fail" in sys.argv)
 """
 
@@ -222,11 +223,11 @@ def run_scripts(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def run(*words, device="cpu"):
+    def run(*words, device="cpu", end=None):
         queue = []
         for i, word in enumerate(words):
             queue.append(jobs.Job("script.py", (word,), tmp_path / f"run{i}"))
-        failed = jobs.run_jobs(queue, tmp_path, 2, torch.device(device), ended.append)
+        failed = jobs.run_jobs(queue, tmp_path, 2, torch.device(device), end or ended.append)
         return failed, [job.path.name for job in ended]
     ended = []
     yield run
@@ -253,6 +254,15 @@ def test_a_signal_is_passed_on(run_scripts, tmp_path, capsys):
     thread.join()
     assert len(list(tmp_path.glob("*.started"))) == 2
     assert "the same command resumes" in capsys.readouterr().out
+
+
+def test_an_error_after_a_job_stops_the_others(run_scripts, tmp_path):
+    def end(job):
+        raise UserError("no space left")
+
+    with pytest.raises(UserError):
+        run_scripts("--go", "--wait", "--wait", end=end)
+    assert f"{signal.SIGTERM.value} the last line" in (tmp_path / "run1.log").read_text()
 
 
 def test_jobs_at_once_have_a_gpu_each(run_scripts, tmp_path, monkeypatch):
