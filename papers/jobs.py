@@ -79,7 +79,7 @@ def run_jobs(jobs: list[Job], runs: Path, at_once: int, device: torch.device, en
                 for future in wait(waiting, 0.5, FIRST_COMPLETED).done:
                     job = waiting.pop(future)
                     status = future.result()
-                    bar.update()
+                    bar.update(0 if stop else 1)
                     if status == 0:
                         say(f"{job.path.name}: finished")
                         end(job)
