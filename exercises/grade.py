@@ -1,12 +1,11 @@
 """Grades solutions of the exercises.
 
-    python -m exercises.grade FOLDER [--session 3]                  # a table, and what is wrong
-    python -m exercises.grade FOLDER... --csv > points.csv          # a class: a row for each folder
+    python -m exercises.grade FOLDER [--session 3]         # mistakes and points
+    python -m exercises.grade FOLDER... --csv > class.csv  # a row for each
 
 Every task is graded on its own (compare.py), so tasks may be done in any order, and a mistake costs
 one task. The checks are in checks.py.
 """
-import argparse
 import csv
 import multiprocessing
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from exercises.make import TASKS, Task
+from nmt.parser import Parser
 from nmt.streams import setup_streams
 
 SECONDS = 10                # a task may take
@@ -92,9 +92,9 @@ def report(tasks: list[Task], messages: list[str]) -> str:
 def main(words: list[str] | None = None) -> None:
     """The command line."""
     setup_streams()
-    parser = argparse.ArgumentParser(prog="python -m exercises.grade", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, help="folders of solutions")
+    parser = Parser("python -m exercises.grade", __doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER",
+                        help="folders of solutions")
     parser.add_argument("--session", type=int, choices=range(1, 8), help="only its tasks")
     parser.add_argument("--csv", action="store_true", help="print the points as CSV")
     args = parser.parse_args(words)
@@ -103,8 +103,7 @@ def main(words: list[str] | None = None) -> None:
         tasks = [task for task in tasks if task.session == args.session]
     for folder in args.folders:
         if not folder.is_dir():
-            parser.exit(2, f"{folder}: no such folder; `python -m exercises.make {folder}` makes"
-                           " one\n")
+            parser.error(f"{folder}: no such folder; `python -m exercises.make {folder}` makes one")
     os.environ["OMP_NUM_THREADS"] = "1"     # a forked process cannot use threads started before
     table = csv.writer(sys.stdout, lineterminator="\n")
     if args.csv:

@@ -1,14 +1,14 @@
 """Writes the exercises: the project's own files with the bodies of the tasks taken out.
 
-    python -m exercises.make FOLDER       # a new folder, for a student's solutions
+    python -m exercises.make FOLDER    # a new one, for a student's solutions
 
 Signatures, docstrings, the checks of arguments and everything that is not a task stay.
 """
-import argparse
 import ast
 from pathlib import Path
 from typing import NamedTuple
 
+from nmt.parser import Parser
 from nmt.streams import setup_streams
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -178,14 +178,13 @@ def write_stubs(folder: Path) -> None:
 def main(words: list[str] | None = None) -> None:
     """The command line."""
     setup_streams()
-    parser = argparse.ArgumentParser(prog="python -m exercises.make", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="a new folder")
+    parser = Parser("python -m exercises.make", __doc__)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new folder")
     folder = parser.parse_args(words).folder
     try:
         write_stubs(folder)
     except OSError as error:
-        parser.exit(2, f"{error.filename}: {error.strerror}: name a new folder\n")
+        parser.error(f"{error.filename}: {error.strerror}: name a new folder")
     print(f"{folder}: {len(TABLE)} files with {len(TASKS)} tasks")
     print(f"grade them: python -m exercises.grade {folder}")
 

@@ -5,27 +5,19 @@ line on stderr and returns 2. Anything else is a bug and keeps its traceback.
 """
 import argparse
 import dataclasses
-import difflib
 import functools
 import os
 import re
 import signal
 import sys
-import textwrap
 import types
 import typing
 from dataclasses import MISSING
 
 from nmt.files import UserError, how_to_write
+from nmt.parser import Parser, read_number
 from nmt.streams import setup_streams
 from transformer import BODY, SIZES, ConfigError, TransformerConfig
-
-# names that people try -> the flags
-ALIASES = {"--aggregation": "--agg", "--routing": "--agg", "--size": "--arch", "--config": "--arch",
-           "--lambda": "--reg-weight", "--where": "--agg-at", "--capsule": "--capsule-attention",
-           "--epochs": "--steps", "--batch-size": "--max-tokens", "--learning-rate": "--lr",
-           "--gpu": "--device", "--cpu": "--device", "--beam-size": "--beam",
-           "--length-penalty": "--lenpen"}
 
 
 class Flags:
@@ -46,47 +38,23 @@ def flag(default=MISSING, help: str = "", group: str = "", low=None, high=None, 
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def read_number(text: str, kind: type, low, high, above):
-    """A number from the command line; kind: int or float. Raises ArgumentTypeError."""
-    lowest = above if low is None else low
-    highest = 10 ** 9 if high is None else high
-    try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is not None and lowest <= value <= highest and value != above:
-        return value
-    name = "a whole number" if kind is int else "a number"
-    span = f"from {lowest} to" if above is None else f"above {above}, at most"
-    raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {name} {span} {highest}")
+class SeveralWords(argparse.Action):
+    """A tuple of words. A flag that is given twice would lose the first ones: it is an error."""
 
-
-class Parser(argparse.ArgumentParser):
-    """`argparse.ArgumentParser` with errors of one line."""
-
-    def error(self, message: str):
-        suggestions = []
-        if message.startswith("unrecognized arguments"):
-            names = [*self._option_string_actions, *ALIASES]
-            for word in message.split():
-                word = word.partition("=")[0]
-                matches = difflib.get_close_matches(word, names, 1, 0.75)
-                if word in ALIASES:
-                    matches = [word]
-                suggestions += [ALIASES.get(name, name) for name in matches]
-        suggestions = [name for name in suggestions if name in self._option_string_actions]
-        hint = f"; did you mean {', '.join(suggestions)}?" if suggestions else ""
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}{hint} (--help lists the "
-                     "arguments)\n")
+    def __call__(self, parser, namespace, values, option=None):
+        words = " ".join(map(str, values))
+        if hasattr(namespace, self.dest):
+            before = " ".join(map(str, getattr(namespace, self.dest)))
+            parser.error(f"{option} is given twice: write {option} {before} {words}")
+        if len(set(values)) < len(values):
+            parser.error(f"{option or self.metavar} {words}: leave out what is repeated")
+        setattr(namespace, self.dest, tuple(values))
 
 
 def parse(kind: type, argv=None, presets=None):
     """A dataclass of flags filled from a command line (None: this program's own). presets: a
     function of the settings parsed so far to the defaults that depend on them, {field: value}."""
     given = vars(make_parser(kind).parse_args(argv))
-    for name, value in given.items():
-        if isinstance(value, list):
-            given[name] = tuple(value)
     settings = kind(**given)
     settings.given = frozenset(given)
     for name, value in (presets(settings) if presets else {}).items():
@@ -99,16 +67,11 @@ def make_parser(kind: type) -> Parser:
     """The parser of a dataclass of `flag` fields; --help leaves out those in its HIDDEN, and shows
     the defaults of its RECIPES {recipe: {field: value}}."""
     module = sys.modules[kind.__module__]
-    paragraphs = [text if text.startswith("    ") else textwrap.fill(text, 78)
-                  for text in (module.__doc__ or "").split("\n\n")]
     name = module.__spec__.name if module.__spec__ else module.__name__      # of `python -m`
     script = os.path.basename(getattr(module, "__file__", name))
-    parser = Parser(prog=f"python -m {name}" if "." in name else script,
+    parser = Parser(f"python -m {name}" if "." in name else script, module.__doc__ or "",
                     usage="%(prog)s [flags]   (defaults are in parentheses)",
-                    description="\n\n".join(paragraphs), allow_abbrev=False,
-                    argument_default=argparse.SUPPRESS,
-                    formatter_class=functools.partial(
-                        argparse.RawDescriptionHelpFormatter, max_help_position=35))
+                    argument_default=argparse.SUPPRESS)
     hints = typing.get_type_hints(kind)
     groups = {"": parser}
     for field in dataclasses.fields(kind):
@@ -132,9 +95,14 @@ def argument_options(field, hint, recipes: dict) -> dict:
     """A field as the arguments of `add_argument`."""
     positional = field.metadata.get("positional")
     options = dict(field.metadata["options"], help=field.metadata["help"].replace("%", "%%"))
-    defaults = {name: values.get(field.name, field.default) for name, values in recipes.items()}
+    defaults = {}                                        # recipe -> value, as text
+    for name, recipe in recipes.items():
+        value = recipe.get(field.name, field.default)
+        if value not in (None, ()):                      # otherwise it has no such setting
+            values = value if isinstance(value, tuple) else (value,)
+            defaults[name] = " ".join(map(str, values))
     if len(set(defaults.values())) > 1:                  # they differ
-        words = [f"{name} {value}" for name, value in defaults.items()]
+        words = [f"{name} {text}" for name, text in defaults.items()]
         options["help"] += f" ({', '.join(words)})"
     elif type(field.default) in (int, float, str) and field.default != "":
         options["help"] += f" ({field.default})"
@@ -143,6 +111,7 @@ def argument_options(field, hint, recipes: dict) -> dict:
     if hint is bool:
         return {**options, "action": argparse.BooleanOptionalAction}
     if typing.get_origin(hint) is tuple:
+        options["action"] = SeveralWords
         options["nargs"] = "*" if positional else "+"
         hint = typing.get_args(hint)[0]
     elif positional and field.default is not MISSING:
@@ -168,6 +137,19 @@ def command_line(kind: type, values: dict) -> list[str]:
         elif value is not MISSING:
             words += [name, str(value)]
     return words
+
+
+def refuse_unused(kind: type, name: str, value, need: str) -> None:
+    """Raises UserError for the value of a field that would be ignored without `need`."""
+    words = " ".join(command_line(kind, {name: value}))
+    raise UserError(f"{words} is not used: it needs {need}")
+
+
+def check_given(settings, unused: dict[str, str]) -> None:
+    """Raises UserError for a field of `unused` {field: what it needs} that the user has given."""
+    for name, need in unused.items():
+        if name in settings.given:
+            refuse_unused(type(settings), name, getattr(settings, name), need)
 
 
 # ---- Running a command
@@ -224,7 +206,12 @@ def model_config(settings, vocab_size: int, **overrides) -> TransformerConfig:
         return TransformerConfig(**values)
     except ConfigError as error:
         name = error.field.replace("_", "-")
-        raise UserError(f"--{name} {error.value}: {error.reason}") from error
+        hint = ""
+        if error.field in ("heads", "capsules"):
+            width = values["d_model"]
+            divisors = [str(n) for n in range(1, width + 1) if width % n == 0]
+            hint = f"; choose from {', '.join(divisors)}"
+        raise UserError(f"--{name} {error.value}: {error.reason}{hint}") from error
 
 
 def check_model(settings) -> None:
@@ -267,5 +254,4 @@ def check_used(settings) -> None:
     for field in dataclasses.fields(TransformerConfig):
         value = getattr(settings, field.name, field.default)
         if field.name in unused and value != field.default:
-            words = " ".join(command_line(ModelFlags, {field.name: value}))
-            raise UserError(f"{words} is not used: it needs {unused[field.name]}")
+            refuse_unused(ModelFlags, field.name, value, unused[field.name])

@@ -5,10 +5,11 @@
 
 The pairs are those of train_mt.py.
 """
-import argparse
+import functools
 from pathlib import Path
 
 import toy
+from nmt.parser import Parser, read_number
 
 
 def write_text(folder: Path, pairs: int, mode: str = "w") -> None:
@@ -25,18 +26,16 @@ def write_text(folder: Path, pairs: int, mode: str = "w") -> None:
 
 def main(words: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog="python -m toy", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where the files go")
-    parser.add_argument("--pairs", type=int, default=toy.PAIRS[0], metavar="N",
+    parser = Parser("python -m toy", __doc__)
+    number = functools.partial(read_number, kind=int, low=1, high=toy.PAIRS[0])
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the files go")
+    parser.add_argument("--pairs", type=number, default=toy.PAIRS[0], metavar="N",
                         help="the first N training pairs (%(default)s)")
     arguments = parser.parse_args(words)
-    if not 1 <= arguments.pairs <= toy.PAIRS[0]:
-        parser.error(f"--pairs {arguments.pairs}: choose from 1 to {toy.PAIRS[0]}")
     try:
         write_text(arguments.folder, arguments.pairs, "x")
     except OSError as error:
-        parser.exit(2, f"{error.filename}: {error.strerror}: name another folder\n")
+        parser.error(f"{error.filename}: {error.strerror}: name another folder")
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def test_the_corpus_as_text(tmp_path, monkeypatch, capsys):
             assert lines == [getattr(example, side) for example in parts[part][:count]]
     with pytest.raises(SystemExit, match="2"):
         main([str(folder), "--pairs", "7"])
-    assert "--pairs 7: choose from 1 to 6" in capsys.readouterr().err
+    assert "--pairs: '7' is not a whole number from 1 to 6" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main([str(folder)])
     assert "train.en: File exists: name another folder" in capsys.readouterr().err
