@@ -10,6 +10,7 @@ import sys
 import time
 import zipfile
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -155,19 +156,21 @@ def read_metrics(path) -> list[dict]:
 class RunFolder(contextlib.AbstractContextManager):
     """A run's folder, which only this process writes to.
 
-    config: the settings; those named in `free` may differ from those of the folder. Raises
-    UserError where another run is at work there, or the folder is another run's or no run's.
+    config: the settings; those named in `free` may differ from those of the folder; those that an
+    older folder lacks were the `defaults`. Raises UserError where another run is at work there, or
+    the folder is another run's or no run's.
     """
 
-    def __init__(self, path, config: dict, free=()):
+    def __init__(self, path, config: dict, free=(), defaults: dict = {}):
         self.path = Path(path)
         self.metrics = self.path / "metrics.jsonl"
         self.config = json.loads(json.dumps(config))     # as JSON gives it back: tuples are lists
+        self.defaults = json.loads(json.dumps(defaults))
         self.free = free
         self.lock = FileLock(self.path / "lock")
         if Path(config.get("runs", self.path.parent)).resolve().is_relative_to(self.path.resolve()):
             raise UserError(f"--name {config['name']!r}: is not a folder in --runs: choose another")
-        with as_user_error("open", path):
+        with as_user_error("open", f"--runs: {path}"):
             self.path.mkdir(parents=True, exist_ok=True)
             names = {file.name for file in self.path.iterdir() if file.suffix != ".tmp"}
             if "config.json" not in names and names - {"lock", "tokenizer.json"}:
@@ -196,7 +199,10 @@ class RunFolder(contextlib.AbstractContextManager):
         """Raises UserError unless the folder has the same settings, or none yet."""
         if not (self.path / "config.json").exists():
             return
-        old = read_config(self.path)
+        old = self.defaults | read_config(self.path)
+        if "model" in old and "model" in config:
+            model = asdict(read_model_config(old, self.path))
+            old["model"] = json.loads(json.dumps(model))
         checked = sorted(config.keys() - {*self.free} - (NEWER - old.keys()))
         changed = [name for name in checked if config[name] != old.get(name)]
         words = [f"{name} was {old.get(name)!r}, is now {config[name]!r}" for name in changed[:3]]
@@ -296,6 +302,14 @@ class RunFolder(contextlib.AbstractContextManager):
         atomic_write(self.path / "loss.png", lambda file: figure.savefig(file, format="png"))
 
 
+def read_model_config(config: dict, folder) -> TransformerConfig:
+    """The model's configuration in a config.json; fields that are newer have their defaults."""
+    try:
+        return TransformerConfig(**config["model"])
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{folder}/config.json: describes no model ({error}): {RESTORE}") from error
+
+
 def load_run(folder, name: str = "best", device="cpu"):
     """(model in eval mode, tokenizer, settings) of a run folder: its NAME.pt, tokenizer.json and
     config.json. Raises UserError for files that are missing, damaged or not of this run."""
@@ -304,11 +318,10 @@ def load_run(folder, name: str = "best", device="cpu"):
     if "model" not in settings:
         raise UserError(f"{folder}: is not a translation model; {name_runs_beside(folder)}")
     name = name.removesuffix(".pt")
+    if Path(name).name != name:
+        raise UserError(f"--checkpoint {name}: give its name alone, as in --checkpoint best")
     state = load_checkpoint(folder / f"{name}.pt")
-    try:
-        model = Transformer(TransformerConfig(**settings["model"])).to(device)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{folder}/config.json: describes no model ({error}): {RESTORE}") from error
+    model = Transformer(read_model_config(settings, folder)).to(device)
     load_weights(model, state, folder / f"{name}.pt")
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     checksum = zlib.crc32((folder / "tokenizer.json").read_bytes())

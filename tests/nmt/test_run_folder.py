@@ -1,6 +1,7 @@
 """run_folder.py: loading runs no code, nothing is lost; folders of other runs: test_errors.py."""
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from nmt import run_folder
 from nmt.files import UserError
 from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, read_config
 from papers import figures
+from transformer import TransformerConfig
 
 WEIGHTS = {"w": torch.arange(300.0), "half": torch.ones(3, dtype=torch.bfloat16)}
 
@@ -44,9 +46,22 @@ def test_config_json_has_the_paths_of_the_last_run(tmp_path):
     for train in ("old", "new"):
         with RunFolder(tmp_path / "run", {"train": train, "steps": 3, "amp": train == "new"},
                        free=("train", "amp")) as folder:
-            folder.begin(model={})
+            folder.begin(languages=["en", "de"])
     config = read_config(tmp_path / "run")
-    assert config == {"train": "new", "steps": 3, "amp": False, "model": {}}
+    assert config == {"train": "new", "steps": 3, "amp": False, "languages": ["en", "de"]}
+
+
+def test_a_run_without_a_newer_field_is_resumed_with_its_default(tmp_path):
+    old = {"steps": 3}
+    with RunFolder(tmp_path / "run", old) as folder:
+        folder.begin(model={"vocab_size": 9})
+    model = asdict(TransformerConfig(9))
+    with RunFolder(tmp_path / "run", old | {"newer": (1, 2)}, (), {"newer": (1, 2)}) as folder:
+        folder.begin(model=model)
+    with refused("newer was [1, 2], is now 3"):
+        RunFolder(tmp_path / "run", old | {"newer": 3}, (), {"newer": (1, 2)})
+    with RunFolder(tmp_path / "run", old) as folder, refused("model was"):
+        folder.begin(model=model | {"norm": "post"})
 
 
 # ---- Checkpoints
