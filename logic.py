@@ -1,8 +1,8 @@
 """Logical inference: which of seven relations holds between two formulas? (Li 2021 §4.3, Fig. 4)
 
-    python logic.py                             # the baseline in a small setting, minutes on a CPU
+    python logic.py                       # the baseline, minutes on a CPU
     python logic.py --models baseline disagreement aggregation combined
-    python logic.py --full --data DIR           # all four in the paper's setting, on Bowman's files
+    python logic.py --full --data DIR     # as in the paper, on Bowman's files
 
 Answering requires composing the nested brackets. Models are trained on formulas of at most six
 operators and tested on one to twelve. The command prints the accuracy by number of operators; the
@@ -26,8 +26,8 @@ import torch
 from tabulate import tabulate
 
 from nmt.figure_text import optional_figure
-from nmt.files import UserError, atomic_write
-from nmt.flags import BODY, flag, run
+from nmt.files import UserError, atomic_write, errors_of
+from nmt.flags import BODY, check_given, flag, run
 from nmt.machine import keep_freed_memory, pick_device
 from nmt.run_folder import RunFolder, say
 from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results
@@ -76,6 +76,8 @@ class Settings(TaskFlags):
         "batch", "from the labels of a batch's pairs, or from the relations of all its formulas to "
         "each other, by their truth tables; memory then grows with the square of --batch",
         TRAINING, choices=("pairs", "batch"))
+
+    RECIPES = {"small": {}, "--full": FULL}              # for --help
 
 
 def presets(s: Settings) -> dict:
@@ -159,15 +161,21 @@ def draw(summary: dict, path: Path) -> None:
 def infer(s: Settings) -> None:
     """Trains and tests the models that are missing, prints the table, and writes results.json
     (table, every seed's row, settings) and accuracy.png."""
+    if s.data:
+        generated = "generated pairs, without --data"
+        check_given(s, {"pairs": generated, "data_seed": generated})
     device = pick_device(s.device)
     keep_freed_memory()
     configs = {model: encoder_config(s, model, len(IDS) + 1) for model in s.models}
-    parts = read_files(s.data) if s.data else split(generate(s.pairs, s.data_seed))
     if s.data:
-        check_parts(parts, s.data)
+        with errors_of("--data"):
+            parts = read_files(s.data)
+            check_parts(parts, s.data)
+    else:
+        parts = split(generate(s.pairs, s.data_seed))
     data = encode_parts(parts, s, device)
     path = Path(s.runs) / s.name
-    with RunFolder(path, asdict(s), FREE) as folder:
+    with RunFolder(path, asdict(s), FREE, asdict(Settings())) as folder:
         folder.begin()
         folder.drop_metrics_after(0)                     # a line that was cut off
         say(f"{path}: {len(data['train'].labels):,} pairs to train on, "
@@ -196,7 +204,7 @@ def check_parts(parts: dict, folder: str) -> None:
             ("test", TRAINED, "a pair in test1 to test6"),
             ("test", BINS[len(TRAINED):], "a pair in test7 to test12")):
         if not any(parts[part][size] for size in sizes):
-            raise UserError(f"--data {folder}: there must be {need}")
+            raise UserError(f"{folder}: there must be {need}")
 
 
 def encode_parts(parts: dict, s: Settings, device) -> dict:

@@ -1,9 +1,9 @@
 """Linguistic probing: what does a sentence encoder know? (Li 2019 §5.1, Li 2021 §4.2)
 
-    python probe.py                                     # ten tasks x four models, a small setting
+    python probe.py                                     # ten tasks, four models
     python probe.py --task Tense                        # one task
-    python probe.py --protocol li2021 --data senteval   # the paper's setting, on SentEval's files
-    python probe.py --encoder runs/NAME runs/OTHER      # the frozen encoders of translation models
+    python probe.py --protocol li2021 --data senteval   # as in the paper
+    python probe.py --encoder runs/NAME runs/OTHER      # trained translators
 
 An encoder reads a sentence, the mean of its top layer is the sentence's vector, and an MLP predicts
 its class, in ten classification tasks. In the papers all of that is trained on the task; with
@@ -27,8 +27,8 @@ from typing import NamedTuple
 import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones)
 from tabulate import tabulate
 
-from nmt.files import UserError
-from nmt.flags import flag, run
+from nmt.files import UserError, errors_of
+from nmt.flags import check_given, flag, run
 from nmt.machine import keep_freed_memory, pick_device
 from nmt.run_folder import RunFolder, load_run, say
 from tasks import probe_model
@@ -41,7 +41,8 @@ SMALL = dict(models=("baseline", "disagreement", "aggregation", "combined"))
 LI_2021 = dict(SMALL, layers=6, d_model=512, heads=8, d_ff=2048, epochs=250, lr=5e-4, batch=64)
 LI_2019 = dict(LI_2021, layers=3, models=("baseline", "simple", "em"))
 PROTOCOLS = {"small": SMALL, "li2019": LI_2019, "li2021": LI_2021}
-FROZEN = dict(models=(), epochs=30, lr=1e-3, batch=64)   # of the classifier on a frozen encoder
+# of the classifier on a frozen encoder, which has sizes of its own
+FROZEN = dict(models=(), epochs=30, lr=1e-3, batch=64)
 VALID = 1_000                                            # sentences of a generated task
 TEST = 2_000
 BASELINES = {                                            # columns beside the models
@@ -78,6 +79,8 @@ class Settings(TaskFlags):
         4_000, "training sentences of a task; toy has up to 1,000 more to validate and 2,000 to "
         "test; of senteval all are read unless this is given", DATA, 50, ALL)
     data_seed: int = flag(1, "seed of the drawing, for toy", DATA, 0)
+
+    RECIPES = {**PROTOCOLS, "--encoder": {**dict.fromkeys(FRAME), **FROZEN}}     # for --help
 
 
 def presets(s: Settings) -> dict:
@@ -128,7 +131,8 @@ def load_encoders(s: Settings, device) -> dict[str, Encoder]:
         name = Path(folder).resolve().name
         if name in encoders:
             raise UserError(f"--encoder: two runs are called {name}: rename the folder of one")
-        model, tokenizer, config = load_run(folder, s.checkpoint, device)
+        with errors_of("--encoder"):
+            model, tokenizer, config = load_run(folder, s.checkpoint, device)
         if not config["languages"][0].lower().startswith("en"):
             raise UserError(f"--encoder {folder}: does not read English, as the tasks do")
         checkpoint = Path(folder) / f"{s.checkpoint}.pt"
@@ -225,9 +229,14 @@ def table(lines: list[dict]) -> str:
 def probe(s: Settings) -> None:
     """Trains and tests what is missing of tasks x models x seeds, prints the table and writes it as
     JSON."""
-    if s.encoder and s.given & {"models", "protocol", *FRAME}:
-        raise UserError("--encoder probes trained runs: leave out --models, --protocol and the"
-                        " flags of a model")
+    if s.encoder:
+        check_given(s, dict.fromkeys(("models", "protocol", *FRAME), "a run without --encoder"))
+    else:
+        check_given(s, {"checkpoint": "--encoder RUN"})
+    if s.data == "toy":
+        check_given(s, {"data_dir": "--data senteval"})
+    else:
+        check_given(s, {"data_seed": "--data toy"})
     device = pick_device(s.device)
     keep_freed_memory()
     check_models(s)
@@ -236,7 +245,7 @@ def probe(s: Settings) -> None:
         for task in s.task:
             download_task(task, Path(s.data_dir) / "senteval")
     path = Path(s.runs) / s.name
-    with RunFolder(path, asdict(s), FREE) as folder:
+    with RunFolder(path, asdict(s), FREE, asdict(Settings())) as folder:
         folder.begin()
         folder.drop_metrics_after(0)                     # a line that was cut off
         say(f"{path}: {len(s.task)} tasks, {', '.join(columns)}; {device}")

@@ -3,7 +3,7 @@ Without other input it reads the terminal line by line.
 
     python translate.py runs/NAME < in.txt > out.txt
     python translate.py runs/NAME --input in.txt --beam 4 --nbest 3 --scores
-    python translate.py runs/NAME --input test.en --reference test.de --compare runs/OTHER
+    python translate.py runs/NAME --input a.en --reference a.de --compare runs/B
 
 The search itself is nmt/search.py, the scores are nmt/evaluate.py.
 """
@@ -16,8 +16,8 @@ import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones
 from tabulate import tabulate
 
 from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf, has_4_grams
-from nmt.files import UserError, as_user_error, read_lines
-from nmt.flags import flag, run
+from nmt.files import UserError, as_user_error, errors_of, read_lines
+from nmt.flags import check_given, flag, run
 from nmt.machine import DEVICES, pick_device
 from nmt.run_folder import load_run, name_runs_beside
 from nmt.search import Translation, translate_nbest
@@ -63,10 +63,12 @@ def check_flags(settings: Settings, interactive: bool) -> None:
         raise UserError(f"which RUN? Name the folder of one; {name_runs_beside('runs/NAME')}")
     if settings.nbest > settings.beam:
         raise UserError(f"--nbest {settings.nbest} needs a --beam of {settings.nbest} or more")
-    if settings.compare and not settings.reference:
-        raise UserError("--compare compares scores: it needs --reference FILE")
-    if settings.sign_test and not settings.compare:
-        raise UserError("--sign-test compares two runs: it needs --compare OTHER")
+    if not settings.reference:
+        check_given(settings, dict.fromkeys(("compare", "lowercase"), "--reference FILE"))
+    if not settings.compare:
+        check_given(settings, {"sign_test": "--compare OTHER"})
+    elif Path(settings.compare).resolve() == Path(settings.run).resolve():
+        raise UserError(f"--compare {settings.compare} is RUN itself: name another run")
     if interactive and (settings.output or settings.reference):
         raise UserError("--output and --reference need text: name it with --input FILE")
     if settings.output:
@@ -180,9 +182,11 @@ def command(settings: Settings) -> None:
     device = pick_device(settings.device)
     translators = {}
     languages = []
-    for folder in filter(None, (settings.compare, settings.run)):
-        translators[folder], config = load_translator(folder, settings, device)
-        languages.append(config["languages"])
+    for flag_name, folder in (("--compare", settings.compare), ("RUN", settings.run)):
+        if folder:
+            with errors_of(flag_name):
+                translators[folder], config = load_translator(folder, settings, device)
+            languages.append(config["languages"])
     if languages[0] != languages[-1]:
         raise UserError(f"--compare {settings.compare}: translates between other languages than "
                         f"{settings.run}")
@@ -190,8 +194,12 @@ def command(settings: Settings) -> None:
         toy = config.get("data") == "toy" and not config.get("train")
         translate_terminal(translators[settings.run], settings, toy)
         return
-    lines = read_lines(settings.input)
-    references = read_lines(settings.reference) if settings.reference else []
+    with errors_of("--input"):
+        lines = read_lines(settings.input)
+    references = []
+    if settings.reference:
+        with errors_of("--reference"):
+            references = read_lines(settings.reference)
     if settings.reference and len(references) != len(lines):
         raise UserError(f"--reference {settings.reference} has {len(references)} lines and the "
                         f"input {len(lines)}; line i of the one must translate line i of the other")
@@ -203,7 +211,7 @@ def command(settings: Settings) -> None:
         systems[folder] = [line[0].text for line in translations]
     text = format_lines(translations, settings)          # of the run, which is the last
     if settings.output:
-        with as_user_error("write", settings.output):
+        with as_user_error("write", f"--output {settings.output}"):
             Path(settings.output).write_text(text, encoding="utf-8", newline="\n")
     else:
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")

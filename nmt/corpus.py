@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from nmt.download import CORPORA, corpus_files
 from nmt.encoded import EncodedPairs, encode_files, encode_pairs
-from nmt.files import Lines, UserError
+from nmt.files import Lines, UserError, errors_of
 from nmt.flags import Flags, flag
 from nmt.languages import bleu_tokenizer, lacks_spaces
 from nmt.tokenizer import lines_to_learn_from, load_tokenizer, save_tokenizer, train_tokenizer
@@ -94,7 +94,9 @@ def load_corpora(flags: DataFlags) -> Corpora:
         raise UserError(f"--src and --tgt are both {flags.src}: name two languages")
     if flags.data != "toy":
         raise UserError(f"--data {flags.data} and --train {flags.train}: leave out one of the two")
-    return read_corpora(flags.train, flags.src, flags.tgt, flags.train, flags.valid, flags.test)
+    tests = [("--test", prefix) for prefix in flags.test]
+    return read_corpora(flags.train, flags.src, flags.tgt,
+                        [("--train", flags.train), ("--valid", flags.valid), *tests])
 
 
 def load_known(flags: DataFlags) -> Corpora:
@@ -108,8 +110,9 @@ def load_known(flags: DataFlags) -> Corpora:
     if name == "toy":
         train, valid, test = toy_pairs(src)
         return Corpora(name, src, tgt, train, valid, {"test": test})
-    train, valid, *tests = corpus_files(name, Path(flags.data_dir))
-    return read_corpora(name, src, tgt, train, valid, tests)
+    with errors_of(f"--data {name}"):
+        prefixes = corpus_files(name, Path(flags.data_dir))
+    return read_corpora(name, src, tgt, [(f"--data {name}", prefix) for prefix in prefixes])
 
 
 def toy_pairs(src: str) -> list[Pairs]:
@@ -123,28 +126,26 @@ def toy_pairs(src: str) -> list[Pairs]:
     return pairs
 
 
-def read_corpora(name: str, src: str, tgt: str, train, valid, tests) -> Corpora:
-    """The texts of these prefixes; tests: several. Raises UserError, which names every mistake."""
-    texts = {}
+def read_corpora(name: str, src: str, tgt: str, prefixes: list[tuple]) -> Corpora:
+    """The texts of (flag, prefix): training, validation, tests. Raises UserError, which names every
+    mistake."""
+    texts = []
     mistakes = []
-    for prefix in (train, valid, *tests):
+    for flag_name, prefix in prefixes:
         try:
-            texts[prefix] = read_pairs(prefix, src, tgt)
+            with errors_of(flag_name):
+                pairs = read_pairs(prefix, src, tgt)
+                texts.append(Pairs(*map(list, pairs)) if texts else pairs)
         except UserError as error:
             mistakes.append(str(error))
-    names = [Path(prefix).name for prefix in tests]
+    names = [Path(prefix).name for _, prefix in prefixes[2:]]
     for test in sorted(set(names)):
         if names.count(test) > 1:
             mistakes.append(f"--test: two sets are named {test}: rename the files of one")
     if mistakes:
         raise UserError("; ".join(dict.fromkeys(mistakes)))
-    test_sets = {test: read_all(texts[prefix]) for test, prefix in zip(names, tests)}
-    return Corpora(name, src, tgt, texts[train], read_all(texts[valid]), test_sets)
-
-
-def read_all(pairs: Pairs) -> Pairs:
-    """Pairs in memory."""
-    return Pairs(*map(list, pairs))
+    train, valid, *tests = texts
+    return Corpora(name, src, tgt, train, valid, dict(zip(names, tests)))
 
 
 def read_pairs(prefix, src: str, tgt: str) -> Pairs:
@@ -154,9 +155,12 @@ def read_pairs(prefix, src: str, tgt: str) -> Pairs:
             raise UserError(f"{prefix} exists: write {Path(prefix).with_suffix('')}, without "
                             f".{language}")
         if not os.path.exists(f"{prefix}.{language}"):
-            candidates = sorted(map(str, Path(prefix).parent.glob(f"{Path(prefix).name}.*")))
+            paths = Path(prefix).parent.glob(f"{Path(prefix).name}.*")
+            if os.path.isdir(prefix):
+                paths = Path(prefix).glob(f"*.{language}")
+            candidates = ", ".join(sorted(map(str, paths))[:9])
             raise UserError(f"{prefix}.{language} does not exist; a corpus is PREFIX.LANGUAGE; "
-                            f"there are {', '.join(candidates[:9]) or 'none with this PREFIX'}")
+                            f"there are {candidates or 'none with this PREFIX'}")
     source = Lines(f"{prefix}.{src}")
     target = Lines(f"{prefix}.{tgt}")
     if len(source) != len(target):

@@ -75,7 +75,7 @@ def corpus_files(name: str, data_dir: Path) -> list[Path]:
     folder = data_dir / name
     texts = [folder / text for text in CORPORA[name][1]]
     if not all(path.is_file() for text in texts for path in paths_of(text)):
-        with as_user_error("make the folder", folder):
+        with as_user_error("make the folder", f"--data-dir {data_dir}"):
             (folder / "archives").mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):          # a process that waited here finds the texts
             for text in texts:

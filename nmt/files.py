@@ -33,6 +33,15 @@ def as_user_error(action: str, path):
         raise UserError(f"{path}: cannot {action} ({error.strerror or error}): {remedy}") from error
 
 
+@contextmanager
+def errors_of(flag: str):
+    """Puts the flag that named a file before a UserError of the block."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{flag}: {error}") from error
+
+
 def atomic_write(path, data) -> None:
     """Writes a file under a temporary name and renames it, so that a killed program leaves the old
     file or the new one. data: bytes, str or a function of a binary file. Raises UserError."""

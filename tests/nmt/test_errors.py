@@ -1,4 +1,4 @@
-"""The mistakes that people make with train_mt.py and translate.py: exit code 2, one line on stderr
+"""The mistakes that people make with the scripts: exit code 2, one line on stderr
 that names the argument or the file and says what would work, nothing overwritten."""
 import contextlib
 import gzip
@@ -14,6 +14,8 @@ import torch
 from filelock import FileLock
 from small_run import TINY, train, write_text
 
+import logic
+import probe
 import train_mt
 import translate
 from nmt.run_folder import RunFolder, load_checkpoint
@@ -51,6 +53,8 @@ def place(tmp_path_factory):
     (folder / "latin.de").write_text("x\ny\n")
     (folder / "mac.en").write_bytes(b"a\rb\r")
     (folder / "mac.de").write_bytes(b"x\ry\r")
+    (folder / "corpus").mkdir()
+    write_text(folder / "corpus", "val", ["a"], ["x"])
     (folder / "thesis").mkdir()
     (folder / "thesis" / "thesis.txt").write_text("mine")
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
@@ -100,6 +104,13 @@ MISTAKES = [
     (train_mt, "--beem 3", "did you mean --beam?"),
     (train_mt, "--size base", "did you mean --arch?"),
     (train_mt, "--lam 3", "arguments: --lam 3; did you mean --"),
+    (train_mt, "--amp yes", "arguments: yes; --amp takes no value"),
+    (train_mt, "--lr 0.1 0.2", "arguments: 0.2; --lr takes one value"),
+    (train_mt, "em", "arguments: em (--help lists"),
+    (train_mt, "--reg output,subspace", "separate several values by spaces"),
+    (train_mt, "--data multi30k --data-dir text.en", "--data-dir text.en: cannot make the folder"),
+    (translate, "runs/sound --out x", "did you mean --output?"),
+    (translate, "runs/sound --ref x", "did you mean --reference?"),
     (train_mt, "--agg magic", "--agg: invalid choice: 'magic' (choose from 'linear', 'dynamic'"),
     (train_mt, NEW + "--lr 0.4", "--lr", "'0.4' is not a number above 0, at most 0.1"),
     (train_mt, "--device moon", "--device moon: choose auto, cpu, cuda"),
@@ -107,13 +118,16 @@ MISTAKES = [
     (train_mt, TRAIN + "sound --accumulate 2", "accumulate_times_processes was 1, is now 2"),
     # the model
     (train_mt, NEW + "--heads 3", "--heads 3: does not divide the width 16"),
-    (train_mt, NEW + "--agg em --capsules 7", "--capsules 7: does not divide the width 16"),
+    (train_mt, NEW + "--agg em --capsules 7", "--capsules 7: does not divide the width 16; choose "
+     "from 1, 2, 4, 8, 16"),
     (train_mt, NEW + "--agg em --agg-at enc:9", "--agg-at enc:9: no such place", "from 1 to 1"),
     (train_mt, NEW + "--capsule-attention cross", "--capsule-attention cross: no such place",
      "choose from enc, dec"),
     (train_mt, NEW + "--reg-weight 2", "--reg-weight 2.0 is not used: it needs a --reg"),
     # the text
-    (train_mt, NEW + "--train gone", "gone.en does not exist"),
+    (train_mt, NEW + "--train gone", "--train: gone.en does not exist"),
+    (train_mt, NEW + "--train corpus", "corpus.en does not exist", "there are corpus/val.en"),
+    (train_mt, NEW + "--valid latin", "--valid: latin.en, line 2: not UTF-8"),
     (train_mt, NEW + "--train text.en", "text.en exists: write text"),
     (train_mt, NEW + "--valid unequal", "unequal.en has 2 lines and unequal.de has 1"),
     (train_mt, NEW + "--valid empty", "empty.en is empty", "one sentence per line"),
@@ -133,7 +147,7 @@ MISTAKES = [
     (train_mt, TRAIN + "sound --src de --tgt en", "runs/sound", "choose another --name"),
     (train_mt, TRAIN + "busy", "runs/busy: another run is at work", "--name"),
     (train_mt, TRAIN + "thesis --runs .", "thesis: holds files", "choose another --name"),
-    (train_mt, NEW + "--runs text.en", "text.en/new: cannot open", "choose another place"),
+    (train_mt, NEW + "--runs text.en", "--runs: text.en/new: cannot open", "choose another place"),
     (train_mt, TRAIN + "cut --steps 1", "cut/last.pt: is cut short", "--name"),
     (train_mt, TRAIN + "reshaped", "reshaped/last.pt: is not a checkpoint of this model"),
     (train_mt, TRAIN + "future", "future/config.json: has format 99", "--name"),
@@ -167,14 +181,33 @@ MISTAKES = [
     (translate, "runs/cut-best --input text.en", "cut-best/best.pt: is cut short"),
     (translate, "runs/sound --checkpoint step-9 --input text.en",
      "step-9.pt does not exist; checkpoints of this run: best, last"),
-    (translate, "runs/sound --input gone.txt", "gone.txt: cannot read"),
+    (translate, "runs/sound --checkpoint runs/sound/best.pt --input text.en",
+     "--checkpoint runs/sound/best: give its name alone"),
+    (translate, "runs/sound --input gone.txt", "--input: gone.txt: cannot read"),
+    (translate, "runs/sound --input text.en --reference gone", "--reference: gone: cannot read"),
+    (translate, "runs/sound --input text.en --reference text.en --compare runs/sound/",
+     "--compare runs/sound/ is RUN itself"),
+    (translate, "runs/sound --input text.en --reference text.en --compare runs/no",
+     "--compare: runs/no: is not a run folder"),
+    (translate, "runs/sound --input text.en --lowercase",
+     "--lowercase is not used: it needs --reference FILE"),
+    # probing and logical inference
+    (probe, "--encoder runs/nowhere", "--encoder: runs/nowhere: is not a run folder"),
+    (probe, "--checkpoint last", "--checkpoint last is not used: it needs --encoder RUN"),
+    (probe, "--encoder runs/sound --layers 3", "--layers 3 is not used: it needs a run without"),
+    (probe, "--data-dir x", "--data-dir x is not used: it needs --data senteval"),
+    (probe, "--data senteval --data-seed 3", "--data-seed 3 is not used: it needs --data toy"),
+    (logic, "--data x --pairs 300", "--pairs 300 is not used: it needs generated pairs"),
+    (logic, "--data x --data-seed 3", "--data-seed 3 is not used: it needs generated pairs"),
+    (logic, "--data x", "--data: x/train1: cannot read"),
     (translate, "runs/sound --input latin.en", "latin.en, line 2: not UTF-8"),
     (translate, "runs/sound --input text.en --output ./text.en", "--output ./text.en is read as"),
     (translate, "runs/sound --input text.en --output no/such", "--output no/such: cannot write"),
     (translate, "runs/sound --input text.en --reference unequal.en", "unequal.en has 2 lines"),
     (translate, "runs/sound --input empty.en --reference empty.en",
      "--reference empty.en is empty, as is the input"),
-    (translate, "runs/sound --input text.en --compare runs/cut", "it needs --reference FILE"),
+    (translate, "runs/sound --input text.en --compare runs/cut",
+     "--compare runs/cut is not used: it needs --reference FILE"),
     (translate, "runs/sound --beam 2 --nbest 3", "--nbest 3 needs a --beam of 3"),
 ]
 

@@ -142,9 +142,9 @@ def test_a_formula_longer_than_the_spread_is_counted(training):
 
 # ---- A run
 
-def command(folder, flags, pairs=400):
+def command(folder, flags, data="--pairs 400"):
     """The command with a model of seconds; returns its exit status."""
-    small = f"--device cpu --pairs {pairs} --d-model 8 --d-ff 8 --heads 2 --batch 64 --name x"
+    small = f"--device cpu {data} --d-model 8 --d-ff 8 --heads 2 --batch 64 --name x"
     return logic.main(f"--runs {folder} {small} {flags}".split())
 
 
@@ -204,7 +204,7 @@ def test_trained_on_up_to_6_operators_and_tested_on_the_test_part(tmp_path, writ
             seen[part] = sorted(set(negations.tolist()))
         return Equal(), {"valid": 0.125, "parameters": 1, "seconds": 0.0, "history": []}
     monkeypatch.setattr(logic, "fit", fit)
-    assert command(tmp_path, f"--data {tmp_path / 'files'} --notation brackets") == 0
+    assert command(tmp_path, "--notation brackets", f"--data {tmp_path / 'files'}") == 0
     assert seen == {"train": list(range(1, 7)), "valid": list(range(13, 25))}
     (run,) = results(tmp_path)["runs"]
     assert run["accuracy"] == {str(b): b / 13 for b in BINS}
@@ -228,7 +228,7 @@ def test_files_that_do_not_suffice_are_one_line(train, test, message, flags, tmp
                                                 capsys):
     files = {"train": dict.fromkeys(BINS, []) | train, "test": dict.fromkeys(BINS, []) | test}
     write_files(tmp_path / "files", files)
-    assert command(tmp_path, f"--data {tmp_path / 'files'} {flags}") == 2
+    assert command(tmp_path, flags, f"--data {tmp_path / 'files'}") == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
 
