@@ -33,9 +33,6 @@ PATHS = ("data_dir", "train", "valid", "test")           # of the text
 CHECKSUMS = {"text": "the text of --train differs", "valid_text": "the text of --valid differs",
              "tokenizer": "tokenizer.json differs: put its own back"}
 NEWER = {"valid_text", "tokenizer"}
-# what other modules read in config.json
-TYPES = {"model": dict, "languages": list, "longest_source": int, "beam": int, "seed": int,
-         "test": list, "text": dict}
 RESTORE = "put the run's own back, or train again under another --name"
 FORMAT = 3                      # of checkpoints and config.json; counts up when they change
 
@@ -96,35 +93,14 @@ def average_checkpoints(paths) -> dict:
     return mean
 
 
-class Config(dict):
-    """The settings of a config.json. Asking for one that it lacks is a UserError."""
-
-    def __init__(self, path: Path):
-        super().__init__(read_json(path, RESTORE))
-        self.path = path
-
-    def __missing__(self, name: str):
-        raise UserError(f"{self.path}: lacks {name}: {RESTORE}")
-
-
 def read_config(folder) -> dict:
     """The settings in config.json. Raises UserError: missing, damaged or of another version."""
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise UserError(f"{folder}: is not a run folder (it has no config.json); "
                         f"{name_runs_beside(folder)}")
-    config = Config(path)
+    config = read_json(path, RESTORE)
     check_format(config.pop("format", None), path)
-    for name, kind in TYPES.items():
-        if not isinstance(config.get(name, kind()), kind):
-            raise UserError(f"{path}: {name} is {config[name]!r:.60}: {RESTORE}")
-    if config.get("em_gradient") == "beta":              # a default of this version for some days
-        if config["agg"] in ("em", "gu-em"):
-            raise UserError(f"{path}: has em_gradient beta, which is gone: train again with "
-                            "--em-gradient last under another --name")
-        config["em_gradient"] = None
-        if "model" in config:
-            config["model"]["em_gradient"] = "full"
     return config
 
 

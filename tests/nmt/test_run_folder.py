@@ -30,18 +30,6 @@ def folder(tmp_path):
         yield folder
 
 
-@pytest.mark.parametrize("agg", ["linear", "dynamic"])
-def test_a_folder_with_the_gradient_beta_is_read_if_its_model_has_none(agg, tmp_path):
-    model = {"agg": agg, "em_gradient": "beta"}
-    config = {"format": run_folder.FORMAT, "agg": agg, "em_gradient": "beta", "model": model}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert read_config(tmp_path) == {"agg": agg, "em_gradient": None,
-                                     "model": {"agg": agg, "em_gradient": "full"}}
-    (tmp_path / "config.json").write_text(json.dumps(config | {"agg": "em"}))
-    with refused(tmp_path, "beta", "--em-gradient last"):
-        read_config(tmp_path)
-
-
 def test_config_json_has_the_paths_of_the_last_run(tmp_path):
     for train in ("old", "new"):
         with RunFolder(tmp_path / "run", {"train": train, "steps": 3, "amp": train == "new"},
