@@ -126,10 +126,6 @@ def download(archive: Archive, remedy: str, file) -> None:
                     digest.update(block)
                     file.write(block)
                     bar.update(len(block))
-                    if file.tell() > archive.size:
-                        raise ValueError("more than the published size")
-        if file.tell() < archive.size:
-            raise ValueError(f"cut short at {file.tell():,} of {archive.size:,} bytes")
         if digest.hexdigest() != archive.sha256:
             raise ValueError("another SHA-256 than that of the published file")
     except (OSError, HTTPException, ValueError) as error:
