@@ -15,7 +15,6 @@ from nmt.download import CORPORA, corpus_files
 from nmt.encoded import EncodedPairs, encode_files, encode_pairs
 from nmt.files import Lines, UserError, errors_of
 from nmt.flags import Flags, flag
-from nmt.languages import bleu_tokenizer, lacks_spaces
 from nmt.tokenizer import lines_to_learn_from, load_tokenizer, save_tokenizer, train_tokenizer
 
 LANGUAGES = {"toy": ("en", "de"), **{name: languages for name, (languages, _) in CORPORA.items()}}
@@ -187,9 +186,6 @@ def load_data(flags: DataFlags, tokenizer_path=None) -> Data:
         repeated = len(held_out.intersection(zip(*train)))
         if repeated:
             print(f"warning: in the training text are also {repeated:,} validation or test pairs")
-        if bleu_tokenizer(tgt) == "13a" and lacks_spaces(valid.target):
-            print(f"warning: --tgt {tgt}: most lines have no space, and BLEU takes a line for one "
-                  "word; use a name of the language that is known, such as zh, ja or th")
         if tokenizer_path:
             Path(tokenizer_path).parent.mkdir(parents=True, exist_ok=True)
             save_tokenizer(tokenizer, tokenizer_path)

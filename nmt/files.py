@@ -114,12 +114,9 @@ def read_lines(path=None) -> list[str]:
 
 
 def check_first_line(first: bytes, name) -> None:
-    """Raises UserError if the file is compressed, or one line, because all end with CR alone."""
+    """Raises UserError if the file is compressed."""
     if first.startswith(COMPRESSED):
         raise UserError(f"{name}: is compressed; unpack it, e.g. with gunzip")
-    if not first.endswith(b"\n") and b"\r" in first.removesuffix(b"\r"):
-        raise UserError(f"{name}: its lines end with CR alone; convert it, e.g. with "
-                        "tr '\\r' '\\n'")
 
 
 def decode_lines(file, name) -> Iterator[str]:

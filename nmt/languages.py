@@ -27,10 +27,3 @@ def bleu_tokenizer(language: str) -> str:
     if is_unspaced(language) or first_part(language) in KOREAN.split():
         return "char"
     return "13a"
-
-
-def lacks_spaces(lines) -> bool:
-    """Whether a text looks as if spaces did not separate its words: most lines of at least 15
-    characters have no space."""
-    long = [line for line in lines if len(line) >= 15]
-    return sum(" " not in line.strip() for line in long) > len(long) / 2

@@ -112,21 +112,6 @@ def test_pairs_in_two_texts_are_counted(tmp_path, capsys):
     assert re.search(r"warning: .* also \d+ validation or test pairs", capsys.readouterr().out)
 
 
-def test_a_target_without_spaces_by_an_unknown_name_is_warned_about(tmp_path, capsys):
-    for tgt, warned in (("xx", True), ("ja", False), ("zho_Hans", False)):
-        write_text(tmp_path, "train", ["a a"] * 3, ["犬が猫を見たと言ったのは誰ですか。"] * 3,
-                   tgt)
-        prefix = tmp_path / "train"
-        load_data(data_flags(f"--train {prefix} --valid {prefix} --src en --tgt {tgt}"))
-        assert ("most lines have no space" in capsys.readouterr().out) == warned
-
-
-def test_error_lines_that_end_with_cr_alone(tmp_path):
-    flags = write_own(tmp_path)
-    (tmp_path / "train.en").write_bytes(b"a a\rb b\r")
-    check_error(flags, "train.en: its lines end with CR alone", "tr ")
-
-
 def test_error_two_test_sets_of_one_name(tmp_path):
     flags = write_own(tmp_path)
     flags.test = (f"{tmp_path}/valid", f"{tmp_path}/../{tmp_path.name}/valid")
