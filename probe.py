@@ -15,6 +15,7 @@ The papers' settings (--protocol): 6 layers of width 512 (Li 2019: 3, with routi
 open; li2019 takes those of Li 2021. Both leave open batch size, dropout, vocabulary, the size of
 the MLP and the epoch tested: here the one with the best validation accuracy.
 """
+import dataclasses
 import functools
 import re
 import statistics
@@ -100,12 +101,6 @@ def model_config(s: Settings, model: str, vocab_size: int):
     return encoder_config(s, model, vocab_size)
 
 
-def check_models(s: Settings) -> None:
-    """Raises UserError if the flags describe no model."""
-    for model in s.models:
-        model_config(s, model, vocab_size=2)
-
-
 def load_task(s: Settings, task: str) -> Parts:
     """The parts of a task."""
     counts = {"train": s.sentences, "valid": min(VALID, s.sentences),
@@ -140,22 +135,22 @@ def load_encoders(s: Settings, device) -> dict[str, Encoder]:
     return encoders
 
 
-def measure(s: Settings, column: str, encoder: Encoder | None, parts: Parts, seed: int, label: str,
-            device) -> dict:
-    """{"accuracy": share, ...} of a column's classifier on the test part of a task."""
+def measure(s: Settings, column: str, model, parts: Parts, seed: int, label: str, device) -> dict:
+    """{"accuracy": share, ...} of a column's classifier on the test part of a task; model: of a
+    column (see `probe`)."""
     if column in BASELINES:
         return {"accuracy": BASELINES[column](parts)}
     classes = len(probe_model.classes_of(parts))
-    if encoder:
-        build = functools.partial(probe_model.Classifier, encoder.model.config.d_model, classes)
-        data = probe_model.freeze(parts, encoder.model, encoder.tokenizer, device)
+    if isinstance(model, Encoder):
+        build = functools.partial(probe_model.Classifier, model.model.config.d_model, classes)
+        data = probe_model.freeze(parts, model.model, model.tokenizer, device)
     else:
         words = probe_model.vocabulary(parts)
-        config = model_config(s, column, len(words) + 2)
+        config = dataclasses.replace(model, vocab_size=len(words) + 2)
         build = functools.partial(probe_model.ProbeModel, config, classes)
         data = probe_model.encode(parts, words, device)
-    model, result = fit(build, data, s, seed, label)
-    return {**result, "accuracy": accuracy(model, data["test"])}
+    trained, result = fit(build, data, s, seed, label)
+    return {**result, "accuracy": accuracy(trained, data["test"])}
 
 
 def probe_task(s: Settings, task: str, columns: dict, folder: RunFolder, device) -> list[dict]:
@@ -163,14 +158,14 @@ def probe_task(s: Settings, task: str, columns: dict, folder: RunFolder, device)
     metrics.jsonl has it, of the same checkpoint."""
     parts = load_task(s, task)
     rows = []
-    for column, encoder in columns.items():
+    for column, model in columns.items():
         for seed in [0] if column in BASELINES else s.seeds:
             key = {"task": task, "model": column, "seed": seed,
-                   "checkpoint": encoder.checksum if encoder else None}
+                   "checkpoint": model.checksum if isinstance(model, Encoder) else None}
             row = find_row(folder, key)
             if row is None:
                 label = f"{task}, {column}, seed {seed}"
-                row = {**key, **measure(s, column, encoder, parts, seed, label, device)}
+                row = {**key, **measure(s, column, model, parts, seed, label, device)}
                 folder.append_metrics(row)
             rows.append(row)
     return rows
@@ -239,8 +234,9 @@ def probe(s: Settings) -> None:
         check_given(s, {"data_seed": "--data toy"})
     device = pick_device(s.device)
     keep_freed_memory()
-    check_models(s)
-    columns = dict.fromkeys([*BASELINES, *s.models]) | load_encoders(s, device)
+    # column -> None, the configuration of a model, or an Encoder
+    columns = dict.fromkeys(BASELINES) | load_encoders(s, device)
+    columns |= {model: model_config(s, model, vocab_size=2) for model in s.models}
     if s.data == "senteval":                             # all files, before hours of training
         for task in s.task:
             download_task(task, Path(s.data_dir) / "senteval")
