@@ -65,33 +65,33 @@ def accuracy(model: nn.Module, examples, size: int = 512) -> float:
     return right.item() / len(examples.labels)
 
 
-def fit(build, data: dict, s, seed: int, label: str, decay: bool = False):
+def fit(build, data: dict, settings, seed: int, label: str, decay: bool = False):
     """Trains a model. Returns it as it was after the epoch with the best validation accuracy, and
     {"valid": that accuracy, "parameters", "seconds", "history": [{"epoch", "loss", "valid"}, ...]}.
 
-    build(): a new model; data: {"train": examples, "valid": examples}; s: epochs, lr, batch; label:
-    what log lines begin with; decay: see `learning_rate`.
+    build(): a new model; data: {"train": examples, "valid": examples}; settings: epochs, lr,
+    batch; label: what log lines begin with; decay: see `learning_rate`.
     """
     torch.manual_seed(seed)
     examples = data["train"]
     device = examples.labels.device
     model = build().to(device)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    steps = s.epochs * math.ceil(len(examples.labels) / s.batch)
+    steps = settings.epochs * math.ceil(len(examples.labels) / settings.batch)
     step = 0
     started = time.perf_counter()
     history = []
     best = -1.0
-    for epoch in range(1, s.epochs + 1):
+    for epoch in range(1, settings.epochs + 1):
         model.train()
         epoch_seed = seed * 1_000_003 + epoch            # of the order and the dropout
         torch.manual_seed(epoch_seed)
         total = torch.zeros((), device=device)
-        batches = like_length_batches(examples.lengths, s.batch, epoch_seed)
+        batches = like_length_batches(examples.lengths, settings.batch, epoch_seed)
         for index in tqdm(batches, leave=False, disable=not sys.stderr.isatty()):
             step += 1
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, steps, s.lr, decay)
+                group["lr"] = learning_rate(step, steps, settings.lr, decay)
             loss = model.loss(*examples.batch(index))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -104,8 +104,8 @@ def fit(build, data: dict, s, seed: int, label: str, decay: bool = False):
             best_state = copy.deepcopy(model.state_dict())
         history.append({"epoch": epoch, "loss": mean_loss, "valid": valid})
         seconds = time.perf_counter() - started
-        say(f"{label}: epoch {epoch}/{s.epochs}  loss {mean_loss:.3f}  validation {valid:.1%}"
-            f"  {seconds:.0f} s")
+        say(f"{label}: epoch {epoch}/{settings.epochs}  loss {mean_loss:.3f}  "
+            f"validation {valid:.1%}  {seconds:.0f} s")
     model.load_state_dict(best_state)
     parameters = sum(p.numel() for p in model.parameters())
     return model, {"valid": best, "parameters": parameters, "seconds": seconds, "history": history}
