@@ -46,8 +46,9 @@ class SeveralWords(argparse.Action):
         if hasattr(namespace, self.dest):
             before = " ".join(map(str, getattr(namespace, self.dest)))
             parser.error(f"{option} is given twice: write {option} {before} {words}")
-        if len(set(values)) < len(values):
-            parser.error(f"{option or self.metavar} {words}: leave out what is repeated")
+        # files are checked by those who read them
+        if len(set(values)) < len(values) and (self.choices or self.type is not str):
+            parser.error(f"{option or self.dest} {words}: leave out what is repeated")
         setattr(namespace, self.dest, tuple(values))
 
 

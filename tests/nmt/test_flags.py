@@ -29,7 +29,7 @@ class Basic:
 @dataclass
 class Example(Basic):
     """Every kind of flag, and those of Basic."""
-    tables: tuple[str, ...] = flag((), "which tables", positional=True, metavar="TABLE")
+    tables: tuple[str, ...] = flag((), "which tables", positional=True)
     kind: str = flag("a", "the kind", choices=("a", "b"))
     kinds: tuple[str, ...] = flag((), "several kinds", "speed", choices=("a", "b"), metavar="K")
     sizes: tuple[int, ...] | None = flag(None, "sizes", low=1, high=9)
@@ -71,7 +71,7 @@ def test_presets_do_not_override_what_is_given():
     ("--count", "--count: expected one argument"),
     ("--kinds a --kinds b", "--kinds is given twice: write --kinds a b"),
     ("--kinds a b a", "--kinds a b a: leave out what is repeated"),
-    ("x x", "TABLE x x: leave out what is repeated"),
+    ("--sizes 1 1", "--sizes 1 1: leave out what is repeated"),
     ("--long-name=yes", "takes no value such as 'yes'"),
     ("--kinds a c", "--kinds: invalid choice: 'c'"),
     ("--sizes 1 10", "--sizes: '10' is not a whole number from 1 to 9"),
