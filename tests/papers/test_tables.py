@@ -1,0 +1,128 @@
+"""papers/tables.py: every row trains the model that its label names, at size base."""
+import re
+from dataclasses import asdict
+
+import pytest
+
+from papers.plan import plan
+from papers.tables import OWN, TABLES
+from transformer import COMPONENTS, TransformerConfig
+
+LETTERS = {"Enc": "enc", "E-D": "cross", "ED": "cross", "Dec": "dec"}
+BIG = dict(d_model=1024, d_ff=4096)
+PROBED = {"Base": "baseline", "Baseline": "baseline", "Simple": "simple", "EM": "em",
+          "Disagreement": "disagreement", "Aggregation": "aggregation", "Combine": "combined"}
+EM = dict(agg="em", em_gradient="last")
+ENCODER = dict(reg_at=("enc",))
+EIGHTH = dict(reg_weight=8 / 8)
+OUR_ROWS = {
+    "baseline": {},
+    "EM routing": EM,
+    "control: EM, uniform coupling": dict(agg="em", iterations=1),
+    "control: EM, random coupling": dict(agg="em", coupling="random"),
+    "control: one head": dict(heads=1),
+    # W^O of two encoder layers becomes a hidden layer, the votes, a LayerNorm, β_A and β_μ; the FFN
+    # of 12 layers has 2 d + 1 parameters per unit
+    "control: FFN wider by EM's parameters": dict(
+        d_ff=2048 + round(2 * (8 * 512 ** 2 + 8 * 512 + 4 * 512) / (12 * (2 * 512 + 1)))),
+    "EM routing in the whole encoder": EM | dict(agg_at=("enc",)),
+    "EM without activations": EM | dict(em_activations=False),
+    "simple routing": dict(agg="dynamic"),
+    "Gu's capsules, EM": dict(agg="gu-em"),
+    "Gu's capsules, dynamic": dict(agg="gu-dynamic"),
+    "Capsule-Transformer": dict(capsule_attention=("enc", "dec")),
+    "output disagreement": dict(reg="output"),
+    "output disagreement, λ = H/8": dict(reg="output") | EIGHTH,
+    "output disagreement in the encoder": dict(reg="output") | ENCODER,
+    "output disagreement in the encoder, λ = H/8": dict(reg="output") | ENCODER | EIGHTH,
+    "subspace disagreement in the encoder": dict(reg="subspace") | ENCODER,
+    "position disagreement in the encoder": dict(reg="position") | ENCODER,
+    "EM + output disagreement (Li 2021)": EM | dict(reg="output"),
+}
+PLANNED_ROWS = {
+    "baseline": {}, "wide-ffn": dict(d_ff=385), "em": EM, "uniform": dict(agg="em", iterations=1),
+    "output": dict(reg="output"), "both": EM | dict(reg="output"), "one-head": dict(heads=1),
+    "gu-em": dict(agg="gu-em"), "gu-em-full": dict(agg="gu-em", em_gradient="full"),
+    "gu-dynamic": dict(agg="gu-dynamic"), "capsule": dict(capsule_attention=("enc", "dec")),
+}
+
+
+def mechanisms(table, label: str) -> dict:
+    """The mechanisms that a paper's label names, as in "Enc, Dec", "ED_5, ED_6" or "[4-6]"; where a
+    label has no place, the title of its table may."""
+    places = []
+    for name, layer in re.findall(r"\b(Enc|E-D|ED|Dec)(?:_(\d))?\b", label):
+        places.append(f"{LETTERS[name]}:{layer}" if layer else LETTERS[name])
+    places += [f"enc:{span}" for span in re.findall(r"\[([\d,-]+)\]", label)]
+    if not places and "encoder" in table.title:
+        places = ["enc"]
+    places = tuple(places) or None
+    if table.source.startswith("Li 2018"):
+        kinds = [kind for kind in ("subspace", "position", "output")
+                 if kind in label or "all three" in label]
+        return dict(reg=tuple(kinds) or "output", reg_at=places)
+    if table.source.startswith("Li 2019"):
+        return dict(agg="dynamic" if "simple" in label else "em", agg_at=places)
+    if table.source.startswith("Li 2021"):
+        named = {"Disagreement": dict(reg="output"), "Aggregation": dict(agg="em"),
+                 "Both": dict(reg="output", agg="em")}
+        return named[label.split()[-1]]
+    if table.source.startswith("Gu"):
+        found = re.fullmatch(r"N = (\d?)H/?(\d?)", label)
+        capsules = 8 * int(found[1] or 1) // int(found[2] or 1) if found else None
+        agg = "gu-dynamic" if "Dynamic" in label else "gu-em"
+        return dict(agg=agg, agg_at=places, capsules=capsules)
+    parts = tuple(part for part in ("vertical", "horizontal") if part in label)
+    return dict(capsule_attention=places or ("enc", "dec"),
+                capsule_parts=parts or ("vertical", "horizontal"))
+
+
+def expected(table, row) -> TransformerConfig:
+    """The model that a row's label names, with the words of its table's title."""
+    if table.scale:
+        size = dict(d_model=128, heads=8, layers=4, d_ff=256)
+        return TransformerConfig(9, **size | PLANNED_ROWS[row.label])
+    if table.source == OWN:
+        return TransformerConfig(9, **OUR_ROWS[row.label])
+    label = re.sub(r"^\d +", "", row.label)
+    size = {}
+    if "big" in label or "big" in table.title:
+        dropout = 0.1 if table.source.startswith("Li 2021") else 0.3
+        size = BIG | dict(heads=8 if "8 heads" in table.title else 16, dropout=dropout)
+    if label in ("baseline", "base", "big", "big (8 heads)", "None"):
+        return TransformerConfig(9, **size)
+    return TransformerConfig(9, **size, **mechanisms(table, label))
+
+
+def facts(config: TransformerConfig) -> dict:
+    """Its fields; places as layers, and the number of Gu's capsules, also where it is the usual."""
+    values = asdict(config)
+    for name in ("agg_at", "reg_at", "capsule_attention"):
+        values[name] = {x: config.layers_at(getattr(config, name), x) for x in COMPONENTS}
+    if config.agg.startswith("gu-"):
+        values["capsules"] = config.capsules or config.heads
+    return values
+
+
+@pytest.mark.parametrize("name", [name for name, x in TABLES.items() if x.kind == "mt"])
+def test_a_row_trains_the_model_of_its_label(name):
+    table = TABLES[name]
+    for row, (run,) in plan(table, {} if table.scale else {"arch": "base"}, [1]):
+        assert facts(run.settings.model_config(9)) == facts(expected(table, row)), row.label
+
+
+@pytest.mark.parametrize("name", [name for name, x in TABLES.items() if x.kind == "probe"])
+def test_a_row_of_probes_is_the_model_of_its_label(name):
+    assert all(row.flags == PROBED[row.label] for row in TABLES[name].rows)
+
+
+@pytest.mark.parametrize("paper, longest, lowercase", [
+    ("Li 2018", 256, False), ("Li 2019", 256, False), ("Li 2021", 50, False),
+    ("Duan 2020", 49, False), ("Gu 2019", 256, True)])
+def test_chinese_text_has_the_limits_of_its_paper(paper, longest, lowercase):
+    """Li 2021: at most 50 tokens a sentence; Duan: less than 50; Gu: BLEU without case."""
+    for table in TABLES.values():
+        if table.source.startswith(paper) and "Zh" in table.data:
+            for data, limits in (("wmt17-zh-en", (longest, lowercase)), ("multi30k", (256, False))):
+                for _, (run,) in plan(table, {"arch": "small", "data": data}, [1]):
+                    assert (run.settings.max_length, run.settings.lowercase) == limits
