@@ -1,17 +1,20 @@
 """evaluate.py: validation against single sentences, Li 2018 Table 4, scores of lines."""
+from argparse import Namespace
 
 import by_hand
 import numpy as np
 import pytest
 import sacrebleu
 import torch
-from small_run import random_pairs
+from small_run import random_pairs, small
 from torch.nn.functional import cross_entropy
 
 from nmt import evaluate, languages
 from nmt.batches import batches, collate
+from nmt.corpus import Pairs
 from nmt.evaluate import corpus_bleu, corpus_chrf, validate
 from nmt.significance import bleu_interval
+from nmt.tokenizer import EOS
 from transformer import Transformer, TransformerConfig
 
 CROWDED = 45                                      # tokens of a batch: `corpus` has several
@@ -150,6 +153,37 @@ def test_pairs_too_long_for_the_memory_are_left_out(corpus, monkeypatch, capsys)
         logits, _ = model.eval()(source, target[:, :-1])
         losses.append(cross_entropy(logits[0], target[0, 1:], reduction="none"))
     assert nll == pytest.approx(torch.cat(losses).mean().item())
+
+
+def score(sets: dict, model=None, tokenizer=None, beam=1, **settings) -> evaluate.Scores:
+    """`score_sets` with these settings."""
+    data = Namespace(tokenizer=tokenizer, longest_source=99, tgt="de")
+    return evaluate.score_sets(model, data, sets, Namespace(**settings), beam)
+
+
+def test_without_case_every_score_is(monkeypatch):
+    """Right words in other letters score 100: in each test set and in all as one."""
+    monkeypatch.setattr(evaluate, "translate_lines",
+                        lambda model, tokenizer, lines, **_: [line.upper() for line in lines])
+    sets = {"old": Pairs(SMALLER, SMALLER), "new": Pairs(REFERENCES, REFERENCES)}
+    for lowercase in (True, False):
+        scores = score(sets, lenpen=0.6, lowercase=lowercase)
+        numbers = [scores.bleu, scores.chrf]
+        for x in scores.sets.values():
+            numbers += x.values()
+        assert len(numbers) == 6
+        assert numbers == pytest.approx([100] * 6) if lowercase else max(numbers) < 10
+
+
+def test_the_length_penalty_makes_translations_longer(tokenizer):
+    model = small(tokenizer)
+    model.output.weight.data[EOS] *= 4                   # so that some translations end
+    pairs = Pairs(["the dog", "a man sees"], ["der Hund", "ein Mann sieht"])
+    lengths = []
+    for lenpen in (0.0, 5.0):
+        lines = score({"test": pairs}, model, tokenizer, 4, lenpen=lenpen, lowercase=False)
+        lengths.append(sum(map(len, lines.translations["test"])))
+    assert lengths[0] < lengths[1]
 
 
 def test_bleu_interval_holds_the_score():

@@ -68,6 +68,17 @@ def test_autocast_multiplies_in_bfloat16_and_sums_in_float32():
         torch.testing.assert_close(a, b, rtol=0, atol=0.02 * b.abs().max().item())
 
 
+def test_under_autocast_only_the_products_are_rounded():
+    """One token whose loss is that of float32 on the logits in bfloat16, to float32's precision."""
+    hidden, weight, _ = arguments(1, 50, 16, torch.float32)
+    logits = hidden.bfloat16() @ weight.bfloat16().T
+    target = logits.argmax(-1)
+    expected = F.cross_entropy(logits.float(), target, label_smoothing=0.1)
+    with torch.autocast("cpu", torch.bfloat16):
+        nll = smoothed_cross_entropy(hidden, weight, target, 0.1)
+    torch.testing.assert_close(nll, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_the_same_without_gradients():
     hidden, weight, target = arguments()
     with torch.inference_mode():

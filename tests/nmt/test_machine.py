@@ -1,8 +1,10 @@
-"""machine.py: what the processor is asked for."""
+"""machine.py: what the processor is asked for; seeds."""
+import itertools
+
 import pytest
 import torch
 
-from nmt.machine import has_bfloat16, machine_defaults, mixed_precision
+from nmt.machine import has_bfloat16, machine_defaults, mixed_precision, seed_torch
 
 CPU = torch.device("cpu")
 
@@ -33,3 +35,11 @@ def test_attention_in_bfloat16_on_a_cpu_is_not_fused():
             torch.nn.functional.scaled_dot_product_attention(q, K, V).square().sum().backward()
         gradients.append(q.grad)
     torch.testing.assert_close(*gradients, atol=0.1, rtol=0.1)
+
+
+def test_the_order_of_seed_process_and_step_counts():
+    drawn = set()
+    for numbers in itertools.permutations((0, 1, 2)):
+        seed_torch(*numbers)
+        drawn.add(torch.rand(1).item())
+    assert len(drawn) == 6

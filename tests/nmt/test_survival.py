@@ -180,15 +180,16 @@ def test_processes_that_resume_at_different_steps_are_refused(text, monkeypatch,
     assert "the processes resume at different steps" in capsys.readouterr().err
 
 
-def run_two_processes(start, words: str, folder, steps: int) -> int:
-    """Starts what torchrun would, and stops it by SIGTERM to the second process as soon as the
-    run has logged so many steps. Returns the step at which both stopped."""
+def run_two_processes(start, words: str, folder, steps: int, signalled: slice) -> int:
+    """Starts what torchrun would, and stops it by SIGTERM to these processes as soon as the run has
+    logged so many steps. Returns the step at which both stopped."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         place = dict(MASTER_ADDR="localhost", MASTER_PORT=str(free.getsockname()[1]))
     pair = [start(words, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2", **place) for rank in "01"]
     wait_for(steps, folder, pair[0])
-    pair[1].send_signal(signal.SIGTERM)
+    for program in pair[signalled]:
+        program.send_signal(signal.SIGTERM)
     for program in pair:
         output, _ = program.communicate(timeout=60)
         assert program.returncode == 143, output
@@ -196,11 +197,12 @@ def run_two_processes(start, words: str, folder, steps: int) -> int:
 
 
 def test_two_processes_are_one_with_twice_the_accumulation(start, text, tmp_path):
-    """Stopped and resumed, in the end by one process; up to rounding, which Adam magnifies."""
+    """Stopped by a signal to one process, then to both, and resumed, in the end by one process; up
+    to rounding, which Adam magnifies."""
     words = f"{ENDLESS} --lr 0.001 --dropout 0 --reg output position --agg gu-em --em-gradient last"
     folder = tmp_path / "runs" / "a"
-    first = run_two_processes(start, words, folder, 2)
-    second = run_two_processes(start, words, folder, first + 2)
+    first = run_two_processes(start, words, folder, 2, slice(1, 2))
+    second = run_two_processes(start, words, folder, first + 2, slice(2))
     assert 2 <= first < second
     third = second + 2
     stop_after(third, text, f"{words} --accumulate 2")

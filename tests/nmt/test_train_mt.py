@@ -9,7 +9,10 @@ import train_mt
 from nmt.batches import batches, collate
 from nmt.corpus import load_data
 from nmt.flags import parse
+from nmt.machine import Machine
 from transformer import PAD, Transformer
+
+CPU = torch.device("cpu")
 
 
 def settings(words) -> train_mt.Settings:
@@ -162,6 +165,23 @@ def test_every_step_drops_other_units(text, tmp_path):
                            f"--dropout {dropout} --name {dropout}") == 0
         first, second = rows(tmp_path / "runs" / str(dropout), "train")
         assert (abs(first["loss"] - second["loss"]) > 1e-3) == differ
+
+
+class SecondProcess(Machine):
+    """The second process of two, which here writes the log."""
+    first = True
+
+
+def test_every_process_drops_other_units(text, tmp_path, monkeypatch):
+    """The same batch: the loss of the first update differs by the dropout."""
+    write_text(tmp_path, "train", ["der Hund sieht das Haus"] * 20, ["the dog sees it"] * 20)
+    losses = []
+    for machine in (Machine(CPU), SecondProcess(CPU, rank=1)):
+        monkeypatch.setattr(train_mt, "setup_machine", lambda device: machine)
+        words = f"--steps 1 --vocab-size 265 --max-tokens 9999 --dropout 0.5 --name {machine.rank}"
+        assert train(text, words) == 0
+        losses.append(rows(tmp_path / "runs" / str(machine.rank), "train")[0]["loss"])
+    assert abs(losses[0] - losses[1]) > 1e-3
 
 
 def first_step(text, tmp_path, words: str) -> dict:

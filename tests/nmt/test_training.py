@@ -6,7 +6,7 @@ import torch
 from small_run import load, name_files, rows, same, stop_after, train, write_text
 
 import translate
-from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf
+from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf, disagreement_scores
 from nmt.run_folder import average_checkpoints, load_checkpoint, read_config, read_metrics
 
 A = "狗看见一个人在房子里"
@@ -39,6 +39,7 @@ def test_the_best_checkpoint_by_bleu_then_by_loss_is_tested(chinese, tmp_path):
     assert train(chinese, f"{LEARN} --name b") == 0      # the same without the average
     row, = rows(tmp_path / "runs" / "b", "test")
     assert row["average"] == 0
+    assert row["disagreement"] == disagreement_scores(best["valid_disagreement"])
     assert "tok:zh" in row["signature"]
     lines = (tmp_path / "runs" / "b" / "test.hyp").read_text("utf-8").splitlines()
     assert lines == [A]
@@ -140,15 +141,16 @@ def test_a_folder_without_newer_checksums_resumes_and_gets_them(text, tmp_path):
 
 def test_the_time_of_a_run_adds_up(text, tmp_path):
     """Over the log lines and a resume. An update has all pairs: each has as many tokens."""
-    words = "--steps 4 --max-tokens 100000 --name a"
-    stop_after(2, text, words)
+    words = "--steps 5 --max-tokens 100000 --log-every 2 --name a"
+    stop_after(3, text, words)
     assert train(text, words) == 0
     folder = tmp_path / "runs" / "a"
     state = load_checkpoint(folder / "last.pt")
     *logged, _, tested = read_metrics(folder / "metrics.jsonl")
-    tokens = state["tokens"] / 4
-    seconds = [tokens / row["tokens_per_second"] for row in logged]
-    assert len(seconds) == 4
+    assert [row["step"] for row in logged] == [2, 3, 4, 5]
+    updates = [2, 1, 1, 1]                               # since the line before
+    seconds = [n * state["tokens"] / 5 / row["tokens_per_second"]
+               for n, row in zip(updates, logged)]
     assert state["seconds"] == pytest.approx(sum(seconds))
     assert tested["tokens_per_second"] == pytest.approx(state["tokens"] / state["seconds"])
 
