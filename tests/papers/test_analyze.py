@@ -3,7 +3,6 @@ against loops written from their definitions."""
 import itertools
 import json
 import math
-import re
 from argparse import Namespace
 from dataclasses import asdict
 
@@ -16,7 +15,7 @@ from nmt.batches import collate
 from nmt.corpus import Corpora, Pairs
 from nmt.encoded import encode_pairs
 from nmt.flags import parse
-from nmt.run_folder import FORMAT, RunFolder
+from nmt.run_folder import FORMAT, RunFolder, load_checkpoint
 from nmt.streams import print_once
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, save_tokenizer, train_tokenizer
 from papers import ablation, analyze, figures, measure
@@ -181,8 +180,22 @@ def test_costs_are_the_bleu_that_is_lost(make_run, monkeypatch):
     assert costs["bleu"] == pytest.approx(100) and list(costs["cost"]) == ["enc", "cross", "dec"]
     cost = costs["cost"]["enc"][1][1]
     assert 10 < cost < 90 and costs["mean"] == pytest.approx(cost / 24)
-    mean, layers = f"{cost / 8:.2f}", f"0.00 +{cost / 4:.2f}"
-    assert re.search(rf"m +enc +{mean} +{layers}\n", ablation.cost_table({"m": costs}))
+    rows = [line.split() for line in ablation.cost_table({"m": costs}).splitlines()]
+    assert ["mean", "layer", "1", "layer", "2"] in rows
+    assert ["m", "enc", f"{cost / 8:.2f}", "0.00", f"{cost / 4:.2f}"] in rows
+
+
+def test_a_run_is_measured_with_its_own_search_and_case(make_run, monkeypatch):
+    """Translations that only this search finds, right but for their case, score 100."""
+    def translate_lines(model, tokenizer, lines, beam, lenpen, max_source):
+        assert (beam, lenpen, max_source) == (3, 1.5, 50)
+        return [line.upper() for line in GERMAN]
+
+    monkeypatch.setattr(measure, "translate_lines", translate_lines)
+    run = make_run("--beam 3 --lenpen 1.5 --lowercase --heads 1")
+    assert ablation.head_costs(run)["bleu"] == pytest.approx(100)
+    lengths = measure.bleu_by_length(run, [4])
+    assert [lengths["bleu"], *(x["bleu"] for x in lengths["bins"])] == pytest.approx([100] * 3)
 
 
 # ---- Attention and routing
@@ -345,18 +358,17 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     analysis = json.loads((tmp_path / "analysis.json").read_text())
     assert analysis.keys() == {"kind", "runs", *analyze.QUICK}
     assert analysis["runs"]["routed"]["flags"].endswith(ROUTED)
-    assert f"{analysis['disagreement']['plain']['mean']['cross']['output']:.3f}" in out
-    assert "published: output (enc)" in out and "routed enc:1 " in out
+    rows = [line.split() for line in out.splitlines()]
+    kinds = ["subspace", "position", "output"]
+    scores = analysis["disagreement"]["plain"]["mean"]["cross"]
+    assert kinds in rows and ["plain", "cross", *(f"{scores[kind]:.3f}" for kind in kinds)] in rows
+    assert "published: output (enc) 0.989 0.006 0.997".split() in rows       # Li 2018 Table 4
+    assert "routed enc:1 " in out
     assert torch.tensor(analysis["heads"]["plain"]["points"]).shape == (4, 2)
     assert join_labels(analysis["attention"]["routed"]["keys"][:-1]) == ENGLISH[1].replace(" ", "")
     bins = analysis["length"]["plain"]["bins"]
     assert sum(x["count"] for x in bins) == len(ENGLISH)
     assert f"{bins[0]['bleu']:.2f} ({bins[0]['count']})" in out
-    assert analyze.main([*runs, "--only", "ablation", "--out", str(tmp_path)]) == 0
-    analysis = json.loads((tmp_path / "analysis.json").read_text())
-    assert analysis["ablation"].keys() == {"plain", "routed"}
-    assert analysis.keys() == {"kind", "runs", *analyze.QUICK, "ablation"}   # those before, too
-
 
 def copy_run(folders, folder, change: dict) -> dict:
     """Copies the run `plain`; returns its settings, some of them changed."""
@@ -367,6 +379,22 @@ def copy_run(folders, folder, change: dict) -> dict:
     assert config["format"] == FORMAT
     (folder / "config.json").write_text(json.dumps(config))
     return config
+
+
+def test_parts_are_kept_as_long_as_the_model_is_the_same(folders, tmp_path):
+    run = tmp_path / "run"
+    copy_run(folders, run, {})
+
+    def measured(part: str) -> set:
+        assert analyze.main(f"{run} --device cpu --only {part}".split()) == 0
+        return json.loads((run / "analysis.json").read_text()).keys() - {"kind", "runs"}
+
+    assert measured("ablation") == {"ablation"}
+    assert measured("disagreement") == {"ablation", "disagreement"}
+    state = load_checkpoint(run / "best.pt")
+    state["model"]["output.weight"][0] += 1
+    torch.save(state, run / "best.pt")
+    assert measured("disagreement") == {"disagreement"}
 
 
 @pytest.mark.parametrize("change, status, message", [
