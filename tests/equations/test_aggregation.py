@@ -129,24 +129,6 @@ def test_li2019_alg2_em_routing(d, H, N, T):
             tolerance=1e-7)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("T", [1, 2, 3, 5])
-@pytest.mark.parametrize("N", [2, 4, 12])
-def test_li2019_alg2_with_two_heads_keeps_the_mean_vote(N, T):
-    """Two votes of equal shares lie equally far from their mean in every dimension: their
-    densities are equal, and so are the next shares. Of the routing only the activation is left,
-    here 1 (Li) or unused (Gu). Three heads do move."""
-    for H, stays in ((2, True), (3, T == 1)):
-        module = randomize(RoutingAggregation(12, H, N, "em", T))
-        outputs = normal(2, H, 3, 12 // H)
-        module.beta_a.fill_(1e8)
-        mean = module.cast_votes(outputs).mean(-3).flatten(-2)
-        assert close(module(outputs), mean, 1e-9) == stays
-        gu = randomize(CapsuleAggregation(12, H, N, "em", T))
-        v = gu.cast_votes(outputs).mean(-3).flatten(-2)
-        assert close(gu(outputs), outputs.transpose(1, 2).flatten(2) + gu.ffn(v), 1e-9) == stays
-
-
 @pytest.mark.parametrize("d, H, N, T", GU_ROUTINGS)
 @torch.no_grad()
 def test_gu_eq3_eq4_votes(d, H, N, T):
@@ -244,30 +226,16 @@ def test_gradcheck_aggregation(agg):
     assert torch.autograd.gradcheck(aggregate, (outputs, *parameters), atol=1e-6)
 
 
-@pytest.mark.parametrize("H", [1, 4])
-@pytest.mark.parametrize("hard", ["identical", "zeros", "1e-4", "1e4"])
 @every_aggregation
-def test_hard_inputs_stay_finite(agg, hard, precision, H):
-    module = build_aggregation(agg, 8, H)
-    x = torch.randn(2, H, 3, 8 // H)
-    x = {"identical": x[:, :1].expand_as(x).clone(), "zeros": 0 * x, "1e-4": 1e-4 * x,
-         "1e4": 1e4 * x}[hard].requires_grad_()
-    with precision:
-        out = module(x)
-    out.float().sum().backward()
-    assert out.isfinite().all() and x.grad.isfinite().all()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
-
-
-@every_aggregation
-@torch.no_grad()
-def test_positions_do_not_mix(agg):
-    module = randomize(build_aggregation(agg, 4, 2))
-    x = normal(2, 2, 3, 2)
-    together = module(x)
-    for b in range(2):
-        for l in range(3):
-            assert close(together[b, l], module(x[b:b + 1, :, l:l + 1])[0, 0], 1e-12)
+def test_hard_inputs_stay_finite(agg, precision):
+    x = torch.randn(2, 4, 3, 2)
+    for hard in (x[:, :1].expand_as(x).clone(), 0 * x, 1e-4 * x, 1e4 * x):
+        module = build_aggregation(agg, 8, 4)
+        with precision:
+            out = module(hard.requires_grad_())
+        out.float().sum().backward()
+        assert out.isfinite().all() and hard.grad.isfinite().all()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
 
 
 @pytest.mark.parametrize("gradient, learned", [("last", False), ("full", True)])
@@ -366,14 +334,6 @@ def test_coupling_random_is_the_drawn_one_and_not_iterated(kind, routing):
     else:
         want = dynamic_routing(V, 1, normalize=kind is RoutingAggregation, start=start)
     torch.testing.assert_close(got, want.capsules)
-
-
-def test_one_iteration_is_uniform_coupling():
-    """--iterations 1: every head counts alike, mu is the plain mean of the votes (times A)."""
-    layer = RoutingAggregation(12, 3, routing="em", iterations=1, activations=False)
-    heads = torch.randn(2, 3, 5, 4)
-    mean = layer.cast_votes(heads).mean(-3).flatten(-2)
-    torch.testing.assert_close(layer(heads), mean)
 
 
 @pytest.mark.parametrize("coupling", ["routed", "random"])

@@ -25,7 +25,6 @@ both_cosines = pytest.mark.parametrize("D", [subspace_disagreement, output_disag
 both_squares = pytest.mark.parametrize(
     "D", [squared_subspace_disagreement, squared_output_disagreement])
 both_reductions = pytest.mark.parametrize("reduce", ["mean", "sum"])
-several_heads = pytest.mark.parametrize("H", [1, 2, 8])
 
 
 def right_padding(lead: tuple, L: int) -> torch.Tensor:
@@ -94,19 +93,6 @@ def test_an_unknown_reduction_is_an_error(D):
 # Known values
 
 
-@several_heads
-@both_cosines
-def test_identical_heads_score_minus_1(D, H):
-    assert_scalar(D(normal(2, 1, 5, 4).expand(2, H, 5, 4)), -1)
-
-
-@several_heads
-@both_cosines
-def test_orthogonal_heads_score_minus_1_over_H(D, H):
-    basis = torch.linalg.qr(normal(2, 5, H, H)).Q * (0.1 + torch.rand(2, 5, H, 1).double())
-    assert_scalar(D(basis.transpose(1, 2)), -1 / H)                          # [B, H, L, H]
-
-
 @both_cosines
 def test_li2018_table4_baseline_is_the_score_of_8_orthogonal_heads(D):
     assert round(D(torch.eye(8).view(1, 8, 1, 8)).exp().item(), 3) == 0.882
@@ -122,13 +108,6 @@ def test_heads_that_cancel_score_0(D):
     assert_scalar(D(star), 0)
 
 
-@both_squares
-def test_squared_cosines_are_best_for_orthogonal_heads_and_not_for_cancelling_ones(D):
-    cancelling = torch.tensor([1.0, 1.0, -1.0, -1.0]).double().view(4, 1, 1)
-    assert_scalar(D(torch.eye(4).double().unsqueeze(1)), -1 / 4)             # [H, L=1, d_k]
-    assert_scalar(D(cancelling), -1)
-
-
 @both_cosines
 def test_a_zero_vector_has_cosine_0_with_everything(D):
     heads = torch.ones(4, 1, 3).double()
@@ -140,28 +119,6 @@ def test_a_zero_vector_has_cosine_0_with_everything(D):
 @pytest.mark.parametrize("size, score", [(2e-12, -1.0), (5e-13, -1 / 4)])
 def test_the_shortest_vector_that_has_a_direction(D, size, score):
     assert_scalar(D(torch.tensor([1, size]).double().view(2, 1, 1)), score)
-
-
-@several_heads
-def test_one_hot_rows_score_minus_1_per_query_if_identical(H):
-    rows = torch.eye(5).double()[torch.tensor([[0, 3, 3], [4, 1, 2]])]       # [B, L_q, L_k]
-    weights = rows.unsqueeze(1).expand(2, H, 3, 5)
-    assert_scalar(position_disagreement(weights), -1)
-    assert_scalar(position_disagreement(weights, reduce="sum"), -3)          # of three queries
-
-
-@several_heads
-def test_one_hot_rows_at_different_positions_score_minus_1_over_H(H):
-    shifted = [torch.eye(H).double().roll(shift, 1) for shift in range(3)]
-    assert_scalar(position_disagreement(torch.stack(shifted, 1)), -1 / H)    # [H, 3, H]
-
-
-@several_heads
-def test_squared_position_runs_from_heads_alike_to_heads_apart(H):
-    alike = normal(1, 1, 3, 8).softmax(-1).expand(1, H, 3, 8)
-    apart = torch.eye(8).double()[:H].view(1, H, 1, 8)
-    assert_scalar(squared_position_disagreement(alike), 0)
-    assert_scalar(squared_position_disagreement(apart), 2 - 2 / H)
 
 
 # Masks
@@ -204,17 +161,15 @@ def hard_heads(name: str) -> torch.Tensor:
             "a zero head": zero_head * x, "1e-4": 1e-4 * x, "1e4": 1e4 * x}[name]
 
 
-@pytest.mark.parametrize("hard", ["identical", "one head", "zeros", "a zero head", "1e-4", "1e4"])
 @every_kind
-def test_hard_inputs_stay_finite(D, hard, precision):
-    heads = hard_heads(hard).requires_grad_()
-    with precision:
+def test_hard_inputs_stay_finite(D):
+    for hard in ("identical", "one head", "zeros", "a zero head", "1e-4", "1e4"):
+        heads = hard_heads(hard).requires_grad_()
         disagreement = D(heads)
-    slope, = torch.autograd.grad(disagreement, heads)
-    assert disagreement.isfinite() and slope.isfinite().all()
-    exact = D(heads.detach().double()).item()
-    assert disagreement.dtype == torch.float32
-    assert disagreement.item() == pytest.approx(exact, rel=1e-5, abs=1e-5)
+        slope, = torch.autograd.grad(disagreement, heads)
+        assert disagreement.isfinite() and slope.isfinite().all(), hard
+        exact = D(heads.detach().double()).item()
+        assert disagreement.item() == pytest.approx(exact, rel=1e-5, abs=1e-5), hard
 
 
 @pytest.mark.parametrize("size", [1e-8, 1e-12, 1e-16, 1e-20, 1e-30, 1e-40])

