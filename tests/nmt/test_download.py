@@ -1,14 +1,11 @@
 """Known corpora from addresses on this disk: made whole or not at all, checked, and nothing outside
 their folder."""
-import functools
 import gzip
 import hashlib
-import http.server
 import io
 import threading
 import time
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +13,6 @@ from nmt import download
 from nmt.corpus import DataFlags, load_corpora
 from nmt.download import Archive, Part, fetch, write_text
 from nmt.files import UserError
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def publish(path, content: bytes) -> Archive:
@@ -130,34 +125,12 @@ def test_three_programs_at_once(source, tmp_path, monkeypatch):
     assert len(requests) == 8
 
 
-@pytest.fixture
-def server(tmp_path):
-    """A folder and the address under which it can be downloaded."""
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args):
-            pass
-
-    folder = tmp_path / "server"
-    folder.mkdir()
-    handler = functools.partial(Handler, directory=folder)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield folder, f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-
-
-def test_enja_from_a_server(server, tmp_path, monkeypatch):
-    """Plain files; a test set of the last training pairs, without those that share a side with a
-    training pair."""
-    folder, address = server
+def test_enja_is_plain_files_with_a_test_set_of_training_pairs(tmp_path, monkeypatch):
+    """The last ones, without those that share a side with another training pair."""
     texts = {"train.en": "a\nb\nc\nd\na\ne\n", "train.ja": "ア\nイ\nウ\nエ\nオ\nイ\n",
              "dev.en": "x\n", "dev.ja": "ク\n", "test.en": "y\n", "test.ja": "ケ\n"}
-    archives = {}
-    for name, text in texts.items():
-        (folder / name).write_text(text)
-        content = (folder / name).read_bytes()
-        digest = hashlib.sha256(content).hexdigest()
-        archives[name] = Archive(f"{address}/{name}", len(content), digest)
+    archives = {name: publish(tmp_path / "source" / name, text.encode())
+                for name, text in texts.items()}
     languages, table = download.CORPORA["enja"]
     assert [len(parts) for parts in table.values()] == [1] * 4
     made_up = {}
@@ -172,15 +145,6 @@ def test_enja_from_a_server(server, tmp_path, monkeypatch):
     assert [list(side) for side in corpora.train] == [["a", "b", "c"], ["ア", "イ", "ウ"]]
     assert corpora.valid == (["x"], ["ク"])
     assert corpora.tests == {"test": (["y"], ["ケ"]), "test_more": (["d"], ["エ"])}
-
-
-def test_enja_as_it_lies_in_a_data_folder():
-    data = ROOT.parent / "shared" / "data"
-    if not (data / "enja").exists():
-        pytest.skip("the corpus is not there")
-    corpora = load_corpora(DataFlags(data="enja", data_dir=str(data)))
-    assert len(corpora.train.source) == 47_000 and len(corpora.valid.source) == 500
-    assert [len(pairs.source) for pairs in corpora.tests.values()] == [500, 2621]
 
 
 # ---- Members of archives
