@@ -1,8 +1,8 @@
 """The checks of the tasks, by session.
 
 A check is a function of a module, the student's or the project's, and of inputs. What it returns,
-{name: tensor, numbers or words}, and the gradients by its inputs must be the same for both modules.
-It raises Wrong where a solution does too much work.
+{"name, case": tensor, numbers or words}, and the gradients by its inputs must be the same for both
+modules. It raises Wrong where a solution does too much work.
 """
 from types import SimpleNamespace
 
@@ -42,6 +42,27 @@ def name_parts(names: str, values, case: str = "") -> dict:
     return {name + ending: value for name, value in zip(names.split(), values, strict=True)}
 
 
+def error_of(function, *arguments, **settings) -> str:
+    """Whether a call raises the ValueError that is documented."""
+    try:
+        function(*arguments, **settings)
+    except ValueError:
+        return "ValueError"
+    return "none"
+
+
+def promotes(function, x: Tensor) -> bool:
+    """Whether a function of half precision computes in float32; of a tuple, its first result."""
+    half = x.detach().bfloat16()
+    result = function(half)[0]
+    return result.dtype == torch.float32 and result.allclose(function(half.float())[0], atol=1e-5)
+
+
+def with_zero(x: Tensor) -> Tensor:
+    """x [B, H, ...] with a head of zeros."""
+    return x.detach().index_fill(1, torch.tensor([0]), 0)
+
+
 def fill_parameters(module: nn.Module) -> nn.Module:
     """The module in float64, with parameters that are neither 0 nor 1 nor random."""
     for i, parameter in enumerate(module.double().parameters()):
@@ -78,33 +99,43 @@ def linear_in_heads(D) -> None:
 
 # ---- Session 1: heads
 
-def attend(module, Q, K, V, mask=None, causal=False, capsule=None) -> tuple[Tensor, Tensor]:
+def attend(attention, Q, K, V, mask=None, causal=False, cache=None) -> tuple[Tensor, Tensor]:
     """(A, O) of two heads of width 3."""
-    attention = module.MultiHeadAttention(6, 2, capsule=capsule)
-    return attention.attend_explicitly(Q, K, V, mask, causal, None)
+    return attention.attend_explicitly(Q, K, V, mask, causal, cache)
 
 
 @check("heads", x=(2, 3, 12))
 def li2019_eq1(module, x):
-    return name_parts("Q K V", module.MultiHeadAttention(4, 2).split(x))
+    split = module.MultiHeadAttention(4, 2).split
+    return name_parts("Q K V", split(x)) | name_parts("K V", split(x[..., :8]), "two projections")
 
 
 @check("attention", Q=(2, 2, 3, 3), K=(2, 2, 4, 3), V=(2, 2, 4, 3))
 def li2019_eq2(module, Q, K, V):
-    return name_parts("A O", attend(module, Q, K, V))
+    attention = module.MultiHeadAttention(6, 2, dropout=1.0)
+    half = module.MultiHeadAttention(6, 2, dropout=0.5)
+    O = attend(half, Q, K, torch.ones_like(V))[1]        # dropout on A^h leaves its columns alike
+    return (name_parts("A O", attend(attention, Q, K, V), "dropout=1.0")
+            | name_parts("A O", attend(attention.eval(), Q, K, V))
+            | {"dropout on A^h": bool((O - O[..., :1]).abs().max() < 1e-9)})
 
 
 @check("causal mask")
 def vaswani_3_2_3_causal_mask(module):
-    return {"the mask of four positions": module.causal_mask(4, 4),
-            "the mask of the last two of five": module.causal_mask(2, 5)}
+    return {"mask, four positions": module.causal_mask(4, 4),
+            "mask, the last two of five positions": module.causal_mask(2, 5)}
 
 
 @check("masked attention", Q=(2, 2, 4, 3), K=(2, 2, 4, 3), V=(2, 2, 4, 3))
 def vaswani_3_2_3_masks(module, Q, K, V):
-    return (name_parts("A O", attend(module, Q, K, V, KEYS))
-            | name_parts("A O", attend(module, Q, K, V, KEYS, True), "causal")
-            | name_parts("A O", attend(module, Q[:, :, 2:], K, V, None, True), "newest 2 queries"))
+    attention = module.MultiHeadAttention(6, 2)
+    newest = attend(attention, Q[:, :, 2:], K, V, None, True)
+    # a mask that is added has other gradients than one that is filled in
+    nowhere = attend(attention, Q.detach(), K.detach(), V, KEYS & False)
+    return (name_parts("A O", attend(attention, Q, K, V, KEYS), "padding")
+            | name_parts("A O", attend(attention, Q, K, V, KEYS, True), "padding and causal")
+            | name_parts("A O", newest, "causal and the newest 2 queries")
+            | name_parts("A O", nowhere, "every key masked"))
 
 
 @check("concatenation", outputs=(2, 3, 4, 2))
@@ -115,7 +146,8 @@ def li2019_eq3(module, outputs):
 @check("positions")
 def vaswani_3_5(module):
     return {"PE": module.positions(9, 8, dtype=torch.float64),
-            "PE, start=7": module.positions(3, 4, start=7, dtype=torch.float64)}
+            "PE, start=7": module.positions(3, 4, start=7, dtype=torch.float64),
+            "type, dtype=None": str(module.positions(3, 4).dtype)}
 
 
 # ---- Session 2: disagreement
@@ -123,14 +155,16 @@ def vaswani_3_5(module):
 @check("cosines, double sum", V=(2, 3, 4, 5))
 def li2018_eq1(module, V):
     return {"D_subspace": module.subspace_disagreement(V),
-            "D_subspace with a mask": module.subspace_disagreement(V, TARGET)}
+            "D_subspace, a mask": module.subspace_disagreement(V, TARGET),
+            "D_subspace, a head of zeros": module.subspace_disagreement(with_zero(V))}
 
 
 @check("cosines in O(H)", O=(2, 3, 4, 5))
 def li2018_eq3_linear(module, O):
     linear_in_heads(module.output_disagreement)
     return {"D_output": module.output_disagreement(O),
-            "D_output with a mask": module.output_disagreement(O, SOURCE)}
+            "D_output, a mask": module.output_disagreement(O, SOURCE),
+            "D_output, a head of zeros": module.output_disagreement(with_zero(O))}
 
 
 def position_disagreements(D, E) -> dict:
@@ -138,13 +172,15 @@ def position_disagreements(D, E) -> dict:
     results = {}
     for reduce in ("mean", "sum"):
         results[f"D, reduce={reduce}"] = D(A, reduce=reduce)
-        results[f"D with a mask, reduce={reduce}"] = D(A, TARGET, reduce)
+        results[f"D, a mask and reduce={reduce}"] = D(A, TARGET, reduce)
     return results
 
 
 @check("positions, double sum", E=(2, 3, 4, 5))
 def li2018_eq2(module, E):
-    return position_disagreements(module.position_disagreement, E)
+    D = module.position_disagreement
+    error = error_of(D, E.softmax(-1), None, "other")
+    return position_disagreements(D, E) | {"error, an unknown reduce": error}
 
 
 @check("positions in O(H)", E=(2, 3, 4, 5))
@@ -155,23 +191,28 @@ def li2018_eq2_linear(module, E):
 
 @check("squared differences", E=(2, 3, 4, 5))
 def li2018_footnote2(module, E):
-    return position_disagreements(module.squared_position_disagreement, E)
+    D = module.squared_position_disagreement
+    error = error_of(D, E.softmax(-1), None, "other")
+    return position_disagreements(D, E) | {"error, an unknown reduce": error}
 
 
 @check("squared cosines", V=(2, 3, 4, 5))
 def released_squared_cosines(module, V):
     return {"D": module.squared_subspace_disagreement(V),
-            "D with a mask": module.squared_output_disagreement(V, TARGET)}
+            "D, a mask": module.squared_output_disagreement(V, TARGET)}
 
 
 @check("D of a layer", V=(2, 3, 4, 5), E=(2, 3, 4, 4), O=(2, 3, 4, 5))
 def li2018_3_1_layer(module, V, E, O):
+    D = module.layer_disagreement
     heads = Heads(V, E.softmax(-1), O)
     results = {}
     for component in ("enc", "cross", "dec"):
         for kind in ("subspace", "position", "output"):
-            D = module.layer_disagreement(kind, component, heads, SOURCE, TARGET)
-            results[f"D_{kind} of {component}"] = D
+            results[f"D_{kind} of {component}"] = D(kind, component, heads, SOURCE, TARGET)
+    results["D_position, reduce=sum"] = D("position", "enc", heads, SOURCE, reduce="sum")
+    no_weights = Heads(V, None, O)
+    results["error, no weights"] = error_of(D, "position", "enc", no_weights, SOURCE)
     return results
 
 
@@ -187,6 +228,7 @@ def li2018_3_1_model(module, V, E):
             ("two kinds", {"reg": ("position", "output"), "reg_at": ("cross:1,3", "dec:2")})):
         config = TransformerConfig(5, d_model=6, heads=3, layers=3, **settings)
         results[f"D, {case}"] = D(config, heads, SOURCE, TARGET)
+    results["D, reduce=sum"] = D(config, heads, SOURCE, TARGET, "sum")
     return results
 
 
@@ -196,26 +238,29 @@ def li2018_3_1_model(module, V, E):
 def li2019_eq8(module, s):
     zero = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
     module.squash(zero).sum().backward()
-    return {"squash(s)": module.squash(s), "squash(s, dim=0)": module.squash(s, 0),
-            "the gradient at s = 0": zero.grad.clamp(max=1e-6)}
+    return {"squash(s)": module.squash(s), "squash(s), dim=0": module.squash(s, 0),
+            "gradient, s = 0": zero.grad.clamp(max=1e-6),
+            "half precision computed in float32": promotes(module.squash, s)}
 
 
 @check("output capsules", V=(2, 4, 3, 2), B=(2, 4, 3))
 def li2019_eq7_gu_eq8_eq9(module, V, B):
     return (name_parts("Omega C", module.combine(V, B))
             | name_parts("Omega C", module.combine(V, B, normalize=False), "normalize=False")
-            | name_parts("Omega C", module.combine(V, B, False, CAPSULES), "with a mask"))
+            | name_parts("Omega C", module.combine(V, B, False, CAPSULES),
+                         "normalize=False and a mask"))
 
 
 @check("unchosen capsules", V=(4, 3, 2), B=(4, 3))
 def li2019_eq7_underflow(module, V, B):
     unchosen = torch.tensor([-800.0, 0, 0]).double()
-    return {"Omega": module.combine(V, B + unchosen)[0]}
+    return {"Omega": module.combine(V, B + unchosen)[0],
+            "Omega, a mask": module.combine(V, B + unchosen, mask=CAPSULES[1])[0]}
 
 
 @check("agreement", V=(2, 4, 3, 2), omega=(2, 3, 2))
 def li2019_alg1_gu_eq11(module, V, omega):
-    return {"the agreement": module.agreement(V, omega)}
+    return {"agreement": module.agreement(V, omega)}
 
 
 @check("dynamic routing", V=(2, 4, 3, 2), B=(2, 4, 3))
@@ -225,9 +270,10 @@ def li2019_alg1(module, V, B):
             ("iterations=1", {"iterations": 1}),
             ("iterations=3", {}),
             ("normalize=False", {"normalize": False}),
-            ("with start", {"start": B}),
-            ("with mask", {"mask": CAPSULES})):
+            ("a start", {"start": B}),
+            ("a mask", {"mask": CAPSULES})):
         results |= name_parts("Omega C B", module.dynamic_routing(V, **settings), case)
+    results["half precision computed in float32"] = promotes(module.dynamic_routing, V)
     return results
 
 
@@ -237,7 +283,7 @@ def li2019_alg1(module, V, B):
 def li2019_eq10_eq11(module, V, B):
     one_vote = module.m_step(V[:, :1], B[:, :1].log_softmax(-1), eps=0.01)
     return (name_parts("mu log_sigma log_A", module.m_step(V, B.log_softmax(-1)))
-            | {"log_sigma of one vote": one_vote[1]})
+            | {"log_sigma, one vote and eps=0.01": one_vote[1]})
 
 
 @check("M-step, activations", V=(2, 4, 3, 2), B=(2, 4, 3), beta_a=(3,), beta_mu=(3,))
@@ -260,7 +306,8 @@ def li2019_eq12_far_votes(module, V, mu):
 
 @check("E-step, sum of densities", V=(2, 4, 3, 2), mu=(2, 3, 2), log_sigma=(2, 3, 2), a=(2, 3))
 def li2019_alg2_sum_of_densities(module, V, mu, log_sigma, a):
-    return {"log C": module.e_step(V, mu, log_sigma, logsigmoid(a), "sum")}
+    return {"log C": module.e_step(V, mu, log_sigma, logsigmoid(a), "sum"),
+            "error, an unknown density": error_of(module.e_step, V, mu, log_sigma, a, "other")}
 
 
 @check("EM routing", V=(2, 4, 3, 2), beta_a=(3,), beta_mu=(3,), B=(4, 3))
@@ -274,8 +321,10 @@ def li2019_alg2_eq9(module, V, beta_a, beta_mu, B):
             ("scale_by_activation=False", {"scale_by_activation": False, **betas}),
             ("density=sum", {"density": "sum", **betas}),
             ("schedule=released", {"schedule": "released", **betas}),
-            ("with start", {"start": B.log_softmax(-1)})):
+            ("eps=0.1", {"eps": 0.1, **betas}),
+            ("a start", {"start": B.log_softmax(-1)})):
         results |= name_parts("Omega A C", module.em_routing(V, **settings), case)
+    results["half precision computed in float32"] = promotes(module.em_routing, V)
     return results
 
 
@@ -304,11 +353,11 @@ def gu_eq3_poses(module, outputs):
     return {"u_hat": aggregation.cast_votes(outputs)}
 
 
-@check("Gu's aggregation", outputs=(2, 2, 3, 4))
+@check("Gu's aggregation", outputs=(2, 3, 3, 4))     # of two heads EM would take the mean
 def gu_eq4_to_eq7(module, outputs):
     results = {}
     for routing in ("dynamic", "em"):
-        aggregation = fill_parameters(module.CapsuleAggregation(8, 2, 4, routing, iterations=2))
+        aggregation = fill_parameters(module.CapsuleAggregation(12, 3, 6, routing, iterations=2))
         results[f"O, {routing} routing"] = aggregation(outputs)
     return results
 
@@ -317,22 +366,28 @@ def gu_eq4_to_eq7(module, outputs):
 
 @check("routed attention", Q=(2, 2, 4, 3), K=(2, 2, 4, 3), V=(2, 2, 4, 3))
 def duan_3_2_attention(module, Q, K, V):
-    capsule = fill_parameters(CapsuleRouting(2))
-    return name_parts("A O", attend(module, Q, K, V, KEYS, capsule=capsule))
+    encoder = module.MultiHeadAttention(6, 2, capsule=fill_parameters(CapsuleRouting(2)))
+    decoder = module.MultiHeadAttention(6, 2, capsule=CapsuleRouting(2, ("horizontal",)))
+    cache = module.Cache()
+    attend(decoder, Q[:, :, :3], K[:, :, :3], V[:, :, :3], None, True, cache)
+    newest = attend(decoder, Q[:, :, 3:], K, V, None, True, cache)
+    return (name_parts("A O", attend(encoder, Q, K, V, KEYS), "padding")
+            | name_parts("A O", attend(decoder, Q, K, V, None, True), "causal")
+            | name_parts("A O", newest, "causal and a cache"))
 
 
 @check("vertical routing", E=(2, 3, 4, 4), W=(3, 3), b=(3,))
 def duan_alg2_eq8_to_eq11(module, E, W, b):
     return {"Omega": module.vertical_routing(E, W, b),
             "Omega, iterations=1": module.vertical_routing(E, W, b, 1),
-            "Omega with padding": module.vertical_routing(E, W, b, mask=CELLS)}
+            "Omega, padding": module.vertical_routing(E, W, b, mask=CELLS)}
 
 
 @check("horizontal, one token", E=(2, 3, 4, 4))
 def duan_alg3_eq12_to_eq14_one_token(module, E):
-    return {"Omega of the last token": module.horizontal_routing(E, last=1),
-            "the same, iterations=1": module.horizontal_routing(E, 1, last=1),
-            "Omega of a single token": module.horizontal_routing(E[:, :, :1, :1], last=1)}
+    return {"Omega, last=1": module.horizontal_routing(E, last=1),
+            "Omega, last=1 and iterations=1": module.horizontal_routing(E, 1, last=1),
+            "Omega, a single token": module.horizontal_routing(E[:, :, :1, :1], last=1)}
 
 
 @check("horizontal, all at once", E=(2, 3, 4, 4))
@@ -346,19 +401,21 @@ def duan_alg3_eq12_to_eq14(module, E):
         raise Wrong(f"12 tokens take {calls[12]} calls of torch, 4 take {calls[4]}: route all at "
                     "once")
     return {"Omega": module.horizontal_routing(E),
-            "Omega with padding": module.horizontal_routing(E, mask=CELLS),
-            "Omega with the forward mask": module.horizontal_routing(E, 2, FORWARD),
-            "Omega of the last two tokens": module.horizontal_routing(E, last=2)}
+            "Omega, padding": module.horizontal_routing(E, mask=CELLS),
+            "Omega, the forward mask": module.horizontal_routing(E, 2, FORWARD),
+            "Omega, last=2": module.horizontal_routing(E, last=2)}
 
 
 @check("masks of the routing", E=(2, 3, 4, 4))
 def duan_3_2_masks(module, E):
     encoder = fill_parameters(module.CapsuleRouting(3))
     decoder = module.CapsuleRouting(3, ("horizontal",), 2)
-    return {"E'": encoder(E), "E' with padding": encoder(E, KEYS),
-            "E' of a decoder": decoder(E, causal=True),
-            "E' of a decoder with padding": decoder(E, KEYS, True),
-            "E' of a decoder's last token": decoder(E, causal=True, last=1)}
+    vertical = fill_parameters(module.CapsuleRouting(3, ("vertical",)))
+    return {"E'": encoder(E), "E', padding": encoder(E, KEYS), "E', vertical only": vertical(E),
+            "E', causal": decoder(E, causal=True),
+            "E', causal and padding": decoder(E, KEYS, True),
+            "E', causal and last=1": decoder(E, causal=True, last=1),
+            "error, vertical and last=1": error_of(encoder, E, last=1)}
 
 
 # ---- Session 7: training, search and tasks
@@ -366,17 +423,28 @@ def duan_3_2_masks(module, E):
 @check("layer", x=(2, 4, 4), source=(2, 4, 4))
 def vaswani_3_1(module, x, source):
     memory = module.Memory(source, SOURCE, [])
+
+    def layer(component, dropout=0.0, **settings):
+        config = module.TransformerConfig(5, d_model=4, heads=2, layers=1, d_ff=6, dropout=dropout,
+                                          **settings)
+        return fill_parameters(module.Layer(config, component, 1))
+
     results = {}
     for norm in ("pre", "post"):
-        config = module.TransformerConfig(5, d_model=4, heads=2, layers=1, d_ff=6, dropout=0.0,
-                                          norm=norm)
-        encoder = fill_parameters(module.Layer(config, "enc", 1))
-        decoder = fill_parameters(module.Layer(config, "dec", 1))
-        results[f"x of an encoder, {norm}-norm"] = encoder(x, KEYS)[0]
-        y, own, cross = decoder(x, None, memory)
-        results |= {f"x of a decoder, {norm}-norm": y, f"its self-attention, {norm}-norm": own[2],
-                    f"its cross-attention, {norm}-norm": cross[2]}
-    return results
+        y, own, cross = layer("dec", norm=norm)(x, None, memory, need_weights=True)
+        results |= {f"x, a {norm}-norm encoder": layer("enc", norm=norm)(x, KEYS)[0],
+                    f"x, a {norm}-norm decoder": y,
+                    f"A of self-attention, {norm}-norm": own.weights,
+                    f"O of self-attention, {norm}-norm": own.outputs,
+                    f"A of cross-attention, {norm}-norm": cross.weights,
+                    f"O of cross-attention, {norm}-norm": cross.outputs}
+    decoder = layer("dec")
+    cache = module.Cache()
+    steps = [decoder(x[:, t:t + 1], None, memory, cache)[0] for t in range(4)]
+    regularized = layer("enc", reg=("position",))
+    return results | {"x, a cache": torch.cat(steps, dim=1),
+                      "x, dropout=1.0": layer("dec", dropout=1.0)(x, None, memory)[0],
+                      "A of self-attention, reg=position": regularized(x, KEYS)[1].weights}
 
 
 @check("learning rate")
@@ -384,8 +452,8 @@ def vaswani_5_3(module):
     results = {}
     for decay in ("sqrt", "linear"):
         settings = SimpleNamespace(lr=2.0, warmup=4, steps=12, decay=decay)
-        rates = [module.learning_rate(step, settings) for step in range(1, 13)]
-        results[f"the rate, {decay}"] = rates
+        for step in range(1, 13):
+            results[f"rate, decay={decay} and step={step}"] = module.learning_rate(step, settings)
     return results
 
 
@@ -393,8 +461,8 @@ def vaswani_5_3(module):
 def szegedy_7(module, hidden, weight):
     target = torch.tensor([3, 0, 6, 3, 2])
     loss = module.smoothed_cross_entropy
-    return {"the loss": loss(hidden, weight, target),
-            "the loss, smoothing=0.1": loss(hidden, weight, target, 0.1)}
+    return {"loss": loss(hidden, weight, target),
+            "loss, smoothing=0.1": loss(hidden, weight, target, 0.1)}
 
 
 @check("step of beam search", logits=(4, 9), log_p=(2, 2))
@@ -404,10 +472,11 @@ def wu_7(module, logits, log_p):
     last = torch.tensor([False, True])
     words, parent, token, ends = module.expand(logits, log_p, 3, last)
     first = module.expand(logits[:2], log_p[:, :1], 4, last & False)
-    return {"log P": words, "the hypothesis each stems from": parent[0],
-            "the new token": token[0], "log P of ending": ends,
-            "log P of the first step": first[0], "the first token": first[2],
-            "log P of ending at once": first[3]}
+    likely = logits + 2 * torch.eye(9)[module.EOS].double()
+    return {"log P": words, "parent": parent[0], "token": token[0], "log P of ending": ends,
+            "log P, one live hypothesis": first[0], "token, one live hypothesis": first[2],
+            "log P of ending, one live hypothesis": first[3],
+            "log P of ending, likely endings": module.expand(likely, log_p, 3, last & False)[3]}
 
 
 @check("seven relations")
@@ -418,4 +487,6 @@ def li2021_4_3_1(module):
     for left in formulas:
         for right in formulas:
             relations.append(f"{left} {module.relation(left, right)} {right}")
-    return {"the relation": relations}
+    tables = torch.tensor([0b1100, 0b1010, 0b1000, 0, -1])
+    return {"relation": relations,
+            "relation, tensors": module.table_labels(tables[:, None], tables)}

@@ -83,8 +83,13 @@ def check_results(results: dict[str, np.ndarray], expected: dict[str, np.ndarray
         if name not in results:
             raise Wrong("no gradient flows back to the inputs")
         got = results[name]
+        quantity, _, case = name.partition(", ")
+        case = f" with {case}" if case else ""
         if got.shape != want.shape:
-            raise Wrong(f"{name} has shape {list(got.shape)}, expected {list(want.shape)}")
+            raise Wrong(f"{quantity}{case} has shape {list(got.shape)}, expected "
+                        f"{list(want.shape)}")
+        if got.dtype != want.dtype and want.dtype.kind in "bf":
+            raise Wrong(f"{quantity}{case} is {got.dtype}, expected {want.dtype}")
         if want.dtype.kind == "f":
             wrong = ~np.isclose(got, want, rtol=1e-6, atol=1e-9)
         else:
@@ -92,8 +97,8 @@ def check_results(results: dict[str, np.ndarray], expected: dict[str, np.ndarray
         if wrong.any():
             place = np.unravel_index(wrong.argmax(), wrong.shape)            # the first wrong one
             index = f"[{', '.join(map(str, place))}]" if place else ""
-            raise Wrong(f"{name}{index} is {got[place]}, expected {want[place]} (wrong in "
-                        f"{wrong.sum()} of {wrong.size} places, in float64)")
+            raise Wrong(f"{quantity}{index}{case} is {got[place]}, expected {want[place]} (wrong "
+                        f"in {wrong.sum()} of {wrong.size} places, in float64)")
 
 
 def explain(error: BaseException, path: Path) -> str:

@@ -115,6 +115,9 @@ def main(words: list[str] | None = None) -> None:
             table.writerow([folder.resolve().name, sum(points), *points])
         else:
             print(report(tasks, messages))
+    if args.csv:
+        points = [task.points for task in tasks]
+        table.writerow(["maximum", sum(points), *points])
 
 
 if __name__ == "__main__":

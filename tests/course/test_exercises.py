@@ -133,10 +133,43 @@ def test_a_plain_solution_loses_only_the_harder_task(file, task, plain, tmp_path
     assert grade_file(tmp_path, file).keys() == {task}
 
 
+WITHOUT_DROPOUT = """
+from torch.nn import Identity
+right = MultiHeadAttention.attend_explicitly
+def attend_explicitly(self, *arguments):
+    self.dropout = Identity()
+    return right(self, *arguments)
+MultiHeadAttention.attend_explicitly = attend_explicitly
+"""
+
+
+@pytest.mark.parametrize("file, task, mistake", [
+    ("attention.py", "attention", WITHOUT_DROPOUT),
+    ("disagreement.py", "D of a layer", """
+right = layer_disagreement
+def layer_disagreement(kind, component, heads, *masks, **reduce):
+    if getattr(heads, KINDS[kind].reads) is None:
+        return torch.zeros(())
+    return right(kind, component, heads, *masks, **reduce)
+"""),
+    ("routing_dynamic.py", "squash", """
+right = squash
+def squash(s, dim=-1):
+    return right(s.double(), dim).to(s.dtype)
+"""),
+])
+def test_what_a_docstring_promises_is_checked(file, task, mistake, tmp_path):
+    """Dropout, errors, half precision in float32."""
+    write_solution(tmp_path, file, mistake)
+    assert grade_file(tmp_path, file).keys() == {task}
+
+
 @pytest.mark.parametrize("squash, message", [
     ("return s / s.size", ": return s / s.size"),
     ("x = right(s, dim); x[0, 0] += 1e-3; return x", "(wrong in 1 of 12 places"),
     ("return 0 * s[..., :2]", "squash(s) has shape [4, 2], expected [4, 3]"),
+    ("return right(s, dim).float()", "squash(s) is float32, expected float64"),
+    ("return right(s, dim) if dim < 0 else s", "squash(s)[0, 0] with dim=0 is"),
     ("return s.detach() * (s.norm(dim=dim, keepdim=True) /", "SyntaxError"),
     ("raise KeyboardInterrupt(10 ** 5 * 'no\\n')", "KeyboardInterrupt: no no no"),
 ])
@@ -155,7 +188,7 @@ def test_the_command_grades_a_folder(tmp_path, capsys):
     write_solution(tmp_path, "routing_dynamic.py", "def agreement(V, capsules):\n    return V\n")
     main([str(tmp_path), "--session", "3"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: the agreement has shape")
+    assert lines[0].startswith("Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: agreement has shape")
     assert lines[-1].split() == "all 7 of 8 4 of 5".split()
     with pytest.raises(SystemExit, match="2"):
         main([str(tmp_path / "none")])
@@ -166,6 +199,11 @@ def test_the_command_grades_a_folder(tmp_path, capsys):
 def test_a_stub_keeps_the_checks_of_arguments():
     stub = make_stub("routing_em.py", {"em_routing"})
     assert "if gradient not in GRADIENTS:" in stub and "for t in range" not in stub
+
+
+def test_a_stub_does_not_show_the_solution():
+    stub = make_stub("nmt/loss.py", {"smoothed_cross_entropy"})
+    assert "the share eps" in stub and "softmax" not in stub and "(1 - eps)" not in stub
 
 
 def test_nothing_is_overwritten(tmp_path, capsys):
@@ -219,4 +257,4 @@ def test_a_class_is_a_table_with_a_row_for_each_folder(tmp_path, capfd):
     rows = [line.split(",") for line in capfd.readouterr().out.splitlines()]
     assert rows[0][:3] == ["folder", "points", "squash"]
     assert [" ".join(row[:3]) for row in rows[1:]] == ["ada 8 1", "bob 7 0", "dan 0 0", "eve 0 0",
-                                                       "ada 8 1"]
+                                                       "ada 8 1", "maximum 8 1"]
