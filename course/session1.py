@@ -61,10 +61,12 @@ def draw(A, title, name):
     figure, axes = pyplot.subplots(1, len(A), figsize=(8, 3.6), layout="constrained", sharey=True)
     figure.suptitle(title)
     for ax, weights, head in zip(axes, A, ("head 1: same word", "head 2: word before")):
-        ax.imshow(weights, cmap="Blues", vmin=0, vmax=1)
-        ax.set_title(head)
+        image = ax.imshow(weights, cmap="Blues", vmin=0, vmax=1)
+        ax.set(title=head, xlabel="key")
         ax.set_xticks(range(L), words, rotation=90)
         ax.set_yticks(range(L), words)
+    axes[0].set_ylabel("query")
+    figure.colorbar(image, ax=axes, label="attention weight", shrink=0.8)
     show(name)
 
 

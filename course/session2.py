@@ -37,11 +37,13 @@ for ax, (name, vectors) in zip(axes, pairs.items()):
     O = torch.tensor(vectors).unsqueeze(1)                                   # [H = 2, L = 1, d_k]
     D = output_disagreement(O).item()
     print(f"two heads, {name:10}  D = {D + 0:5.2f}   exp(D) = {math.exp(D):.3f}")
-    for (u, v), colour, width in zip(vectors, ("C0", "C1"), (9, 4)):         # both show where alike
-        ax.plot([0, u], [0, v], colour, lw=width, solid_capstyle="round")
+    for h, width in enumerate((9, 4)):                   # both show where they are alike
+        u, v = vectors[h]
+        ax.plot([0, u], [0, v], lw=width, solid_capstyle="round", label=f"head {h + 1}")
     ax.set(title=f"{name}: D = {D + 0:.1f}", xlim=(-1.2, 1.2), ylim=(-0.3, 1.2), aspect="equal",
            xlabel="first coordinate")
 axes[0].set_ylabel("second coordinate")
+axes[0].legend(loc="upper left")
 show("session2-scores")
 
 # %% [markdown]

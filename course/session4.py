@@ -76,7 +76,7 @@ for row, name in zip(axes, ("defaults", "released")):
     for t, ax in enumerate(row, 1):
         C = em_routing(votes, iterations=t, **ways[name]).coupling[whole.argsort()]
         image = ax.imshow(C, cmap="viridis", vmin=0, vmax=1, aspect="auto")
-        ax.set(title=f"{name}, {t}", xlabel="whole", ylabel="part")
+        ax.set(title=f"{name}, iteration {t}", xlabel="whole", ylabel="part")
         ax.set(xticks=[0, 1, 2], yticks=range(0, 12, 4))
         ax.label_outer()
 figure.colorbar(image, ax=axes, label="share $C_{mn}$")

@@ -29,8 +29,8 @@ def vertical(E, mask=None):
 
 
 # %% [markdown]
-# The four cubes, a row per head. A capsule is squashed: a row of $\Omega$ has a length below 1, so
-# routing shifts the softmax but hardly overrules a strong logit.
+# The four cubes, a row per head; every column has its own scale. A capsule is squashed: a row of
+# $\Omega$ has a length below 1, so routing shifts the softmax but hardly overrules a strong logit.
 
 # %%
 up = vertical(E)
@@ -41,19 +41,20 @@ assert up.norm(dim=-1).max() < 1 and across.norm(dim=-1).max() < 1
 
 
 def draw(cubes, H, name):
-    """A row per head: the logits and what is added to them on one scale, the weights on another."""
-    figure, axes = pyplot.subplots(H, len(cubes), figsize=(10, 2.3 * H), layout="constrained")
+    """A row per head, a column with its own scale per cube."""
+    figure, axes = pyplot.subplots(H, len(cubes), figsize=(10, 2.6 * H), layout="constrained")
     for column, (title, cube) in zip(axes.T, cubes.items()):
-        weights = title.startswith("softmax")
+        most = cube.abs().max()
+        look = dict(cmap="RdBu_r", vmin=-most, vmax=most)
+        label = "logit" if title == "E" else "added to the logit"
+        if title.startswith("softmax"):
+            look = dict(cmap="Blues", vmin=0, vmax=1)
+            label = "attention weight"
         for h, ax in enumerate(column):
-            if weights:
-                colours = ax.imshow(cube[h], cmap="Blues", vmin=0, vmax=1)
-            else:
-                image = ax.imshow(cube[h], cmap="RdBu_r", vmin=-1, vmax=1)
+            image = ax.imshow(cube[h], **look)
             ax.set(title=f"{title}, head {h + 1}", xticks=[], yticks=[])
             ax.set(xlabel="key", ylabel="query")
-    figure.colorbar(image, ax=axes, label="logit", shrink=0.6, extend="both")
-    figure.colorbar(colours, ax=axes, label="attention weight", shrink=0.6)
+        figure.colorbar(image, ax=column, location="bottom", label=label)
     show(name)
 
 

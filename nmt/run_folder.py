@@ -263,17 +263,18 @@ class RunFolder(contextlib.AbstractContextManager):
         figure = Figure(figsize=(12, 3.4), layout="constrained")
         figure.suptitle(self.path.name)
         losses, scores, disagreement = figure.subplots(1, 3)
-        for axes, key, label in ((losses, "loss", "training loss per token, smoothed, in nats"),
-                                 (losses, "valid_loss", "validation loss per token"),
-                                 (scores, "valid_bleu", "validation BLEU, greedy"),
-                                 (disagreement, "disagreement", "D")):
+        for axes, key, label in ((losses, "loss", "training, smoothed"),
+                                 (losses, "valid_loss", "validation"),
+                                 (scores, "valid_bleu", None),
+                                 (disagreement, "disagreement", None)):
             points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
             if points:
                 axes.plot(*zip(*points), ".-", label=label)
-                axes.legend()
             axes.set(xlabel="step", xlim=(0, None))
-        losses.set_ylim(bottom=0)
-        scores.set_ylim(0, 100)
+        losses.set(ylim=(0, None), ylabel="loss per token in nats")
+        figure.legend(*losses.get_legend_handles_labels(), loc="outside lower left", ncols=2)
+        scores.set(ylim=(0, 100), ylabel="validation BLEU, greedy")
+        disagreement.set(ylabel="D")
         disagreement.set_visible(any(row.get("disagreement") is not None for row in rows))
         atomic_write(self.path / "loss.png", lambda file: figure.savefig(file, format="png"))
 

@@ -188,7 +188,8 @@ def analyze_heads(runs, component: str, folder: Path):
     together = [x.tolist() for x in points]
     points = measure.project(torch.cat(every)).split([len(x) for x in every])
     apart = [x.unflatten(0, v.shape[:2]).tolist() for x, v in zip(points, vectors)]
-    figures.draw_heads(names, together, apart, folder / "heads.png")
+    if len(runs) > 1:                   # the t-SNE of four points says nothing
+        figures.draw_heads(names, together, apart, folder / "heads.png")
     heads_by_run = {}
     rows = []
     for i, (name, v) in enumerate(zip(names, vectors)):
@@ -198,8 +199,8 @@ def analyze_heads(runs, component: str, folder: Path):
         rows.append([name, mean, *layers])
     depth = max(len(v) for v in vectors)
     text = (f"Mean cosine of two heads ({component}), their outputs averaged over words; mean: "
-            "also over layers,\nas in Li 2021 Fig. 3. The axes of heads.png (t-SNE) have no unit, "
-            "and with few heads their places\nmean little.\n"
+            "also over layers,\nas in Li 2021 Fig. 3. heads.png compares several runs: the axes of "
+            "its t-SNE have no unit.\n"
             + table(["", "mean", *(f"layer {i + 1}" for i in range(depth))], rows))
     return heads_by_run, text
 

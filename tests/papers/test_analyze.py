@@ -369,6 +369,9 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     bins = analysis["length"]["plain"]["bins"]
     assert sum(x["count"] for x in bins) == len(ENGLISH)
     assert f"{bins[0]['bleu']:.2f} ({bins[0]['count']})" in out
+    assert analyze.main([runs[0], "--only", "heads", "--out", str(tmp_path / "one")]) == 0
+    assert not (tmp_path / "one" / "heads.png").exists()         # of one run, a few points
+
 
 def copy_run(folders, folder, change: dict) -> dict:
     """Copies the run `plain`; returns its settings, some of them changed."""
