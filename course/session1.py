@@ -27,6 +27,9 @@ x = torch.cat([embedded, positions(L, d_k)], dim=-1).unsqueeze(0)            # [
 # The first half of a token's vector is its word, the second its position. In sines and cosines one
 # matrix leads from every position to the one before (Vaswani et al. 2017 §3.5): we find it by least
 # squares. With it in $W^Q$, the query at position $l$ is the key at $l - 1$.
+#
+# **Predict before you run.** Where does each head's query at the last word look? Where does that of
+# the second head at the first word look, which has no word before it?
 
 # %%
 exact = torch.float64

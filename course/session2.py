@@ -6,6 +6,9 @@
 # Training maximizes $J = \log P(y \mid x) + \lambda D$ (§3.1). Three $D$ measure how much the
 # heads differ: in their values (Eq. 1), in the positions they attend to (Eq. 2) and in their
 # outputs (Eq. 3).
+#
+# **Predict before you run.** Two heads have one output vector each in the plane. Which $D$ of Eq. 3
+# do they have where the vectors are alike, orthogonal, or point away from each other?
 
 # %%
 import math
@@ -51,6 +54,9 @@ show("session2-scores")
 # mean cosine of two different heads. The baseline's heads are orthogonal on average. The
 # regularization moves them from there to heads that cancel, nearly as far as 8 vectors can
 # ($-1/7$).
+#
+# **Predict before you run.** Four vectors go uphill on Eq. 3. Which mean cosine do they end with?
+# And where the cosines of Eq. 3 are squared?
 
 # %%
 H = 8
@@ -85,17 +91,18 @@ def cosines(vectors):
 
 
 torch.manual_seed(1)
-start = torch.randn(4, 1, 8) + 1                                             # [H = 4, L = 1, d_k]
+H = 4
+start = torch.randn(H, 1, 8) + 1                                             # [H, L = 1, d_k]
 ends = {"start": start, "output": uphill(output_disagreement, start),
         "squared output": uphill(squared_output_disagreement, start)}
 figure, axes = pyplot.subplots(1, 3, figsize=(8, 2.9), layout="constrained")
 for ax, (name, vectors) in zip(axes, ends.items()):
     cosine = cosines(vectors)
-    others = (cosine.sum() - 4) / 12
+    others = (cosine.sum() - H) / (H ** 2 - H)
     print(f"{name:15} D = {output_disagreement(vectors):6.3f}   mean cosine {others:6.3f}")
     image = ax.imshow(cosine, cmap="RdBu_r", vmin=-1, vmax=1)
-    ax.set(title=name, xlabel="head", xticks=range(4), xticklabels=range(1, 5),
-           yticks=range(4), yticklabels=range(1, 5))
+    ax.set(title=name, xlabel="head", xticks=range(H), xticklabels=range(1, H + 1),
+           yticks=range(H), yticklabels=range(1, H + 1))
 axes[0].set_ylabel("head")
 figure.colorbar(image, ax=axes, label="cosine", shrink=0.8)
 show("session2-uphill")
@@ -113,7 +120,10 @@ for H in (4, 8):
     assert math.isclose(pull, 2 * math.sqrt(H - 1) / H ** 2, rel_tol=1e-5)
 
 # %% [markdown]
-# Eq. 2, for four heads that choose among four positions. It depends only on the mean of the heads:
+# **Predict before you run.** Four heads choose among four positions and go uphill on Eq. 2. Do they
+# end at four different positions?
+#
+# Eq. 2 depends only on the mean of the heads:
 # $\frac{1}{H^2}\sum_i\sum_j A^i \odot A^j = (\frac{1}{H}\sum_h A^h)^2$. Four heads at four
 # different positions have the $D$ of four heads that attend to all positions alike.
 

@@ -21,7 +21,9 @@ T = 6
 # %% [markdown]
 # ## Squash, Eq. 8
 # A capsule's length is the probability that its entity is present: any length becomes one below 1,
-# the direction stays. Short vectors become much shorter.
+# the direction stays.
+#
+# **Predict before you run.** Which lengths do vectors of length 0.1, 1 and 10 have after it?
 
 # %%
 lengths = torch.linspace(0, 6, 100)
@@ -39,6 +41,8 @@ show("session3-squash")
 # Parts 0 and 1 agree on whole 0, parts 2 and 3 on whole 1; all other votes differ. In the first
 # iteration the coupling is uniform, whatever the votes: $T = 1$ is the control of every experiment
 # with routing.
+#
+# **Predict before you run.** Which share of whole 0 does part 0 have for $T = 1$, and for $T = 5$?
 
 # %%
 ways = 3 * torch.eye(5)                                  # five directions of length 3

@@ -89,6 +89,9 @@ show("session4-coupling")
 # others at once. With Hinton et al.'s $\lambda$, 0.0005 at first, the activations are nearly equal,
 # and the densities decide. The sum of the densities over the dimensions, as Li prints
 # $P$, is large as soon as one dimension fits by chance.
+#
+# **Predict before you run.** Which of the four ways gain from more iterations, and which from more
+# parts?
 
 # %%
 print("parts  T ", *(f"{name:>15}" for name in ways))

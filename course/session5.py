@@ -26,6 +26,8 @@ d = 16
 # $h$. In the linear map it is the same at every token; in the others it depends on the heads. Is
 # that due to the routing? The control $T = 1$, a uniform coupling, shows it: what is left
 # then comes from the layers around it, Li's $f_h$ and Gu's FFN.
+#
+# **Predict before you run.** In which of the five ways does a head's share vary between tokens?
 
 # %%
 def aggregation(kind, **settings):

@@ -74,6 +74,8 @@ print("longest row:  vertical", f"{up.norm(dim=-1).max():.3f}",
 # ## Long sentences
 # A row of $\Omega$ has L cells and a length below 1, so its cells get smaller as L grows. Vertical
 # routing also shares each head's vote among all L tokens.
+#
+# **Predict before you run.** By which factor do the cells shrink from L = 25 to L = 100?
 
 # %%
 print("rms of a cell:")
@@ -106,6 +108,9 @@ for name, routing in (("vertical", vertical), ("horizontal", horizontal_routing)
 
 # %% [markdown]
 # ## What a decoder may see
+# **Predict before you run.** Does a new last token change earlier rows of horizontal routing, in
+# which only the tokens $t \le l$ take part?
+#
 # A new fifth token changes the fifth row and the fifth column. How much does it change the routed
 # logits among the first four? With $t \le l$ horizontal routing leaves out the fifth row. But a
 # vote is a whole row with its fifth column, which the dot products $\Omega \cdot V$ read. The

@@ -38,6 +38,9 @@ print(pairs.source[0], "->", pairs.target[0])
 # $-2/H = -0.5$. It rises to 0 within 20 steps: making heads cancel is easier than learning to
 # translate. Below, $\exp(D)$ of the encoder's outputs (Li 2018 §5.5), 0.779 for four
 # orthogonal heads.
+#
+# **Predict before you run.** What does $D$ near 0 cost in cross-entropy after 30 steps: less than
+# 0.1 or more than 0.5?
 
 # %%
 models = {"baseline": {}, "disagreement": {"reg": ("output",)}, "aggregation": {"agg": "em"},
@@ -80,6 +83,8 @@ show("session7-rate")
 # about $n = 2 \, (1.96 + 0.84)^2 \, (s / \delta)^2$ seeds of each model; the t test, whose power
 # we compute, takes one or two more. On the embedded corpus the spread between seeds of such models
 # is 0.2 to 1.4 (`RESULTS.md`); we take 0.2.
+#
+# **Predict before you run.** How many runs of each model does a gain of 0.15 take, and one of 0.05?
 
 # %%
 def seeds_needed(effect):
