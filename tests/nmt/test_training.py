@@ -78,6 +78,7 @@ def test_translate_gives_the_translations_of_the_test(words, checkpoint, text, t
 
 
 def test_several_test_sets_are_scored_one_by_one_and_together(text, tmp_path):
+    text = text[:-2]                                     # without its --test
     sources, references = ((tmp_path / f"valid.{language}").read_text().splitlines()
                            for language in ("en", "de"))
     write_text(tmp_path, "old", sources[:3], references[:3])
@@ -109,7 +110,7 @@ def test_without_a_test_set_the_validation_set_is_tested(text, tmp_path):
 
 def test_a_test_set_without_4_grams_is_named(text, tmp_path, capsys):
     write_text(tmp_path, "words", ["ein", "zwei"], ["ein", "zwei"])
-    assert train(text, f"--test {tmp_path}/test {tmp_path}/words --steps 1 --name a") == 0
+    assert train(text[:-2], f"--test {tmp_path}/test {tmp_path}/words --steps 1 --name a") == 0
     *_, named, following = capsys.readouterr().out.splitlines()
     assert named == f"words: {NO_4_GRAMS}" and "python translate.py" in following
 
