@@ -63,6 +63,9 @@ PAIRS = (("wide-ffn", "baseline"), ("em", "baseline"), ("uniform", "baseline"),
          ("output", "baseline"), ("both", "baseline"), ("em", "uniform"))
 PLANS = (                       # the first that can test a claim decides
     Plan("plan-multi30k", "Multi30K", 6, 4, PAIRS),
+    Plan("plan-enja", "English-Japanese", 8, 6,
+         (*PAIRS, ("output-0.1", "baseline"), ("both-0.1", "baseline"), ("gu-em", "baseline"),
+          ("gu-dynamic", "baseline"), ("capsule", "baseline"))),
     Plan("plan-toy", "the embedded corpus", 20, 20,
          (*PAIRS, ("gu-em", "baseline"), ("gu-em-beta", "baseline"), ("gu-em-full", "baseline"),
           ("gu-dynamic", "baseline"), ("capsule", "baseline"))))

@@ -10,7 +10,7 @@ from papers.tables import TABLES
 from papers.verdicts import PLANS, Plan
 
 ROOT = Path(__file__).resolve().parents[2]
-MULTI30K, TOY = PLANS
+MULTI30K, ENJA, TOY = PLANS
 
 
 def made_up_lines(seeds: int, gains: dict = {}, corpus: Plan = TOY) -> list[dict]:
@@ -160,9 +160,13 @@ def test_the_planned_runs_are_stored_as_the_page_reads_them():
 
 def test_the_planned_runs_are_those_of_the_plan():
     text = (ROOT / "docs" / "plan.md").read_text("utf-8")
-    for corpus, arms in ((TOY, 12), (MULTI30K, 7)):
+    for corpus, arms in ((TOY, 12), (MULTI30K, 7), (ENJA, 12)):
         rows = (*TABLES[corpus.table].rows, *TABLES[corpus.table].ended)
         assert len(rows) == arms
+        assert {x for pair in corpus.pairs for x in pair} == {x.label for x in rows} - {"one-head"}
         for row in rows:
             assert f"| {row.label} |" in text
-            assert f"| {corpus.seeds} " in text
+    assert len(ENJA.pairs) == 11 and "eleven contrasts" in text
+    assert "| 6 seeds | 20 seeds |" in text and (MULTI30K.seeds, TOY.seeds) == (6, 20)
+    assert "exactly 2 to 9" in text and "at least six" in text
+    assert (ENJA.seeds, ENJA.needed) == (8, 6)
