@@ -1,8 +1,8 @@
 """Trains a Transformer for translation, validates and tests it. All mechanisms combine freely.
 
-    python train_mt.py --agg em --reg output            # the embedded corpus, minutes on a CPU
-    python train_mt.py --data multi30k                  # real text
-    python train_mt.py --train DIR/train --valid DIR/val --test DIR/test --src en --tgt de
+    python train_mt.py --agg em --reg output    # the embedded corpus, minutes
+    python train_mt.py --data multi30k          # real text
+    python train_mt.py --train DIR/train --valid DIR/val --src en --tgt de
 
 A run is the folder runs/NAME. The same command resumes it. Defaults that depend on --arch have its
 name before them; toy: size tiny on the embedded corpus.
@@ -155,7 +155,7 @@ def train(s: Settings) -> None:
     if machine.first:
         # resumed by half as many processes, a run needs twice the --accumulate
         fixed = {"accumulate_times_processes": s.accumulate * machine.world}
-        folder = RunFolder(path, asdict(s) | fixed, FREE)
+        folder = RunFolder(path, asdict(s) | fixed, FREE, defaults=asdict(Settings()))
         if not (path / "config.json").exists():          # no run that it could belong to
             (path / "tokenizer.json").unlink(missing_ok=True)
         say(f"{path}: reading the text and its vocabulary")

@@ -1,8 +1,8 @@
 """Analyzes trained runs as the papers do: prints tables, writes analysis.json and figures as PNG.
 
     python -m papers.analyze runs/NAME
-    python -m papers.analyze runs/BASELINE runs/OTHER --out FOLDER     # in one table, side by side
-    python -m papers.analyze runs/NAME --only attention --component cross --sentence "A man walks."
+    python -m papers.analyze runs/BASELINE runs/OTHER --out FOLDER
+    python -m papers.analyze runs/NAME --only attention --sentence "A man."
 
 disagreement: exp(D), Li 2018 Tables 4-5. heads: t-SNE of the head representations, Li 2021 Fig. 3.
 attention: heat maps, Duan 2020 Fig. 5. routing: entropy and agreement of the couplings. length:

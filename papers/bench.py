@@ -1,7 +1,7 @@
 """Measures the speed and memory of every mechanism beside `torch.nn.Transformer`.
 
-    OMP_NUM_THREADS=1 python -m papers.bench                                        # one CPU core
-    python -m papers.bench --arch base --vocab-size 32000 --max-tokens 32768        # a GPU
+    OMP_NUM_THREADS=1 python -m papers.bench                      # one CPU core
+    python -m papers.bench --arch base --vocab-size 32000 --max-tokens 32768
 
 The rows take turns, with a new model in every turn, and every turn is a line. The table at the end
 has medians over the turns, and in its last two columns those of the ratios to `linear` in the same

@@ -107,8 +107,9 @@ def plan(table: Table, given: dict, seeds,
     """
     for name in given:
         if name in (*MECHANISMS, "seed", "name"):
-            raise UserError(f"--{name.replace('_', '-')}: the rows set it (the seeds: --seeds): "
-                            "leave it out")
+            instead = " (several seeds: --seeds 1 2 3)" if name == "seed" else ""
+            raise UserError(f"--{name.replace('_', '-')}: the rows of the table set it: leave it "
+                            f"out{instead}")
     small_text = str(Path(folder).resolve() / "toy4000")
     scale = [word.format(toy4000=small_text) for word in table.scale.split()]
     scale += command_line(train_mt.Settings, given)

@@ -1,6 +1,6 @@
 """Trains the models of the papers' tables and prints the results beside the published numbers.
 
-    python -m papers.reproduce                                     # lists the tables
+    python -m papers.reproduce                             # lists the tables
     python -m papers.reproduce li2018-1 duan-3 --data multi30k --seeds 1 2 3
     python -m papers.reproduce claims --data multi30k --arch small --dry-run
 
@@ -119,6 +119,8 @@ def show(name: str, rows, settings: Settings, finished: dict) -> None:
 def reproduce(settings: Settings) -> None:
     """Trains the missing runs of the tables, prints the tables, and stores them with --store."""
     if settings.write_results:
+        if settings.tables or settings.dry_run:
+            raise UserError("--write-results renews docs/claims.md and stops: give it by itself")
         claims.write_page(ROOT, results.stored_lines())
         return
     if not settings.tables:
@@ -128,7 +130,7 @@ def reproduce(settings: Settings) -> None:
         return
     for name in settings.tables:
         if name not in TABLES:
-            raise UserError(f"no table {name}: choose from {', '.join(TABLES)}")
+            raise UserError(f"no table {name}: choose from {' '.join(TABLES)}")
     settings.seeds = tuple(dict.fromkeys(settings.seeds))
     # the settings of train_mt.py that are given for all rows
     here = Settings.__annotations__.keys() | {"runs", "device"}

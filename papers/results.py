@@ -39,7 +39,8 @@ def read_run(path: Path, run: PlannedRun) -> dict:
     for another run under its name."""
     s = run.settings
     settings = {**asdict(s), "accumulate_times_processes": s.accumulate}
-    with RunFolder(path, settings, train_mt.FREE):       # compares its settings with these
+    defaults = asdict(train_mt.Settings())
+    with RunFolder(path, settings, train_mt.FREE, defaults):         # compares the settings
         test = read_test(path)
     config = read_config(path)
     on_cpu = config["device"] == "cpu"

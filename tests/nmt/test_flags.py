@@ -85,8 +85,9 @@ def test_the_parser_errs_in_one_line(words, message, capsys):
     assert error.count("\n") == 1 and len(error) < 200
 
 
-@pytest.mark.parametrize("module", ["translate", "probe", "logic", "toy.__main__",
-                                    "exercises.make", "exercises.grade"])
+@pytest.mark.parametrize("module", [
+    "train_mt", "translate", "probe", "logic", "papers.reproduce", "papers.analyze", "papers.bench",
+    "toy.__main__", "exercises.make", "exercises.grade"])
 def test_help_has_80_columns(module, capsys):
     with pytest.raises(SystemExit):
         importlib.import_module(module).main(["--help"])
