@@ -99,16 +99,6 @@ def test_li2018_table4_baseline_is_the_score_of_8_orthogonal_heads(D):
 
 
 @both_cosines
-def test_heads_that_cancel_score_0(D):
-    """Lengths do not count; three directions are 120 degrees apart."""
-    pair = normal(2, 1, 5, 4) * torch.tensor([1.0, -3.0]).view(2, 1, 1)
-    angles = torch.arange(3).double() * 2 * math.pi / 3
-    star = torch.stack([angles.cos(), angles.sin()], -1).view(3, 1, 2)
-    assert_scalar(D(pair), 0)
-    assert_scalar(D(star), 0)
-
-
-@both_cosines
 def test_a_zero_vector_has_cosine_0_with_everything(D):
     heads = torch.ones(4, 1, 3).double()
     heads[3] = 0

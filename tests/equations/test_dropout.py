@@ -104,7 +104,7 @@ def test_nothing_is_dropped_outside_training(need_weights, no_chance):
 
 @pytest.mark.parametrize("agg", ["dynamic", "em", "gu-dynamic", "gu-em"])
 @torch.no_grad()
-def test_aggregations_and_capsule_attention_drop_no_more_and_no_less(agg, no_chance):
+def test_the_mechanisms_add_no_dropout(agg, no_chance):
     """The mechanisms add no dropout; capsule attention drops its weights."""
     places = dict(agg_at=("enc", "cross", "dec"), capsule_attention=("enc", "dec"))
     model = build(agg=agg, dropout=RATE, **places).train()

@@ -123,7 +123,7 @@ def test_a_routing_started_at_its_logits_goes_on(normalize):
     votes = normal(2, 4, 3, 5)
     start = normal(4, 3)                                 # one for all
     whole = dynamic_routing(votes, 5, normalize, start=start)
-    first = dynamic_routing(votes, 3, normalize, start=start)
+    first = dynamic_routing(votes, normalize=normalize, start=start)     # three iterations
     second = dynamic_routing(votes, 2, normalize, start=first.logits)
     assert all(map(torch.equal, whole, second))
 

@@ -218,20 +218,6 @@ def test_wrong_arguments_are_errors(name, value):
 # Order and distance
 
 
-@every_density
-@with_and_without
-def test_votes_and_their_negatives_have_the_same_coupling(active, density):
-    """coupling(-V) = coupling(V), to the last bit: only (V - mu)^2 enters, so EM routing cannot
-    tell a vote from its negative. A routing that is to tell them apart needs an f_h before it that
-    is not odd, such as Li's ReLU."""
-    votes = normal(2, 5, 3, 4)
-    beta = betas(3, active)
-    omega, A, C = em_routing(votes, *beta, iterations=4, density=density)
-    negative = em_routing(-votes, *beta, iterations=4, density=density)
-    for got, want in zip(negative, (-omega, A, C)):
-        assert torch.equal(got, want)
-
-
 @pytest.mark.parametrize("dtype, atol", [(torch.float64, 1e-9), (torch.float32, 5e-3)], ids=str)
 @with_and_without
 def test_moving_all_votes_moves_the_means_alone(active, dtype, atol):
