@@ -131,7 +131,7 @@ def test_the_search_stops_as_soon_as_nothing_better_can_come(monkeypatch):
 
 @pytest.mark.parametrize("plan", [None, lambda n: n])
 @pytest.mark.parametrize("beam", [1, 4])
-def test_a_translation_does_not_depend_on_its_batch_and_dropping_changes_nothing(beam, plan):
+def test_a_translation_does_not_depend_on_its_batch(beam, plan):
     """With the plan, sentences of 1 to 9 words leave the batch when they are done."""
     model = tiny(plan=plan)
     source = sentences(count=12)
@@ -142,27 +142,6 @@ def test_a_translation_does_not_depend_on_its_batch_and_dropping_changes_nothing
         alone, = beam_search(model, source[i:i + 1, :length], beam, nbest=beam)
         assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
         assert [h.score for h in alone] == pytest.approx([h.score for h in together[i]], abs=1e-9)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("beam", [1, 4])
-def test_a_minimum_length_by_an_end_that_cannot_be(beam):
-    """Others impose one by a logit of -inf; the scores are those of the printed formula."""
-    class Longer(Planned):
-        def decode(self, target, memory, cache=None):
-            length = target.shape[1] if cache is None else cache.length + target.shape[1]
-            logits = super().decode(target, memory, cache)
-            if length <= 3:
-                logits[..., EOS] = -torch.inf
-            return logits
-
-    model = tiny()
-    model.__class__ = Longer
-    source = sentences(count=5)
-    for sentence, hypotheses in zip(source, beam_search(model, source, beam, max_length=8)):
-        (score, words), = slow_beam_search(model, sentence, beam, 0.6, 8, 1)
-        assert len(words) >= 3 and hypotheses[0].tokens == words
-        assert hypotheses[0].score == pytest.approx(score, abs=1e-9)
 
 
 def test_length_limits():

@@ -1,4 +1,6 @@
 """train_mt.py: settings, names, the learning rate, and three updates worked out by hand."""
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -157,31 +159,24 @@ def test_the_gradient_is_clipped_and_0_does_not_clip(text, tmp_path):
     assert not same(states["0"], states["0.001"])
 
 
-def test_every_step_drops_other_units(text, tmp_path):
-    """The same batch, and next to no learning: the losses differ by the dropout."""
-    write_text(tmp_path, "train", ["der Hund sieht das Haus"] * 20, ["the dog sees it"] * 20)
-    for dropout, differ in ((0.5, True), (0, False)):
-        assert train(text, "--steps 2 --lr 1e-12 --vocab-size 265 --max-tokens 9999 "
-                           f"--dropout {dropout} --name {dropout}") == 0
-        first, second = rows(tmp_path / "runs" / str(dropout), "train")
-        assert (abs(first["loss"] - second["loss"]) > 1e-3) == differ
-
-
 class SecondProcess(Machine):
     """The second process of two, which here writes the log."""
     first = True
 
 
-def test_every_process_drops_other_units(text, tmp_path, monkeypatch):
-    """The same batch: the loss of the first update differs by the dropout."""
+def test_every_step_and_process_drops_other_units(text, tmp_path, monkeypatch):
+    """The same batch, and next to no learning: the losses differ by the dropout."""
     write_text(tmp_path, "train", ["der Hund sieht das Haus"] * 20, ["the dog sees it"] * 20)
-    losses = []
-    for machine in (Machine(CPU), SecondProcess(CPU, rank=1)):
+    losses = {}
+    for dropout, machine in ((0, Machine(CPU)), (0.5, Machine(CPU)), (0.5, SecondProcess(CPU, 1))):
         monkeypatch.setattr(train_mt, "setup_machine", lambda device: machine)
-        words = f"--steps 1 --vocab-size 265 --max-tokens 9999 --dropout 0.5 --name {machine.rank}"
-        assert train(text, words) == 0
-        losses.append(rows(tmp_path / "runs" / str(machine.rank), "train")[0]["loss"])
-    assert abs(losses[0] - losses[1]) > 1e-3
+        name = f"{dropout}-{machine.rank}"
+        assert train(text, "--steps 2 --lr 1e-12 --vocab-size 265 --max-tokens 9999 "
+                           f"--dropout {dropout} --name {name}") == 0
+        losses[name] = [row["loss"] for row in rows(tmp_path / "runs" / name, "train")]
+    assert losses["0-0"][0] == pytest.approx(losses["0-0"][1], abs=1e-3)
+    different = sorted(losses["0.5-0"] + losses["0.5-1"])
+    assert min(b - a for a, b in pairwise(different)) > 1e-3
 
 
 def first_step(text, tmp_path, words: str) -> dict:
@@ -199,8 +194,7 @@ def test_bfloat16_is_about_the_same(text, tmp_path):
     assert rounded["gradient_norm"] == pytest.approx(plain["gradient_norm"], rel=0.05)
 
 
-@pytest.mark.parametrize("agg", ["linear", "em"])
-def test_compiled_layers_are_the_same(agg, text, tmp_path, monkeypatch):
+def test_compiled_layers_are_the_same(text, tmp_path, monkeypatch):
     """They are traced only: compiling them takes a minute."""
     compile_layer = torch.nn.Module.compile
     compiled = []
@@ -210,9 +204,9 @@ def test_compiled_layers_are_the_same(agg, text, tmp_path, monkeypatch):
         compiled.append(type(layer).__name__)
 
     monkeypatch.setattr(torch.nn.Module, "compile", trace_layer)
-    plain = first_step(text, tmp_path, f"--agg {agg}")
+    plain = first_step(text, tmp_path, "--agg em")
     assert not compiled
-    traced = first_step(text, tmp_path, f"--agg {agg} --compile")
+    traced = first_step(text, tmp_path, "--agg em --compile")
     assert compiled == ["Layer", "Layer"]
     for name in ("loss", "gradient_norm"):
         assert traced[name] == pytest.approx(plain[name], rel=1e-5)

@@ -164,7 +164,7 @@ def spoil(folder, weight: str, row: int) -> bytes:
     return (folder / "last.pt").read_bytes()
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_before_its_checkpoint(text, tmp_path, capsys):
+def test_a_loss_that_is_not_finite_ends_the_run(text, tmp_path, capsys):
     words = "--steps 4 --name a"
     stop_after(2, text, words)
     before = spoil(tmp_path / "runs" / "a", "encoder.norm.weight", 0)
