@@ -66,15 +66,3 @@ def named_by_tests(entry) -> set[str]:
         text = re.sub(r"(li|gu|duan)(\d{4})?(?=_)", lambda m: f"{m[1].title()} {m[2] or ''}", text)
         references.update(numbers(re.sub("_+", " ", text)))
     return references
-
-
-def test_every_number_is_in_the_index():
-    """The table at the end leads to every equation and algorithm of the five papers."""
-    index = []
-    paper = ""
-    for row in re.findall(r"^\| (.*?) ?\| (.*?) \| \[", EQUATIONS.read_text(), re.MULTILINE):
-        paper = row[0] or paper
-        index += numbers(f"{paper} {row[1]}")
-    of_papers = {number for entry in ENTRIES for number in entry.numbers
-                 if number.startswith(("Li", "Gu", "Duan")) and "§" not in number}
-    assert of_papers == {number for number in index if "§" not in number}
