@@ -379,10 +379,6 @@ def test_sizes(arch):
     assert (c.d_model, c.heads, c.layers, c.d_ff) == (36, 2, 1, 7)
 
 
-def test_the_default_size_is_base_without_mechanisms():
-    assert TransformerConfig(vocab_size=13) == flags("--arch base")
-
-
 def test_flags_reach_the_configuration_and_json_gives_it_back():
     config = flags(
         "--arch tiny --heads 8 --layers 3 --dropout 0.25 --norm post --iterations 2 "
