@@ -27,9 +27,6 @@ x = torch.cat([embedded, positions(L, d_k)], dim=-1).unsqueeze(0)            # [
 # The first half of a token's vector is its word, the second its position. In sines and cosines one
 # matrix leads from every position to the one before (Vaswani et al. 2017 §3.5): we find it by least
 # squares. With it in $W^Q$, the query at position $l$ is the key at $l - 1$.
-#
-# **Predict before you run.** Where does each head's query at the last word look? Where does that of
-# the second head at the first word look, which has no word before it?
 
 # %%
 exact = torch.float64
@@ -47,9 +44,10 @@ _, heads = attention(x, x, need_weights=True)
 
 # %% [markdown]
 # $A^h = \mathrm{softmax}(Q^h {K^h}^\top / \sqrt{d_k})$, Eq. 2: a row is one query's weights and
-# sums to 1. The first head divides its attention between the places of a word that occurs twice.
-# The second has nothing before the first word: a softmax must look somewhere, and the nearest
-# position is that word's own.
+# sums to 1.
+#
+# **Predict before you run.** Where does each head's query at the last word look? Where does that of
+# the second head at the first word look, which has no word before it?
 
 # %%
 A = heads.weights[0].detach()                                                # [H, L_q, L_k]
@@ -76,6 +74,10 @@ def draw(A, title, name):
 draw(A, "attention weights", "session1-heads")
 
 # %% [markdown]
+# The first head divides its attention between the places of a word that occurs twice. The second
+# has nothing before the first word: a softmax must look somewhere, and the nearest position is that
+# word's own.
+#
 # **Masks.** A decoder may not look ahead: the causal mask puts $-\infty$ where $t > l$ before the
 # softmax. Then a later word changes nothing before it.
 

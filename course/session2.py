@@ -6,9 +6,6 @@
 # Training maximizes $J = \log P(y \mid x) + \lambda D$ (§3.1). Three $D$ measure how much the
 # heads differ: in their values (Eq. 1), in the positions they attend to (Eq. 2) and in their
 # outputs (Eq. 3).
-#
-# **Predict before you run.** Two heads have one output vector each in the plane. Which $D$ of Eq. 3
-# do they have where the vectors are alike, orthogonal, or point away from each other?
 
 # %%
 import math
@@ -28,9 +25,10 @@ from transformer import TransformerConfig
 
 # %% [markdown]
 # ## What a score means
-# Eq. 1 and 3 are minus the mean cosine over all $H^2$ pairs of heads, $i = j$ included. So heads
-# that are alike have $D = -1$, orthogonal ones $-1/H$, and $D = 0$ takes heads whose unit vectors
-# cancel: in the plane, two that point away from each other.
+# Eq. 1 and 3 are minus the mean cosine over all $H^2$ pairs of heads, $i = j$ included.
+#
+# **Predict before you run.** Two heads have one output vector each in the plane. Which $D$ of Eq. 3
+# do they have where the vectors are alike, orthogonal, or point away from each other?
 
 # %%
 pairs = {"alike": [[1.0, 0.0], [1.0, 0.0]], "orthogonal": [[1.0, 0.0], [0.0, 1.0]],
@@ -50,13 +48,13 @@ axes[0].legend(loc="upper left")
 show("session2-scores")
 
 # %% [markdown]
+# Heads that are alike have $D = -1$, orthogonal ones $-1/H$, and $D = 0$ takes heads whose unit
+# vectors cancel: in the plane, two that point away from each other.
+#
 # Table 4 prints $\exp(D)$ for $H = 8$. Without the 8 pairs $i = j$, which always agree, that is a
 # mean cosine of two different heads. The baseline's heads are orthogonal on average. The
 # regularization moves them from there to heads that cancel, nearly as far as 8 vectors can
 # ($-1/7$).
-#
-# **Predict before you run.** Four vectors go uphill on Eq. 3. Which mean cosine do they end with?
-# And where the cosines of Eq. 3 are squared?
 
 # %%
 H = 8
@@ -68,9 +66,10 @@ assert math.isclose(math.exp(-1 / H), 0.882, abs_tol=5e-4)
 
 # %% [markdown]
 # ## What the gradient does
-# We let four vectors go uphill, as training would if there were nothing to translate. The cosines
-# of Eq. 3 end below 0. Squared, as in an early form of the authors' code, they end at 0:
-# orthogonal.
+# We let four vectors go uphill, as training would if there were nothing to translate.
+#
+# **Predict before you run.** Which mean cosine do four vectors end with under Eq. 3? And where its
+# cosines are squared, as in an early form of the authors' code?
 
 # %%
 def uphill(D, start, steps=100):
@@ -108,6 +107,8 @@ figure.colorbar(image, ax=axes, label="cosine", shrink=0.8)
 show("session2-uphill")
 
 # %% [markdown]
+# The cosines of Eq. 3 end below 0. Squared, they end at 0: orthogonal.
+#
 # How strong is the pull from orthogonal heads? For unit vectors it is $2 \sqrt{H - 1} / H^2$ per
 # head: the same $\lambda$ pulls more with fewer heads.
 

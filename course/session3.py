@@ -42,7 +42,7 @@ show("session3-squash")
 # iteration the coupling is uniform, whatever the votes: $T = 1$ is the control of every experiment
 # with routing.
 #
-# **Predict before you run.** Which share of whole 0 does part 0 have for $T = 1$, and for $T = 5$?
+# **Predict before you run.** Which share of whole 0 does part 0 have for $T = 2$, and for $T = 5$?
 
 # %%
 ways = 3 * torch.eye(5)                                  # five directions of length 3

@@ -108,14 +108,11 @@ for name, routing in (("vertical", vertical), ("horizontal", horizontal_routing)
 
 # %% [markdown]
 # ## What a decoder may see
-# **Predict before you run.** Does a new last token change earlier rows of horizontal routing, in
-# which only the tokens $t \le l$ take part?
-#
 # A new fifth token changes the fifth row and the fifth column. How much does it change the routed
-# logits among the first four? With $t \le l$ horizontal routing leaves out the fifth row. But a
-# vote is a whole row with its fifth column, which the dot products $\Omega \cdot V$ read. The
-# forward mask before the routing (§3.4.3) sets it to 0. Vertical routing leaks even with the mask:
-# its softmax runs over all tokens, so the coupling of early rows depends on the fifth.
+# logits among the first four?
+#
+# **Predict before you run.** Is that 0 for horizontal routing, in which only the tokens $t \le l$
+# take part? And for vertical routing with the forward mask?
 
 # %%
 other = E.clone()
@@ -129,6 +126,12 @@ for name, routing in (("horizontal", horizontal_routing), ("vertical", vertical)
         early = change[:, :4, :4].abs().max()
         print(f"{name:10} {label:12} {early:.3f}")
         assert (early < 1e-6) == (name == "horizontal" and mask is causal)
+
+# %% [markdown]
+# With $t \le l$ horizontal routing leaves out the fifth row. But a vote is a whole row with its
+# fifth column, which the dot products $\Omega \cdot V$ read. The forward mask before the routing
+# (§3.4.3) sets it to 0. Vertical routing leaks even with the mask: its softmax runs over all
+# tokens, so the coupling of early rows depends on the fifth.
 
 # %% [markdown]
 # ## A trained model
