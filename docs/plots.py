@@ -37,7 +37,8 @@ def logits():
             drawn = axes.imshow(x[h].tolist(), cmap="RdBu_r", vmin=-most, vmax=most)
             axes.set(xticks=[], yticks=[])
         if column % 2:
-            figure.colorbar(drawn, ax=grid[:, column - 1:column + 1], ticks=[-most, 0, most])
+            figure.colorbar(drawn, ax=grid[:, column - 1:column + 1], ticks=[-most, 0, most],
+                            label="logit" if most == 4 else "added to the logit")
     for h in range(2):
         grid[h, 0].set_ylabel(f"head {h + 1}\nquery")
     return figure
