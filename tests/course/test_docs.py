@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import io
 import re
+import textwrap
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -14,10 +15,9 @@ from docs.equations import ROOT
 from exercises.make import find_functions
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "CONTRIBUTING.md",
-             ROOT / "exercises" / "README.md",
-             *sorted((ROOT / "docs").glob("*.md"))]
-SCRIPTS = ("train_mt", "translate", "probe", "logic", "papers/analyze", "papers/reproduce",
-           "papers/bench", "toy/__main__")
+             ROOT / "exercises" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+IN_ROOT = ("train_mt", "translate", "probe", "logic")
+SCRIPTS = (*IN_ROOT, "papers/analyze", "papers/reproduce", "papers/bench", "toy/__main__")
 # flags of torchrun, of pip, of exercises/grade.py and of course/notebooks.py
 FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--index-url",
            "--session", "--csv", "--project"}
@@ -90,6 +90,18 @@ def test_names_exist(document):
 
 
 @every_document
+def test_links_of_names_lead_to_their_file(document):
+    """[`routing_em.py: m_step`](../routing_em.py)"""
+    wrong = []
+    links = re.findall(r"\[`([\w/]+\.py)(?:(?:::|: )[\w.]+)?`\]\((.*?)\)", document.read_text())
+    for file, link in links:
+        path = (document.parent / link).resolve()
+        if not (path.is_file() and path.as_posix().endswith(f"/{file}")):
+            wrong.append(link)
+    assert not wrong
+
+
+@every_document
 def test_files_of_commands_exist(document):
     missing = []
     for module, _ in commands(document):
@@ -114,6 +126,24 @@ def test_flags_exist(document):
     prose = re.sub(r"<!--.*?-->", "", document.read_text())
     wrong += set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", prose)) - known
     assert not wrong
+
+
+def test_the_files_of_the_readme():
+    """The README lists the eight files of equations and four scripts: the Python files of the
+    root; and the commands of papers/."""
+    readme = (ROOT / "README.md").read_text()
+    to_read = re.search(r"```text\n(attention.*?)```", readme, flags=re.DOTALL)[1]
+    files = re.findall(r"^\w+\.py", to_read, flags=re.MULTILINE)
+    assert len(files) == 8 and all((ROOT / name).exists() for name in files)
+    assert all(f"`{name}.py`" in readme for name in IN_ROOT)
+    assert {f"{name}.py" for name in IN_ROOT} | set(files) == {x.name for x in ROOT.glob("*.py")}
+    assert all(f"`python -m papers.{name}`" in readme for name in ("analyze", "reproduce", "bench"))
+
+
+def test_the_loop_in_the_readme_is_that_of_the_code():
+    readme = (ROOT / "README.md").read_text()
+    block = re.search(r"```python\n(for t in .*?)```", readme, flags=re.DOTALL)[1]
+    assert textwrap.indent(block, "    ") in (ROOT / "routing_em.py").read_text()
 
 
 def test_pip_and_uv_install_the_same():

@@ -45,6 +45,15 @@ def covers(entry, file: str, line: int, number: str) -> bool:
     return bool(printed and entry.latex and inside)
 
 
+@pytest.mark.parametrize("file", EIGHT)
+def test_every_number_in_a_docstring_is_there(file):
+    known = {number for entry in ENTRIES for number in entry.numbers}
+    code = module(file)
+    text = "\n".join(code.lines)
+    missing = [n for n in numbers(text, code.paper) if "§" not in n and n not in known]
+    assert not missing, f"{file} names equations that docs/equations.md does not have: {missing}"
+
+
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.title)
 def test_every_latex_has_its_line_and_its_test(entry):
     assert entry.code and entry.tests
@@ -57,6 +66,11 @@ def test_every_latex_has_its_line_and_its_test(entry):
             assert number in tested, f"no test of {entry.title} is named after {number}: {tested}"
 
 
+def test_every_name_is_a_link():
+    """GitHub shows the document as it is."""
+    assert not re.findall(r"(?<!\[)`[\w/]+\.py(?:::|: )[\w.]+`", EQUATIONS.read_text())
+
+
 def named_by_tests(entry) -> set[str]:
     """The numbers in the names of an entry's tests: test_gu_eq3_to_eq5 -> Gu 2019 Eq. 3, 4, 5."""
     references = set()
@@ -66,3 +80,15 @@ def named_by_tests(entry) -> set[str]:
         text = re.sub(r"(li|gu|duan)(\d{4})?(?=_)", lambda m: f"{m[1].title()} {m[2] or ''}", text)
         references.update(numbers(re.sub("_+", " ", text)))
     return references
+
+
+def test_every_number_is_in_the_index():
+    """The table at the end leads to every equation and algorithm of the five papers."""
+    index = []
+    paper = ""
+    for row in re.findall(r"^\| (.*?) ?\| (.*?) \| \[", EQUATIONS.read_text(), re.MULTILINE):
+        paper = row[0] or paper
+        index += numbers(f"{paper} {row[1]}")
+    of_papers = {number for entry in ENTRIES for number in entry.numbers
+                 if number.startswith(("Li", "Gu", "Duan")) and "§" not in number}
+    assert of_papers == {number for number in index if "§" not in number}
