@@ -69,8 +69,8 @@ class TransformerConfig:
     dropout: float = option(0.1, "the one dropout rate", BODY, 0, 0.99)
     norm: str = option("pre", "layer normalization before or after each sub-layer", BODY,
                        choices=("pre", "post"))
-    tie: str = option("all", "embedding matrices that are the same: of target and output, or all "
-                      "three", BODY, choices=("none", "target", "all"))
+    tie: str = option("all", "which embedding matrices share their weights: target and output, or "
+                      "all three", BODY, choices=("none", "target", "all"))
 
     agg: str = option("linear", "how the heads become one vector: dynamic, em: Li's routing; "
                       "gu-dynamic, gu-em: Gu's capsule layer", AGGREGATION, choices=AGGREGATIONS)
@@ -82,14 +82,17 @@ class TransformerConfig:
     iterations: int = option(3, "iterations T of every routing", AGGREGATION, 1, 100, metavar="T")
     em_density: str = option("product", "EM routing: how the densities of a vote's dimensions are "
                              "combined", AGGREGATION, choices=DENSITIES)
-    em_schedule: str = option("hinton", "EM routing: lambda, about 0.001 (hinton) or 1, 2, 3 "
-                              "(released code)", AGGREGATION, choices=SCHEDULES)
+    em_schedule: str = option(
+        "hinton", "EM routing: inverse temperature lambda of the activations, about 0.001 (hinton) "
+        "or 1, 2, 3 (released code)", AGGREGATION, choices=SCHEDULES)
     em_gradient: str | None = option(
         None, "EM routing: gradient through all iterations or only the last M-step (em: full, as "
-        "in the papers; gu-em: last, which its layer needs)", AGGREGATION, choices=GRADIENTS)
-    em_activations: bool = option(True, "EM routing: activations A_n (on)", AGGREGATION)
-    coupling: str = option("routed", "share of each head in each capsule: from the routing, or "
-                           "random as a control", AGGREGATION, choices=COUPLINGS)
+        "in the papers; gu-em: last, since full costs BLEU there)", AGGREGATION,
+        choices=GRADIENTS)
+    em_activations: bool = option(True, "EM routing: capsules have activations A_n, which "
+                                 "scale them and weigh in the coupling (on)", AGGREGATION)
+    coupling: str = option("routed", "weights of the votes: computed by the routing, or drawn "
+                           "at random as a control", AGGREGATION, choices=COUPLINGS)
 
     reg: tuple[str, ...] = option((), f"kinds of disagreement to reward: {', '.join(KINDS)}",
                                   DISAGREEMENT, choices=tuple(KINDS), metavar="KIND")
@@ -102,8 +105,9 @@ class TransformerConfig:
         (), "where the logits of self-attention are routed, as in enc:1-3 dec", CAPSULES,
         metavar="PLACE")
     capsule_parts: tuple[str, ...] = option(
-        PARTS, f"which routing in the encoder: {', '.join(PARTS)} (both); the decoder has the "
-        "horizontal one", CAPSULES, choices=PARTS, metavar="PART")
+        PARTS, f"which routing in the encoder: {', '.join(PARTS)}, between heads or between "
+        "positions (both); the decoder has the horizontal one", CAPSULES, choices=PARTS,
+        metavar="PART")
     decoder: bool = True                             # False: an Encoder only, places in enc
 
     def __post_init__(self):

@@ -223,7 +223,7 @@ def check_model(settings) -> None:
 def model_flags() -> list[tuple]:
     """--arch and the fields of TransformerConfig with a help, as `make_dataclass` takes them, in
     the order of a run's name."""
-    arch = flag("tiny", "size: the next four, and the recipe of the training", BODY,
+    arch = flag("tiny", "size: sets the next five flags and the recipe of training", BODY,
                 choices=tuple(SIZES))
     declared = [("arch", str, arch)]
     for field in sorted(dataclasses.fields(TransformerConfig), key=lambda f: f.name != "layers"):
