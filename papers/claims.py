@@ -34,7 +34,7 @@ GU_EM = "--agg gu-em --em-gradient last"
 GU_DYNAMIC = "--agg gu-dynamic"
 GATED = "later.GatedAttention"
 BLEU = "BLEU"
-LONG = "BLEU of the longest sentences minus that of all"
+LONG = "BLEU of the longest sentences minus BLEU of all"
 SCORE = "exp(D) of the encoder's outputs"
 COST = "BLEU lost without a head, on average"
 FORMULAS = "points on seven and more operators"
@@ -43,15 +43,22 @@ SCALE_NAMES = {
     "": "embedded",
     "--data multi30k --vocab-size 6000 (test_2016_flickr)": "Multi30K",
     "--steps 300 --eval-every 300": "embedded, 300 steps"}
-ABOUT = """Claims beside the five above. Exploratory: these runs were not planned, and with three to
-five seeds most differences are not significant. Ours: the difference in BLEU, unless another unit
-is named, and its 95 % interval, by a paired t-test over the seeds. "Embedded": the embedded corpus.
-Other entries under "run here": files in results/."""
+ABOUT = """Further claims. Their runs are exploratory: they were not planned, and with three to five
+seeds most differences are not significant. In parentheses is what the paper prints, and in the list
+what was measured here: the place, the two models, the difference in BLEU or in the unit that is
+named, and its 95 % interval by a paired t-test over the seeds. The place is the embedded corpus,
+Multi30K, or a file in results/."""
+
+FOREST_PLOT = """![Differences in BLEU with 95 % intervals, by corpus](verdicts.png)
+
+A dot is a difference in BLEU, its line the 95 % interval, and a diamond the gain over the baseline
+that the paper prints."""
 
 
 class Claim(NamedTuple):
-    """A claim: its text, its place, the published gain, and the comparisons made here: pairs
-    (model, against), each by the flags of its row, of logic.py and probe.py by its name."""
+    """A claim beside the main ones: its text, its place, the published gain, and the comparisons
+    made here: pairs (model, against), each by the flags of its row, in logic.py and probe.py by its
+    name."""
     text: str
     source: str
     published: str
@@ -59,22 +66,29 @@ class Claim(NamedTuple):
     metric: str = BLEU
 
 
-# one per paper, with the planned arm that has its mechanism, what the arm is compared with, and the
-# gain in BLEU over the baseline that the paper prints for En-De, size base
+class MainClaim(NamedTuple):
+    """What a paper claims; the planned arm with its mechanism; the gain in BLEU over the baseline
+    that the paper prints for En-De, size base; and the arm that is its control, if there is one."""
+    source: str
+    text: str
+    arm: str
+    printed: float
+    control: str | None = None
+
+
 MAIN_CLAIMS = (
-    Claim("rewarding outputs for disagreeing helps", "Li 2018", "+0.87", (("output", "baseline"),)),
-    Claim("EM routing of the heads helps, more than uniform coupling", "Li 2019", "+0.95",
-          (("em", "uniform"),)),
-    Claim("disagreement and EM routing together help", "Li 2021", "+1.10", (("both", "baseline"),)),
-    Claim("a capsule layer over the heads helps", "Gu 2019", "+0.43", (("gu-em", "baseline"),)),
-    Claim("routing the logits helps", "Duan 2020", "+0.61", (("capsule", "baseline"),)))
+    MainClaim("Li 2018", "rewarding the heads' outputs for disagreeing helps", "output", 0.87),
+    MainClaim("Li 2019", "combining the heads by EM routing helps", "em", 0.95, "uniform"),
+    MainClaim("Li 2021", "disagreement and EM routing together help", "both", 1.10),
+    MainClaim("Gu 2019", "a capsule layer over the heads, with EM routing, helps", "gu-em", 0.43),
+    MainClaim("Duan 2020", "routing the attention logits helps", "capsule", 0.61))
 CLAIMS = (
-    Claim("Output disagreement in the encoder only beats the baseline, with λ = 1; "
-          "here also with λ = H/8", "Li 2018 Table 2",
+    Claim("Output disagreement in the encoder only beats the baseline", "Li 2018 Table 2",
           "+0.65 Zh-En", ((ENCODER, BASE), (f"{ENCODER} --reg-weight 0.5", BASE))),
     Claim("Disagreement of outputs beats that of subspaces and that of positions",
           "Li 2018 Table 1", "+0.14 and +0.36 Zh-En", ((ENCODER, SUBSPACE), (ENCODER, POSITION))),
-    Claim("Subspaces and outputs together do not beat only outputs", "Li 2018 Table 1",
+    Claim("Disagreement of subspaces and outputs does not beat that of only outputs",
+          "Li 2018 Table 1",
           "-0.05 Zh-En", (("--reg subspace output --reg-at enc", ENCODER),)),
     Claim("Rewarding the heads' outputs for disagreeing makes them differ", "Li 2018 Table 4",
           "exp(D) +0.116", ((OUTPUT, BASE),), SCORE),
@@ -82,7 +96,7 @@ CLAIMS = (
           "+0.67 En-De, all layers", ((SIMPLE, BASE),)),
     Claim("EM routing beats simple routing; here in two layers", "Li 2019 Table 2",
           "+0.30 En-De, all layers", ((EM, SIMPLE),)),
-    Claim("EM routing in the lower layers suffices: no worse than in all (worse here)",
+    Claim("EM routing in the lower layers suffices: no worse than in all",
           "Li 2019 Table 3", "-0.02 En-De", ((EM, "--agg em --agg-at enc --em-gradient last"),)),
     Claim("Gains do not come from the parameters: EM routing beats wider feed-forward layers",
           "Li 2019 §5.2", "not measured", ((EM, "--d-ff 321"),)),
@@ -185,22 +199,24 @@ def table_text(rows: list[dict[str, str]]) -> str:
     return tabulate(rows, "keys", "pipe", disable_numparse=True)
 
 
-def verdict_row(claim: Claim, corpora: list[Corpus]) -> dict[str, str]:
-    """The verdict on a paper's main claim, and the differences behind it."""
-    (pair,) = claim.compared
-    words, corpus = judge(pair, float(claim.published), corpora)
-    contrast = corpus.contrasts[pair]
-    why = f"{' minus '.join(pair)} on {corpus.plan.corpus}"
-    if "baseline" not in pair:
-        for arm in pair:
-            why += f"; {arm} minus baseline {in_figures(corpus.contrasts[arm, 'baseline'])}"
-    for other in corpora:
-        if other is not corpus and pair in other.contrasts and not other.can_test():
-            why += (f"; {other.plan.corpus}, where one head does not lose: "
-                    f"{in_figures(other.contrasts[pair])}")
-    return {"paper": claim.source, "claim": claim.text, "printed gain, En-De": claim.published,
-            "ours [95 %]": in_figures(contrast), "could detect": f"{contrast.detectable:.2f}",
-            "verdict": words, "which difference": why}
+def verdict_text(claim: MainClaim, corpora: list[Corpus]) -> str:
+    """A paragraph: what a paper claims, what was measured on each corpus that can test it, and the
+    verdict there."""
+    sentences = [f"**{claim.source}** claims that {claim.text}. It prints {claim.printed:+.2f} "
+                 "BLEU over the baseline."]
+    for corpus in corpora:
+        if not corpus.can_test() or (claim.arm, "baseline") not in corpus.contrasts:
+            continue
+        measured = (f"`{claim.arm}` minus `baseline` is "
+                    f"{in_figures(corpus.contrasts[claim.arm, 'baseline'])}")
+        if claim.control:
+            measured += (f", and `{claim.arm}` minus its control `{claim.control}` is "
+                         f"{in_figures(corpus.contrasts[claim.arm, claim.control])}")
+        words = judge(claim.arm, claim.control, claim.printed, corpus)
+        sentences.append(f"On {corpus.plan.corpus} {measured}: **{words}**.")
+    if len(sentences) == 1:
+        sentences.append("**It cannot be tested here.**")
+    return " ".join(sentences)
 
 
 def contrast_row(pair: tuple[str, str], contrast: Contrast) -> dict[str, str]:
@@ -213,54 +229,66 @@ def contrast_row(pair: tuple[str, str], contrast: Contrast) -> dict[str, str]:
 
 
 def describe(corpus: Corpus) -> str:
-    """The sample behind a corpus's contrasts, the test, the positive control, and the means."""
+    """The sample behind a corpus's contrasts, the test and the positive control, with a heading."""
     test = "The arms' variances differ (Levene's test, p < 0.01): Welch's test"
     if corpus.deviation:
         test = f"One residual deviation for all arms: {corpus.deviation:.2f} BLEU"
-    control = in_figures(corpus.control)
-    if not corpus.can_test():
-        control += ": it does not lose, so this setting cannot test the papers"
-    means = []
-    for arm, lines in corpus.lines.items():
-        bleu, chrf, loss = np.mean(
-            [(line["bleu"], line["chrf"], line["valid_loss"]) for line in lines], axis=0)
-        means.append(f"{arm} {bleu:.2f}, {chrf:.2f}, {loss:.3f}")
-    return (f"On {corpus.plan.corpus}: {len(lines)} whole blocks of seeds. {test}. The positive "
-            f"control, one head, differs from the baseline by {control}.\nMeans of test BLEU, chrF "
-            f"and validation loss: {'; '.join(means)}.")
+    seeds = len(corpus.lines["baseline"])
+    name = corpus.plan.corpus
+    return (f"### {name[0].upper()}{name[1:]}\n\n{seeds} seeds, for which all arms were trained. "
+            f"{test}. The positive control, one head, differs from the baseline by "
+            f"{in_figures(corpus.control)}.")
+
+
+def cannot_test(corpus: Corpus) -> str:
+    """Why no claim is judged on a corpus."""
+    return (f"On {corpus.plan.corpus} one head scores no worse than several "
+            f"({in_figures(corpus.control)}), so no claim about several heads is judged there.")
+
+
+def means_row(arm: str, lines: list[dict]) -> dict[str, str]:
+    """The mean scores of an arm over the seeds."""
+    bleu, chrf, loss = (np.mean([line[name] for line in lines])
+                        for name in ("bleu", "chrf", "valid_loss"))
+    return {"arm": arm, "BLEU": f"{bleu:.2f}", "chrF": f"{chrf:.2f}",
+            "validation loss": f"{loss:.3f}"}
 
 
 def verdict_page(corpora: list[Corpus]) -> str:
     """The verdicts on the five papers and the contrasts behind them, as Markdown."""
-    parts = [table_text([verdict_row(claim, corpora) for claim in MAIN_CLAIMS])]
+    parts = [verdict_text(claim, corpora) for claim in MAIN_CLAIMS]
+    parts += [cannot_test(corpus) for corpus in corpora if not corpus.can_test()]
+    parts.append(FOREST_PLOT)
     for corpus in corpora:
         contrasts = [contrast_row(*item) for item in corpus.contrasts.items()]
-        parts += [describe(corpus), table_text(contrasts)]
+        means = [means_row(arm, lines) for arm, lines in corpus.lines.items()]
+        parts += [describe(corpus), table_text(contrasts), table_text(means)]
     return "\n\n".join(parts)
 
 
 def claim_page(scores: dict) -> str:
-    """The other claims as Markdown."""
-    rows = []
+    """The other claims as Markdown: each with a list of the differences measured."""
+    parts = [ABOUT]
     for claim in CLAIMS:
-        first = {"claim": claim.text, "printed in": claim.source, "their number": claim.published}
-        what = "" if claim.metric == BLEU else f"{claim.metric}: "
-        digits = 3 if claim.metric == SCORE else 2
-        comparisons = compare(claim, scores)
-        if not comparisons:
-            rows.append({**first, "run here": NONE, "ours": "not run"})
-        for place, contrasts in comparisons.items():
-            figures = "; ".join(in_figures(contrast, digits) for contrast in contrasts)
-            rows.append({**first, "run here": place, "ours": what + figures})
-            first = dict.fromkeys(first, "")
-    return f"{ABOUT}\n\n{table_text(rows)}"
+        lines = []
+        for place, contrasts in compare(claim, scores).items():
+            for pair, contrast in zip(claim.compared, contrasts):
+                if contrast is not None:
+                    one, two = (f"`{name}`" if name else "`baseline`" for name in pair)
+                    figures = in_figures(contrast, 3 if claim.metric == SCORE else 2)
+                    lines.append(f"- {place}: {one} minus {two}: {figures}")
+        title = f"**{claim.text}** ({claim.source}: {claim.published})"
+        if claim.metric != BLEU:
+            title += f", in {claim.metric}"
+        parts.append("\n".join([f"{title}\n", *(lines or ["- not run"])]))
+    return "\n\n".join(parts)
 
 
 def draw(corpora: list[Corpus], path) -> None:
     """A forest plot: the contrasts of each corpus with their intervals; diamonds are the gains over
     the baseline that the papers print for En-De."""
     from matplotlib import pyplot
-    printed = {(claim.compared[0][0], "baseline"): float(claim.published) for claim in MAIN_CLAIMS}
+    printed = {(claim.arm, "baseline"): claim.printed for claim in MAIN_CLAIMS}
     rows = max(len(corpus.contrasts) for corpus in corpora)
     figure, axes = pyplot.subplots(1, len(corpora), figsize=(9, 0.5 + 0.25 * rows),
                                    squeeze=False, layout="constrained")
