@@ -262,7 +262,8 @@ def verdict_page(corpora: list[Corpus]) -> str:
     for corpus in corpora:
         contrasts = [contrast_row(*item) for item in corpus.contrasts.items()]
         means = [means_row(arm, lines) for arm, lines in corpus.lines.items()]
-        parts += [describe(corpus), table_text(contrasts), table_text(means)]
+        parts += [describe(corpus), table_text(contrasts), "Means over the seeds:",
+                  table_text(means)]
     return "\n\n".join(parts)
 
 
