@@ -73,7 +73,7 @@ assert math.isclose(math.exp(-1 / H), 0.882, abs_tol=5e-4)
 
 # %%
 def uphill(D, start, steps=100):
-    """The end of Adam's way up D from `start`."""
+    """Returns the vectors that Adam reaches when it maximizes D from `start`."""
     x = start.clone().requires_grad_()
     optimizer = torch.optim.Adam([x], lr=0.1)
     for _ in range(steps):
