@@ -2,7 +2,7 @@
 Without other input it reads the terminal line by line.
 
     python translate.py runs/NAME < in.txt > out.txt
-    python translate.py runs/NAME --input in.txt --beam 4 --nbest 3 --scores
+    python translate.py runs/NAME --input in.txt --beam 8
     python translate.py runs/NAME --input a.en --reference a.de --compare runs/B
 
 The search itself is nmt/search.py, the scores are nmt/evaluate.py.
@@ -20,7 +20,7 @@ from nmt.files import UserError, as_user_error, errors_of, read_lines
 from nmt.flags import check_given, flag, run
 from nmt.machine import DEVICES, pick_device
 from nmt.run_folder import load_run, name_runs_beside
-from nmt.search import Translation, translate_nbest
+from nmt.search import translate_lines
 from nmt.significance import bleu_interval, randomization_test, sign_test
 
 SEARCH = "beam search"
@@ -39,10 +39,6 @@ class Settings:
 
     beam: int = flag(4, "hypotheses kept; 1 is greedy search", SEARCH, 1, 1000)
     lenpen: float = flag(0.6, "length penalty; 0 prefers short translations", SEARCH, 0, 100)
-    nbest: int = flag(
-        1, "translations per line; more than 1 adds a first column, the line's number", SEARCH, 1,
-        1000)
-    scores: bool = flag(False, "adds a column before the text: log P / length penalty", SEARCH)
     max_tokens: int = flag(8192, "batch size in beams x source tokens", SEARCH, 1)
 
     reference: str | None = flag(
@@ -61,8 +57,6 @@ def check_flags(settings: Settings, interactive: bool) -> None:
     cannot be written."""
     if not settings.run:
         raise UserError(f"which RUN? Name the folder of one; {name_runs_beside('runs/NAME')}")
-    if settings.nbest > settings.beam:
-        raise UserError(f"--nbest {settings.nbest} needs a --beam of {settings.nbest} or more")
     if not settings.reference:
         check_given(settings, dict.fromkeys(("compare", "lowercase"), "--reference FILE"))
     if not settings.compare:
@@ -82,22 +76,7 @@ def check_flags(settings: Settings, interactive: bool) -> None:
             open(settings.output, "ab").close()
 
 
-def format_lines(translations: list[list[Translation]], settings: Settings) -> str:
-    """The output: a line per translation, columns separated by tabs: line number (--nbest), score
-    (--scores), text."""
-    rows = []
-    for number, line in enumerate(translations, start=1):
-        for translation in line:
-            columns = [translation.text]
-            if settings.scores:
-                columns.insert(0, f"{translation.score:.4f}")
-            if settings.nbest > 1:
-                columns.insert(0, str(number))
-            rows.append("\t".join(columns) + "\n")
-    return "".join(rows)
-
-
-def translate_terminal(translate, settings: Settings, toy: bool) -> None:
+def translate_terminal(translate, toy: bool) -> None:
     """Prints the translation of every line as it comes, until Ctrl-D or Ctrl-C; toy: whether the
     model learned from the embedded corpus. The prompts go to standard error."""
     prompting = sys.stderr.isatty()
@@ -114,21 +93,20 @@ def translate_terminal(translate, settings: Settings, toy: bool) -> None:
             line = sys.stdin.readline()
             if not line:
                 break
-            text = format_lines(translate([line.rstrip("\r\n")]), settings)
-            print(text, end="", flush=True)
+            text, = translate([line.rstrip("\r\n")])
+            print(text, flush=True)
     finally:
         if prompting:
             print(file=sys.stderr)                       # ends the line of the last prompt
 
 
 def load_translator(folder: str, settings: Settings, device):
-    """(translate, config) of a run: a function from lines to their nbest translations, and the
-    settings of the training. Raises UserError for a run without such a checkpoint."""
+    """(translate, config) of a run: a function from lines to their translations, and the settings
+    of the training. Raises UserError for a run without such a checkpoint."""
     model, tokenizer, config = load_run(folder, settings.checkpoint, device)
     translate = partial(
-        translate_nbest, model, tokenizer, beam=settings.beam, lenpen=settings.lenpen,
-        max_tokens=settings.max_tokens, nbest=settings.nbest,
-        max_source=config["longest_source"])
+        translate_lines, model, tokenizer, beam=settings.beam, lenpen=settings.lenpen,
+        max_tokens=settings.max_tokens, max_source=config["longest_source"])
     return translate, config
 
 
@@ -189,7 +167,7 @@ def command(settings: Settings) -> None:
                         f"{settings.run}")
     if interactive:
         toy = config.get("data") == "toy" and not config.get("train")
-        translate_terminal(translators[settings.run], settings, toy)
+        translate_terminal(translators[settings.run], toy)
         return
     with errors_of("--input"):
         lines = read_lines(settings.input)
@@ -204,9 +182,8 @@ def command(settings: Settings) -> None:
         raise UserError(f"--reference {settings.reference} is empty, as is the input: fill both")
     systems = {}
     for folder, translate in translators.items():
-        translations = translate(lines, progress=True)
-        systems[folder] = [line[0].text for line in translations]
-    text = format_lines(translations, settings)          # of the run, which is the last
+        systems[folder] = translate(lines, progress=True)
+    text = "".join(f"{line}\n" for line in systems[settings.run])
     if settings.output:
         with as_user_error("write", f"--output {settings.output}"):
             Path(settings.output).write_text(text, encoding="utf-8", newline="\n")

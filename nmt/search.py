@@ -31,12 +31,6 @@ class Hypothesis(NamedTuple):
     score: float
 
 
-class Translation(NamedTuple):
-    """A translation of a line and its score. In a line translated in pieces, scores add up."""
-    text: str
-    score: float
-
-
 # ---- Beam search
 
 def length_limit(source: Tensor) -> Tensor:
@@ -185,12 +179,12 @@ def to_line(tokens: list[int], tokenizer) -> str:
     return UNPRINTABLE.sub(" ", tokenizer.decode(tokens)).strip()
 
 
-def translate_nbest(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
-                    max_tokens: int = 8192, nbest: int = 1, max_source: int = MAX_SOURCE,
-                    progress: bool = False) -> list[list[Translation]]:
-    """The nbest translations of every line, best first. A blank line has the one translation ""
-    (score 0). A line of more than max_source tokens is translated in pieces, whose n-th
-    translations are joined with spaces. max_tokens: size of a batch, beams x source tokens."""
+def translate_lines(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
+                    max_tokens: int = 8192, max_source: int = MAX_SOURCE,
+                    progress: bool = False) -> list[str]:
+    """The best translation of every line. That of a blank line is "". A line of more than
+    max_source tokens is translated in pieces, which are joined with spaces. max_tokens: size of a
+    batch, beams x source tokens."""
     lines = list(lines)
     sources = []                                         # of all pieces of all lines
     owners = []                                          # the line that each belongs to
@@ -202,34 +196,18 @@ def translate_nbest(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
     device = next(model.parameters()).device
     training = model.training
     model.eval()
-    by_source: list = [None] * len(sources)
+    by_source = [""] * len(sources)
     hidden = not (progress and sys.stderr.isatty())
     with tqdm(total=len(sources), unit="line", leave=None, disable=hidden) as bar:
         lengths = np.array([len(ids) - 1 for ids in sources])        # `batches` counts BOS and EOS
         for batch in reversed(batches(lengths, lengths - 1, max_tokens // beam, shuffle=False)):
             rows = [sources[n] for n in batch]
             source = pad_sequence(rows, batch_first=True, padding_value=PAD)         # [B, L_s]
-            hypotheses = beam_search(model, source.to(device), beam, lenpen, nbest=nbest)
-            for n, best in zip(batch, hypotheses):
-                by_source[n] = [Translation(to_line(h.tokens, tokenizer), h.score) for h in best]
+            for n, (best,) in zip(batch, beam_search(model, source.to(device), beam, lenpen)):
+                by_source[n] = to_line(best.tokens, tokenizer)
             bar.update(len(batch))
     model.train(training)
     by_line: list = [[] for _ in lines]
-    for i, translations in zip(owners, by_source):
-        by_line[i].append(translations)
-    return [join_pieces(parts) for parts in by_line]
-
-
-def translate_lines(model, tokenizer, lines, **options) -> list[str]:
-    """The best translation of every line, as text; the arguments are those of `translate_nbest`."""
-    return [line[0].text for line in translate_nbest(model, tokenizer, lines, **options)]
-
-
-def join_pieces(parts: list[list[Translation]]) -> list[Translation]:
-    """The translations of a line from those of its pieces: the n-th (or last) of each."""
-    joined = []
-    for n in range(max(map(len, parts), default=1)):
-        chosen = [part[min(n, len(part) - 1)] for part in parts]
-        text = " ".join(translation.text for translation in chosen)
-        joined.append(Translation(text, sum(translation.score for translation in chosen)))
-    return joined
+    for i, translation in zip(owners, by_source):
+        by_line[i].append(translation)
+    return [" ".join(translations) for translations in by_line]

@@ -196,7 +196,6 @@ MISTAKES = [
      "--reference empty.en is empty, as is the input"),
     (translate, "runs/sound --input text.en --compare runs/cut",
      "--compare runs/cut is not used: it needs --reference FILE"),
-    (translate, "runs/sound --beam 2 --nbest 3", "--nbest 3 needs a --beam of 3"),
 ]
 
 

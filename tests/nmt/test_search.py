@@ -7,7 +7,7 @@ import torch
 from small_run import TEXT, small
 
 from nmt import search
-from nmt.search import beam_search, translate_lines, translate_nbest
+from nmt.search import beam_search, translate_lines
 from nmt.tokenizer import BOS, EOS
 from transformer import PAD, Transformer, TransformerConfig
 
@@ -171,24 +171,23 @@ def test_top_k_is_that_of_torch(width):
 
 # Lines of text
 
-def by_slow_search(model, tokenizer, line, beam, nbest=1, lenpen=0.6):
-    """[(text, score), ...] of a line by the slow twin, its source as in training: the tokens, then
+def by_slow_search(model, tokenizer, line, beam, lenpen):
+    """The translation of a line by the slow twin, its source as in training: the tokens, then
     EOS."""
     source = torch.tensor([*tokenizer.encode(line).ids, EOS])
-    hypotheses = slow_beam_search(model, source, beam, lenpen, len(source) * 3 // 2 + 20, nbest)
-    return [(search.to_line(words, tokenizer), score) for score, words in hypotheses]
+    limit = len(source) * 3 // 2 + 20
+    (_, words), = slow_beam_search(model, source, beam, lenpen, limit, 1)
+    return search.to_line(words, tokenizer)
 
 
 @torch.no_grad()
 def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizer):
     lines = ["the dog", "", "a man sees the dog. " * 2 + "a man.", " \t\u3000", "a"]
-    together = translate_nbest(model, tokenizer, lines, beam=2, max_tokens=30, lenpen=1.5, nbest=2)
-    for line, translations in zip(lines, together, strict=True):
-        want = by_slow_search(model, tokenizer, line, 2, 2, 1.5) if line.strip() else [("", 0.0)]
-        assert [x.text for x in translations] == [text for text, _ in want]
-        assert [x.score for x in translations] == pytest.approx([s for _, s in want], rel=1e-4)
-    best = translate_lines(model, tokenizer, lines, beam=2, lenpen=1.5)
-    assert best == [translations[0].text for translations in together]
+    translations = translate_lines(model, tokenizer, lines, beam=2, max_tokens=30, lenpen=1.5)
+    for line, translation in zip(lines, translations, strict=True):
+        want = by_slow_search(model, tokenizer, line, 2, 1.5) if line.strip() else ""
+        assert translation == want
+    assert translate_lines(model, tokenizer, lines, beam=2, lenpen=1.5) == translations
     assert translate_lines(model, tokenizer, []) == []
 
 
@@ -225,10 +224,9 @@ def test_a_long_line_is_cut_at_sentences_then_at_spaces(tokenizer):
 def test_lines_longer_than_max_source_are_translated_in_pieces(model, tokenizer):
     line = "a man sees the dog. " * 4
     length = len(tokenizer.encode("a man sees the dog.").ids)
-    parts = translate_nbest(model, tokenizer, ["a man sees the dog."], beam=3, nbest=3)[0]
-    whole, = translate_nbest(model, tokenizer, [line], beam=3, nbest=3, max_source=length)
-    assert [x.text for x in whole] == [" ".join([x.text] * 4) for x in parts]
-    assert [x.score for x in whole] == pytest.approx([4 * x.score for x in parts], rel=1e-5)
+    part, = translate_lines(model, tokenizer, ["a man sees the dog."], beam=3)
+    whole, = translate_lines(model, tokenizer, [line], beam=3, max_source=length)
+    assert whole == " ".join([part] * 4)
 
 
 def test_a_translation_is_one_line(tokenizer):

@@ -9,7 +9,7 @@ from small_run import TEXT, write_run
 import translate
 from nmt.evaluate import NO_4_GRAMS
 from nmt.flags import parse
-from nmt.search import translate_lines, translate_nbest
+from nmt.search import translate_lines
 
 
 @pytest.fixture
@@ -48,15 +48,12 @@ def test_as_a_filter(runs, model, tokenizer, monkeypatch, capfd):
     assert capfd.readouterr().out == ""
 
 
-def test_with_files_nbest_and_scores(runs, model, tokenizer, capfd):
+def test_with_files(runs, model, tokenizer, capfd):
     (runs / "in.txt").write_text("a man\n\nthe dog\n")
-    assert call("NAME --input in.txt --output out.txt --nbest 2 --scores --beam 3") == 0
+    assert call("NAME --input in.txt --output out.txt --beam 3") == 0
     assert capfd.readouterr().out == ""
-    expected = []
-    for number, line in enumerate(("a man", "", "the dog"), start=1):
-        for translation in translate_nbest(model, tokenizer, [line], beam=3, nbest=2)[0]:
-            expected.append(f"{number}\t{translation.score:.4f}\t{translation.text}")
-    assert (runs / "out.txt").read_text().splitlines() == expected
+    expected = translate_lines(model, tokenizer, ["a man", "", "the dog"], beam=3)
+    assert (runs / "out.txt").read_text().split("\n") == [*expected, ""]
 
 
 def test_scores_and_comparison(runs, capfd):
@@ -64,9 +61,9 @@ def test_scores_and_comparison(runs, capfd):
     translations = (runs / "reference.txt").read_text()
     (runs / "reference.txt").write_text(translations.upper())
     flags = "--input in.txt --reference reference.txt --beam 2 --lowercase"
-    assert call(f"OTHER {flags} --nbest 2") == 0
+    assert call(f"OTHER {flags}") == 0
     captured = capfd.readouterr()
-    assert captured.out.startswith("1\t" + translations.partition("\n")[0])
+    assert captured.out == translations
     bleu, chrf = captured.err.splitlines()
     assert bleu.startswith("BLEU 100.00  nrefs:1|case:lc|") and chrf.startswith("chrF 100.00  ")
     assert call(f"NAME {flags} --compare OTHER --sign-test") == 0
