@@ -12,7 +12,6 @@ papers/measure.py, the figures in papers/figures.py.
 """
 import json
 import sys
-import zlib
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -21,9 +20,9 @@ import torch
 from tabulate import tabulate
 
 from disagreement import MEASURED
-from nmt.corpus import DataFlags, Pairs, hash_text, load_corpora, read_pairs
+from nmt.corpus import DataFlags, Pairs, load_corpora, read_pairs
 from nmt.encoded import encode_pairs
-from nmt.files import UserError, as_user_error, atomic_write, read_json
+from nmt.files import UserError, as_user_error, atomic_write
 from nmt.flags import flag
 from nmt.flags import run as run_command
 from nmt.machine import DEVICES, pick_device
@@ -276,21 +275,12 @@ def analyze(settings: Settings) -> None:
     runs = load_runs(settings)
     check_flags(runs, settings)
     folder = Path(settings.out or settings.runs[0])
-    result = {"kind": "analysis", "runs": {}}
-    for run, path in zip(runs, settings.runs):
-        checkpoint = Path(path) / f"{settings.checkpoint}.pt"
-        result["runs"][run.name] = {"checkpoint": settings.checkpoint, "seed": run.config["seed"],
-                                    "flags": mechanism_flags(run.config),
-                                    "checksum": zlib.crc32(checkpoint.read_bytes()),
-                                    "text": hash_text(sum((*run.valid, *run.test), []))}
     with as_user_error("write", f"--out {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        open(folder / "analysis.json", "ab").close()
-        stored = (folder / "analysis.json").stat().st_size
-    remedy = "delete it, and it is made again"
-    old = read_json(folder / "analysis.json", remedy) if stored else {}
-    if old.get("runs") == result["runs"]:                # keeps its other parts
-        result = old
+    result = {"kind": "analysis", "runs": {}}
+    for run in runs:
+        result["runs"][run.name] = {"checkpoint": settings.checkpoint, "seed": run.config["seed"],
+                                    "flags": mechanism_flags(run.config)}
     component = settings.component
     for part in dict.fromkeys(settings.only):
         if part == "disagreement":

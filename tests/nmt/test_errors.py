@@ -79,7 +79,6 @@ def place(tmp_path_factory):
         write_text(folder, "packed", ["x"], ["x"])
         Path("packed.en").write_bytes(gzip.compress(b"x\n"))
         write_text(folder, "other", ["the dog"], ["der Hund"])
-        Path("thesis/analysis.json").write_text("[")
         os.utime("runs/sound/tokenizer.json")            # the newest is named first
         with FileLock("runs/busy/lock"):
             yield folder
@@ -162,7 +161,7 @@ MISTAKES = [
     (translate, "runs/sound --input text.en --output runs/sound/last.pt", "in the folder of a run"),
     (translate, "runs/sound --input text.en --reference text.en --compare runs/foreign",
      "--compare runs/foreign: translates between other languages"),
-    (analyze, "runs/sound --out thesis", "thesis/analysis.json: is damaged: delete it"),
+    (analyze, "runs/sound --out text.en", "--out text.en: cannot write", "another place"),
     (translate, "", "which RUN?", "runs/sound"),
     (translate, "runs/nowhere", "runs/nowhere: is not a run folder", "runs/sound"),
     (translate, "text.en", "text.en: is not a run folder"),
