@@ -182,19 +182,16 @@ def analyze_heads(runs, component: str, folder: Path):
     names = [run.name for run in runs]
     vectors = [measure.head_vectors(run, component) for run in runs]
     means = [v.mean(0) for v in vectors]                             # [H, d_k]
-    every = [v.flatten(0, 1) for v in vectors]                       # [layers H, d_k]
-    points = measure.project(torch.cat(means)).split([len(x) for x in means])
-    together = [x.tolist() for x in points]
-    points = measure.project(torch.cat(every)).split([len(x) for x in every])
-    apart = [x.unflatten(0, v.shape[:2]).tolist() for x, v in zip(points, vectors)]
+    plane = measure.project(torch.cat(means)).split([len(x) for x in means])
+    points = [x.tolist() for x in plane]                             # [runs][H]
     if len(runs) > 1:                   # the t-SNE of four points says nothing
-        figures.draw_heads(names, together, apart, folder / "heads.png")
+        figures.draw_heads(names, points, folder / "heads.png")
     heads_by_run = {}
     rows = []
     for i, (name, v) in enumerate(zip(names, vectors)):
         mean = measure.mean_cosine(means[i])
         layers = [measure.mean_cosine(x) for x in v]
-        heads_by_run[name] = {"mean": mean, "layers": layers, "points": together[i]}
+        heads_by_run[name] = {"mean": mean, "layers": layers, "points": points[i]}
         rows.append([name, mean, *layers])
     depth = max(len(v) for v in vectors)
     text = (f"Mean cosine of two heads ({component}), their outputs averaged over words; mean: "

@@ -29,26 +29,18 @@ def label_tokens(axis, tokens: list[str], **options) -> None:
 
 @optional_figure("heads.png")
 @LOOK
-def draw_heads(runs: list[str], together, apart, path) -> None:
-    """The heads in the plane of a t-SNE, a colour per run.
-
-    together: [runs][H] points, averaged over words and layers as in the paper, numbered by head;
-    apart: [runs][layers][H] points, averaged over words, numbered by layer.
-    """
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(WIDTH, 4.4), layout="constrained")
-    figure.suptitle("t-SNE of the heads' outputs")
-    left.set(title="mean over words and layers; numbers: heads", xticks=[], yticks=[])
-    right.set(title="mean over words; numbers: layers", xticks=[], yticks=[])
+def draw_heads(runs: list[str], points, path) -> None:
+    """The heads in the plane of a t-SNE, a colour per run. points: [runs][H], averaged over words
+    and layers as in the paper."""
+    figure, ax = pyplot.subplots(figsize=(WIDTH / 2, 4.4), layout="constrained")
+    ax.set(title="t-SNE of the heads' outputs, mean over words\nand layers; numbers: heads",
+           xticks=[], yticks=[])
     for r, name in enumerate(runs):
-        look = dict(color=f"C{r}", marker=MARKERS[r % len(MARKERS)])
         # the blank: a legend leaves out labels that start with "_"
-        left.scatter(*zip(*together[r]), s=60, label=f" {name}", **look)
-        for head, point in enumerate(together[r], 1):
-            left.annotate(f" {head}", point)
-        for layer, points in enumerate(apart[r], 1):
-            right.scatter(*zip(*points), s=95, alpha=0.35, **look)
-            for x, y in points:
-                right.text(x, y, layer, ha="center", va="center", fontsize=7)
+        ax.scatter(*zip(*points[r]), s=60, color=f"C{r}", marker=MARKERS[r % len(MARKERS)],
+                   label=f" {name}")
+        for head, point in enumerate(points[r], 1):
+            ax.annotate(f" {head}", point)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(path)
     pyplot.close(figure)

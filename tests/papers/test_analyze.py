@@ -311,7 +311,7 @@ def test_length_of_a_line(line, language, length):
 def test_figures_are_drawn(tmp_path):
     """Of several runs, with a dollar sign, which would start a formula."""
     points = [[[0.0, 1.0], [2.0, 5.0]], [[3.0, 7.0], [4.0, 9.0]]]    # [runs][H]
-    figures.draw_heads(["one", "$2"], points, [[heads] for heads in points], tmp_path / "1.png")
+    figures.draw_heads(["one", "$2"], points, tmp_path / "1.png")
     assert (tmp_path / "1.png").stat().st_size > 5_000
 
 
