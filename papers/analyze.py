@@ -11,6 +11,7 @@ BLEU by source length, Gu 2019 Fig. 3. ablation: the BLEU that each head is wort
 papers/measure.py, the figures in papers/figures.py.
 """
 import json
+import statistics
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -28,7 +29,6 @@ from nmt.flags import run as run_command
 from nmt.machine import DEVICES, pick_device
 from nmt.run_folder import load_run
 from papers import figures, measure
-from papers.ablation import cost_table, head_costs
 from papers.plan import mechanism_flags
 from papers.tables import SCORES, SCORES_BY_LAYER
 from transformer import COMPONENTS
@@ -258,9 +258,21 @@ def analyze_length(runs, beam: int | None, folder: Path):
 
 
 def analyze_ablation(runs, beam: int | None):
-    """The BLEU lost without each head (Michel et al. 2019)."""
-    costs_by_run = {run.name: head_costs(run, beam) for run in runs}
-    return costs_by_run, cost_table(costs_by_run)
+    """The BLEU lost without each head (Michel et al. 2019), by run, component and layer."""
+    costs_by_run = {run.name: measure.head_costs(run, beam) for run in runs}
+    rows = []
+    for name, x in costs_by_run.items():
+        for component, layers in x["cost"].items():
+            means = [statistics.fmean(layer) for layer in layers]
+            rows.append([name, component, statistics.fmean(sum(layers, [])), *means])
+        rows.append([name, "all", x["mean"]])
+    depth = max(map(len, rows)) - 3
+    searches = dict.fromkeys(f"beam {x['beam']}, {x['signature']}" for x in costs_by_run.values())
+    text = ("BLEU lost without a head (Michel et al. 2019), means over heads; validation set,\n"
+            f"{'; '.join(searches)}\n"
+            + tabulate(rows, ["", "", "mean", *(f"layer {i + 1}" for i in range(depth))], "plain",
+                       floatfmt=".2f"))
+    return costs_by_run, text
 
 
 # ---- The command

@@ -1,16 +1,19 @@
 """Measurements on a trained run: disagreement, vectors and attention of its heads, the routing of
-the heads, BLEU by length.
+the heads, BLEU by length and without a head.
 
 analyze.py prints and draws them: Li 2018 Tables 4-5, Li 2021 Fig. 3, Duan 2020 Fig. 5, Gu 2019
-Fig. 3. The model needs only the last capsules of a routing; here the routings run again on the same
-votes, with one iteration, two, and so on.
+Fig. 3, Michel et al. 2019. The model needs only the last capsules of a routing; here the routings
+run again on the same votes, with one iteration, two, and so on.
 """
+import contextlib
 import copy
 import math
+import statistics
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from aggregation import random_coupling
 from nmt.batches import batches, collate
@@ -269,3 +272,48 @@ def bleu_by_length(run: TrainedRun, ends: list[int], beam: int | None = None) ->
             bins.append({"low": low + 1, "high": None if high == math.inf else high,
                          "count": len(inside), "bleu": score, "interval": interval})
     return {"bins": bins, "bleu": bleu, "beam": beam, "signature": signature}
+
+
+# ---- Heads left out: Michel, Levy and Neubig 2019, "Are sixteen heads really better than one?", §3
+
+@contextlib.contextmanager
+def without_head(attention, head: int):
+    """A block in which O^h of one head (from 0) is 0 when it reaches the aggregation. With routing
+    this head still casts votes, those of f_h(0)."""
+    def mask(module, inputs):
+        O = inputs[0].clone()                                        # [B, H, L_q, d_k]
+        O[:, head] = 0
+        return (O, *inputs[1:])
+
+    hook = attention.aggregation.register_forward_pre_hook(mask)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def head_costs(run: TrainedRun, beam: int | None = None) -> dict:
+    """BLEU of the validation set with all heads minus BLEU without one: {"bleu": with all, "cost":
+    {component: [layers][H]}, "mean": of all costs, "beam", "signature"}."""
+    pairs = run.valid
+    beam = beam or run.config["beam"]
+
+    def score() -> tuple[float, str]:
+        lines = translate(run, pairs.source, beam)
+        return corpus_bleu(lines, pairs.target, run.config["languages"][1], run.config["lowercase"])
+
+    whole, signature = score()
+    costs = {}
+    by_place = attentions(run.model)
+    total = sum(attention.heads for attention in by_place.values())
+    with tqdm(total=total, desc=f"{run.name}, heads left out", unit="head", disable=None) as bar:
+        for place, attention in by_place.items():
+            layer = []
+            for head in range(attention.heads):
+                with without_head(attention, head):
+                    layer.append(whole - score()[0])
+                bar.update()
+            costs.setdefault(place.partition(":")[0], []).append(layer)
+    every = [cost for layers in costs.values() for layer in layers for cost in layer]
+    return {"bleu": whole, "cost": costs, "mean": statistics.fmean(every), "beam": beam,
+            "signature": signature}

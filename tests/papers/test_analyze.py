@@ -19,7 +19,7 @@ from nmt.flags import parse
 from nmt.run_folder import FORMAT, RunFolder
 from nmt.streams import print_once
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, save_tokenizer, train_tokenizer
-from papers import ablation, analyze, figures, measure
+from papers import analyze, figures, measure
 from papers.plan import settings_of
 from routing_em import em_routing
 from transformer import Transformer
@@ -142,7 +142,7 @@ def test_michel2019_a_head_left_out_is_0_for_the_aggregation(make_run, flags):
     source, target = collate(run.encoded, [0, 2])
     with torch.no_grad():
         run.model(source, target[:, :-1])
-        with ablation.without_head(attention, 2):
+        with measure.without_head(attention, 2):
             run.model(source, target[:, :-1])
         run.model(source, target[:, :-1])
     (before, out), (masked, _), (_, after) = seen
@@ -162,13 +162,13 @@ def test_costs_are_the_bleu_that_is_lost(make_run, monkeypatch):
             lost = 6 if O[0, 1] == 0 else 0
         return ["x"] * lost + GERMAN[lost:]
     monkeypatch.setattr(measure, "translate", translate)
-    costs = ablation.head_costs(run)
+    costs = measure.head_costs(run)
     assert costs["bleu"] == pytest.approx(100) and list(costs["cost"]) == ["enc", "cross", "dec"]
     cost = costs["cost"]["enc"][1][1]
     assert 10 < cost < 90 and costs["mean"] == pytest.approx(cost / 24)
-    rows = [line.split() for line in ablation.cost_table({"m": costs}).splitlines()]
+    rows = [line.split() for line in analyze.analyze_ablation([run], None)[1].splitlines()]
     assert ["mean", "layer", "1", "layer", "2"] in rows
-    assert ["m", "enc", f"{cost / 8:.2f}", "0.00", f"{cost / 4:.2f}"] in rows
+    assert ["run", "enc", f"{cost / 8:.2f}", "0.00", f"{cost / 4:.2f}"] in rows
 
 
 def test_a_run_is_measured_with_its_own_search_and_case(make_run, monkeypatch):
@@ -179,7 +179,7 @@ def test_a_run_is_measured_with_its_own_search_and_case(make_run, monkeypatch):
 
     monkeypatch.setattr(measure, "translate_lines", translate_lines)
     run = make_run("--beam 3 --lenpen 1.5 --lowercase --heads 1")
-    assert ablation.head_costs(run)["bleu"] == pytest.approx(100)
+    assert measure.head_costs(run)["bleu"] == pytest.approx(100)
     lengths = measure.bleu_by_length(run, [4])
     assert [lengths["bleu"], *(x["bleu"] for x in lengths["bins"])] == pytest.approx([100] * 3)
 
