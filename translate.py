@@ -76,38 +76,16 @@ def check_flags(settings: Settings, interactive: bool) -> None:
             open(settings.output, "ab").close()
 
 
-def translate_terminal(translate, toy: bool) -> None:
-    """Prints the translation of every line as it comes, until Ctrl-D or Ctrl-C; toy: whether the
-    model learned from the embedded corpus. The prompts go to standard error."""
-    prompting = sys.stderr.isatty()
-    if prompting:
-        print("One sentence per line; Ctrl-D ends.", file=sys.stderr)
-    if prompting and toy:
-        print('This model knows only the words of the embedded corpus, as in "The old woman sees '
-              'the dog."', file=sys.stderr)
+def translate_terminal(translate) -> None:
+    """Prints the translation of every line as it comes, until Ctrl-D or Ctrl-C. The prompts go to
+    standard error."""
     sys.stdin.reconfigure(errors="replace")              # a pasted line may not be UTF-8
-    try:
-        while True:
-            if prompting:
-                print("> ", end="", file=sys.stderr, flush=True)
-            line = sys.stdin.readline()
-            if not line:
-                break
-            text, = translate([line.rstrip("\r\n")])
-            print(text, flush=True)
-    finally:
-        if prompting:
-            print(file=sys.stderr)                       # ends the line of the last prompt
-
-
-def load_translator(folder: str, settings: Settings, device):
-    """(translate, config) of a run: a function from lines to their translations, and the settings
-    of the training. Raises UserError for a run without such a checkpoint."""
-    model, tokenizer, config = load_run(folder, settings.checkpoint, device)
-    translate = partial(
-        translate_lines, model, tokenizer, beam=settings.beam, lenpen=settings.lenpen,
-        max_tokens=settings.max_tokens, max_source=config["longest_source"])
-    return translate, config
+    print("One sentence per line; Ctrl-D ends.\n> ", end="", file=sys.stderr, flush=True)
+    for line in sys.stdin:
+        text, = translate([line.rstrip("\r\n")])
+        print(text, flush=True)
+        print("> ", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)                               # ends the line of the last prompt
 
 
 def p_in_words(p: float) -> str:
@@ -160,14 +138,16 @@ def command(settings: Settings) -> None:
     for flag_name, folder in (("--compare", settings.compare), ("RUN", settings.run)):
         if folder:
             with errors_of(flag_name):
-                translators[folder], config = load_translator(folder, settings, device)
+                model, tokenizer, config = load_run(folder, settings.checkpoint, device)
+            translators[folder] = partial(
+                translate_lines, model, tokenizer, beam=settings.beam, lenpen=settings.lenpen,
+                max_tokens=settings.max_tokens, max_source=config["longest_source"])
             languages.append(config["languages"])
     if languages[0] != languages[-1]:
         raise UserError(f"--compare {settings.compare}: translates between other languages than "
                         f"{settings.run}")
     if interactive:
-        toy = config.get("data") == "toy" and not config.get("train")
-        translate_terminal(translators[settings.run], toy)
+        translate_terminal(translators[settings.run])
         return
     with errors_of("--input"):
         lines = read_lines(settings.input)

@@ -28,7 +28,7 @@ def call(command: str) -> int:
 
 
 class Terminal(io.TextIOWrapper):
-    """Standard input or error as a terminal."""
+    """Standard input as a terminal."""
     def isatty(self):
         return True
 
@@ -111,31 +111,13 @@ def test_lines_longer_than_any_in_training_are_translated_in_pieces(runs, model,
     assert [pieces] != translate_lines(model, tokenizer, [line])
 
 
-@pytest.mark.parametrize("errors, prompt", [
-    (Terminal, "One sentence per line; Ctrl-D ends.\n> > > \n"), (io.TextIOWrapper, "")])
-def test_prompts_of_a_terminal_are_on_standard_error(
-        errors, prompt, runs, model, tokenizer, monkeypatch, capfd):
+def test_prompts_of_a_terminal_are_on_standard_error(runs, model, tokenizer, monkeypatch, capfd):
     set_input(monkeypatch, b"a man\nsch\xf6n\n", Terminal)
-    change_config(runs / "NAME", data="multi30k")
-    stderr = errors(io.BytesIO(), encoding="utf-8")
-    monkeypatch.setattr(sys, "stderr", stderr)
     assert call("NAME --device cpu") == 0
     translations = translate_lines(model, tokenizer, ["a man", "sch\ufffdn"])
-    assert capfd.readouterr().out.split("\n") == [*translations, ""]
-    stderr.flush()
-    assert stderr.buffer.getvalue().decode() == prompt
-
-
-def test_the_prompt_says_what_the_embedded_corpus_covers(runs, monkeypatch, capsys):
-    set_input(monkeypatch, b"", Terminal)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    change_config(runs / "NAME", data="toy", train=None)
-    assert call("NAME --device cpu") == 0
-    assert "only the words of the embedded corpus" in capsys.readouterr().err
-    change_config(runs / "NAME", train="DIR/train")
-    set_input(monkeypatch, b"", Terminal)
-    assert call("NAME --device cpu") == 0
-    assert "embedded corpus" not in capsys.readouterr().err
+    captured = capfd.readouterr()
+    assert captured.out.split("\n") == [*translations, ""]
+    assert captured.err == "One sentence per line; Ctrl-D ends.\n> > > \n"
 
 
 def test_at_the_prompt_nothing_is_scored_or_written_to_a_file(runs, monkeypatch, capsys):
@@ -144,17 +126,6 @@ def test_at_the_prompt_nothing_is_scored_or_written_to_a_file(runs, monkeypatch,
         assert call(f"NAME {words} --device cpu") == 2
         assert "name it with --input FILE" in capsys.readouterr().err
     assert not (runs / "out.txt").exists()
-
-
-def test_ctrl_c_at_the_prompt_ends_the_line(runs, monkeypatch, capsys):
-    def interrupt():
-        raise KeyboardInterrupt
-    set_input(monkeypatch, b"", Terminal)
-    monkeypatch.setattr(sys.stdin, "readline", interrupt)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert call("NAME --device cpu") == 130
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.endswith("> \n")
 
 
 def test_output_into_a_device(runs):
