@@ -31,31 +31,20 @@ def flag(default=MISSING, help: str = "", group: str = "", low=None, high=None, 
 
     group: the heading in --help. low, high, above: the range of a number (above: exclusive).
     options: choices, metavar, type of `add_argument`. A bool is --name and --no-name; a tuple takes
-    several words. `transformer.option` gives a field the same metadata.
+    several words, or is given several times. `transformer.option` gives a field the same metadata.
     """
     metadata = dict(help=help, group=group, positional=positional, low=low, high=high, above=above,
                     options=options)
     return dataclasses.field(default=default, metadata=metadata)
 
 
-class SeveralWords(argparse.Action):
-    """A tuple of words. A flag that is given twice would lose the first ones: it is an error."""
-
-    def __call__(self, parser, namespace, values, option=None):
-        words = " ".join(map(str, values))
-        if hasattr(namespace, self.dest):
-            before = " ".join(map(str, getattr(namespace, self.dest)))
-            parser.error(f"{option} is given twice: write {option} {before} {words}")
-        # files are checked by those who read them
-        if len(set(values)) < len(values) and (self.choices or self.type is not str):
-            parser.error(f"{option or self.dest} {words}: leave out what is repeated")
-        setattr(namespace, self.dest, tuple(values))
-
-
 def parse(kind: type, argv=None, presets=None):
     """A dataclass of flags filled from a command line (None: this program's own). presets: a
     function of the settings parsed so far to the defaults that depend on them, {field: value}."""
     given = vars(make_parser(kind).parse_args(argv))
+    for name, value in given.items():
+        if isinstance(value, list):                      # what is repeated counts once
+            given[name] = tuple(dict.fromkeys(value))
     settings = kind(**given)
     settings.given = frozenset(given)
     for name, value in (presets(settings) if presets else {}).items():
@@ -112,7 +101,7 @@ def argument_options(field, hint, recipes: dict) -> dict:
     if hint is bool:
         return {**options, "action": argparse.BooleanOptionalAction}
     if typing.get_origin(hint) is tuple:
-        options["action"] = SeveralWords
+        options["action"] = "extend"
         options["nargs"] = "*" if positional else "+"
         hint = typing.get_args(hint)[0]
     elif positional and field.default is not MISSING:

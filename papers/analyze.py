@@ -291,7 +291,7 @@ def analyze(settings: Settings) -> None:
         result["runs"][run.name] = {"checkpoint": settings.checkpoint, "seed": run.config["seed"],
                                     "flags": mechanism_flags(run.config)}
     component = settings.component
-    for part in dict.fromkeys(settings.only):
+    for part in settings.only:
         if part == "disagreement":
             result[part], text = analyze_disagreement(runs)
         elif part == "heads":

@@ -131,7 +131,6 @@ def reproduce(settings: Settings) -> None:
     for name in settings.tables:
         if name not in TABLES:
             raise UserError(f"no table {name}: choose from {' '.join(TABLES)}")
-    settings.seeds = tuple(dict.fromkeys(settings.seeds))
     # the settings of train_mt.py that are given for all rows
     here = Settings.__annotations__.keys() | {"runs", "device"}
     given = {name: getattr(settings, name) for name in settings.given - here}
@@ -169,7 +168,7 @@ def reproduce(settings: Settings) -> None:
         gpus = torch.cuda.device_count() if device == torch.device("cuda") else 1
         at_once = settings.jobs or gpus
         failed = run_jobs(missing, Path(settings.runs), at_once, device, read_finished)
-    for name in dict.fromkeys(settings.tables):
+    for name in settings.tables:
         show(name, plans.get(name), settings, finished)
     if failed:
         raise UserError(f"{len(failed)} of {len(jobs)} runs failed ({', '.join(failed)}): see "

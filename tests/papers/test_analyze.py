@@ -390,7 +390,7 @@ def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
     assert analyze.main(words.split()) == 2
     error = capsys.readouterr().err
     assert "gone.en does not exist" in error and "--valid, --test" in error
-    assert analyze.main([*words.split(), "--valid", text, "--test", text, text]) == 0
+    assert analyze.main([*words.split(), "--valid", text, "--test", text, f"{folders}/./text"]) == 0
     analysis = json.loads((tmp_path / "run" / "analysis.json").read_text())
     assert sum(x["count"] for x in analysis["length"]["run"]["bins"]) == 2 * len(ENGLISH)
 
@@ -406,7 +406,7 @@ def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("words, message", [
-    ("", "which run?"), ("plain plain", "two runs are named plain"),
+    ("", "which run?"), ("plain ./plain", "two runs are named plain"),
     ("plain --layer 3", "has layers 1 to 2"), ("plain --sentence 99", "validation pairs 1 to 18")])
 def test_mistakes_are_one_line(folders, monkeypatch, capsys, words, message):
     monkeypatch.chdir(folders)
