@@ -6,6 +6,8 @@ import functools
 import re
 import sys
 import textwrap
+import tomllib
+from pathlib import Path
 
 # names that people try -> the flags
 ALIASES = {"--aggregation": "--agg", "--routing": "--agg", "--size": "--arch", "--config": "--arch",
@@ -25,6 +27,9 @@ class Parser(argparse.ArgumentParser):
         formatter = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=35)
         super().__init__(prog, description="\n\n".join(paragraphs), allow_abbrev=False,
                          formatter_class=formatter, **options)
+        project = Path(__file__).resolve().parents[1] / "pyproject.toml"
+        version = tomllib.loads(project.read_text())["project"]["version"]
+        self.add_argument("--version", action="version", version=version)
 
     def parse_args(self, args=None, namespace=None):
         words = sys.argv[1:] if args is None else list(args)

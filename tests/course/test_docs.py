@@ -152,3 +152,13 @@ def test_pip_and_uv_install_the_same():
     required = [line.split()[0] for line in lines if not line.startswith("#")]
     assert project["project"]["dependencies"] == required
     assert not project["tool"]["uv"]["package"]
+
+
+def test_there_is_one_version(capsys):
+    with pytest.raises(SystemExit) as exit:
+        importlib.import_module("train_mt").main(["--version"])
+    version = capsys.readouterr().out.strip()
+    assert exit.value.code == 0 and re.fullmatch(r"\d+\.\d+\.\d+", version)
+    assert f'\nversion: "{version}"\n' in (ROOT / "CITATION.cff").read_text()
+    newest = re.search(r"^## (.*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest[1] == version
