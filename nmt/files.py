@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Iterator
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-COMPRESSED = b"\x1f\x8b", b"PK\x03\x04", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"       # gz, zip, xz, zst
 
 
 class UserError(ValueError):
@@ -90,8 +89,6 @@ class Lines:
     def __init__(self, path):
         self.path = Path(path)
         with as_user_error("read", path), open(path, "rb") as file:
-            check_first_line(file.readline(), path)
-            file.seek(0)
             self.count = sum(1 for _ in file)
         if not self.count:
             raise UserError(f"{path} is empty; it should hold one sentence per line")
@@ -113,19 +110,12 @@ def read_lines(path=None) -> list[str]:
         return list(decode_lines(file, path))
 
 
-def check_first_line(first: bytes, name) -> None:
-    """Raises UserError if the file is compressed."""
-    if first.startswith(COMPRESSED):
-        raise UserError(f"{name}: is compressed; unpack it, e.g. with gunzip")
-
-
 def decode_lines(file, name) -> Iterator[str]:
     """Yields the lines of a binary file, which end with \\n or \\r\\n, without a byte-order mark.
     Raises UserError naming a line that is not UTF-8."""
     for number, line in enumerate(file, start=1):
         if number == 1:
             line = line.removeprefix(BYTE_ORDER_MARK)
-            check_first_line(line, name)
         try:
             yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
         except UnicodeDecodeError as error:

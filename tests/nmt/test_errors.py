@@ -1,7 +1,6 @@
 """The mistakes that people make with the scripts: exit code 2, one line on stderr
 that names the argument or the file and says what would work, nothing overwritten."""
 import contextlib
-import gzip
 import json
 import os
 import shutil
@@ -76,8 +75,6 @@ def place(tmp_path_factory):
         edit("misshapen", model={"heads": 2})
         damage("headless", "config.json", b"")
         Path("runs/headless/config.json").unlink()
-        write_text(folder, "packed", ["x"], ["x"])
-        Path("packed.en").write_bytes(gzip.compress(b"x\n"))
         write_text(folder, "other", ["the dog"], ["der Hund"])
         os.utime("runs/sound/tokenizer.json")            # the newest is named first
         with FileLock("runs/busy/lock"):
@@ -153,9 +150,7 @@ MISTAKES = [
     (train_mt, TRAIN + "headless", "headless", "lacks the run's config.json"),
     (train_mt, TRAIN + "new --name=", "--name '': is not a folder in --runs"),
     (train_mt, TRAIN + "sound/..", "--name 'sound/..': is not a folder in --runs"),
-    (train_mt, NEW + "--train packed", "packed.en: is compressed", "gunzip"),
     # translation and analysis
-    (translate, "runs/sound --input packed.en", "packed.en: is compressed", "gunzip"),
     (translate, "runs/swapped --input text.en", "swapped: tokenizer.json differs"),
     (translate, "runs/misshapen --input text.en", "misshapen/config.json: describes no model"),
     (translate, "runs/sound --input text.en --output runs/sound/last.pt", "in the folder of a run"),
