@@ -105,10 +105,9 @@ def read_config(folder) -> dict:
 
 
 def name_runs_beside(folder) -> str:
-    """A phrase with the translation models beside a folder and in runs/, newest first."""
-    pattern = "*/tokenizer.json"
-    tokenizer_paths = {*Path(folder).parent.glob(pattern), *Path("runs").glob(pattern)}
-    newest = sorted(tokenizer_paths, key=lambda path: path.stat().st_mtime, reverse=True)
+    """A phrase with the translation models beside a folder, newest first."""
+    paths = Path(folder).parent.glob("*/tokenizer.json")
+    newest = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
     names = ", ".join(str(path.parent) for path in newest[:10])
     return f"there are {names}" if names else "there are none here"
 
