@@ -230,7 +230,6 @@ def train_and_test(config, data: dict, s: Settings, seed: int, label: str) -> di
 
 
 def main(argv=None) -> int:
-    """The command line; returns the exit status."""
     return run(infer, Settings, argv, presets)
 
 

@@ -254,7 +254,6 @@ def probe(s: Settings) -> None:
 
 
 def main(argv=None) -> int:
-    """The command line; returns the exit status."""
     return run(probe, Settings, argv, presets)
 
 

@@ -29,7 +29,6 @@ SCORING = "scoring (on standard error)"
 
 @dataclass
 class Settings:
-    """The flags of translate.py."""
     run: str | None = flag(None, "run folder, e.g. runs/NAME", metavar="RUN", positional=True)
     input: str | None = flag(None, "text to translate, UTF-8 (standard input)", metavar="FILE")
     output: str | None = flag(
@@ -175,7 +174,6 @@ def command(settings: Settings) -> None:
 
 
 def main(argv=None) -> int:
-    """Runs the command line; returns the exit status."""
     return run(command, Settings, argv)
 
 

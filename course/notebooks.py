@@ -63,7 +63,6 @@ def run_session(path: Path, target: Path) -> NotebookNode:
 
 
 def main(argv=None) -> int:
-    """The command line; returns the exit status."""
     setup_streams()
     parser = argparse.ArgumentParser(prog="python -m course.notebooks",
                                      description=__doc__.split("\n\n")[0])

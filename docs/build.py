@@ -271,7 +271,6 @@ def write(path: Path, folder: Path) -> None:
 
 
 def main(argv=None) -> int:
-    """The command line; returns the exit status."""
     setup_streams()
     parser = argparse.ArgumentParser(prog="python -m docs.build",
                                      description=__doc__.split("\n\n")[0])

@@ -90,7 +90,6 @@ def report(tasks: list[Task], messages: list[str]) -> str:
 
 
 def main(words: list[str] | None = None) -> None:
-    """The command line."""
     setup_streams()
     parser = Parser("python -m exercises.grade", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER",

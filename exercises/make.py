@@ -193,7 +193,6 @@ def write_stubs(folder: Path) -> None:
 
 
 def main(words: list[str] | None = None) -> None:
-    """The command line."""
     setup_streams()
     parser = Parser("python -m exercises.make", __doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new folder")

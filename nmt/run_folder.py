@@ -1,7 +1,8 @@
 """Run folders: settings, metrics and checkpoints; one run at a time in a folder.
 
 A run folder holds config.json (the settings), metrics.jsonl, tokenizer.json, loss.png, lock, test
-translations (*.hyp), and the checkpoints last, best, average and step-N.pt. Loading runs no code.
+translations (*.hyp), and the checkpoints last, best, average and step-N.pt. Loading a checkpoint
+executes no code.
 """
 import contextlib
 import json

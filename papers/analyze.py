@@ -40,7 +40,6 @@ DRAWN = "the heads and the sentence that are drawn"
 
 @dataclass
 class Settings:
-    """The flags of analyze.py."""
     runs: tuple[str, ...] = flag((), "run folders, e.g. runs/NAME; the first is the baseline",
                                  metavar="RUN", positional=True)
     only: tuple[str, ...] = flag(QUICK, f"only these parts of {', '.join(PARTS)} (all but "
@@ -311,7 +310,6 @@ def analyze(settings: Settings) -> None:
 
 
 def main(argv=None) -> int:
-    """The command line; returns the exit status."""
     return run_command(analyze, Settings, argv)
 
 

@@ -49,7 +49,6 @@ ROWS = {                                # flags of train_mt.py
 
 @dataclass
 class Settings:
-    """The flags of bench.py."""
     arch: str = flag("tiny", f"size of the models: {', '.join(SIZES)}", choices=tuple(SIZES),
                      metavar="SIZE")
     vocab_size: int = flag(10_000, "joint vocabulary", low=100, high=10 ** 6)
@@ -192,7 +191,6 @@ def bench(s: Settings) -> None:
 
 
 def main(argv=None) -> int:
-    """The command line; returns the exit status."""
     return run(bench, Settings, argv, presets)
 
 

@@ -176,7 +176,6 @@ def reproduce(settings: Settings) -> None:
 
 
 def main(argv=None) -> int:
-    """The command line; returns the exit status."""
     return run_command(reproduce, Settings, argv, train_mt.presets)
 
 

@@ -56,7 +56,7 @@ def learning_rate(step: int, steps: int, peak: float, decay: bool) -> float:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, examples, size: int = 512) -> float:
-    """The share of the examples whose class is found."""
+    """Accuracy: the share of examples that are classified correctly."""
     model.eval()
     right = torch.zeros((), dtype=torch.long, device=examples.labels.device)
     for index in examples.lengths.argsort().split(size):
