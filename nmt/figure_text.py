@@ -22,7 +22,7 @@ def literal_text(look: dict | None = None):
     with rc_context({**(look or {}), **text}), warnings.catch_warnings(record=True) as caught:
         yield
     for w in caught:
-        if "missing from font" in str(w.message):
+        if re.search("missing from (current )?font", str(w.message)):      # matplotlib 3.8, 3.9
             print_once("warning: no font has some letters of the figures: install one, such as the "
                        "package fonts-noto-cjk, and delete matplotlib's list in "
                        f"{get_cachedir()}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """run_folder.py: loading runs no code, nothing is lost; folders of other runs: test_errors.py."""
 import json
 import re
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -113,12 +114,18 @@ def test_a_folder_stays_a_runs_without_its_lock(folder):
         pass
 
 
+def draw_curves_of_a_folder_that_is_gone(path) -> None:
+    folder = RunFolder(path, {})
+    shutil.rmtree(path)
+    folder.draw_curves()
+
+
 @pytest.mark.parametrize("draw", [
-    lambda path: RunFolder(path / "\udcff", {}).draw_curves(),
-    lambda path: figures.draw_lengths({"\udcff": {"bins": []}}, path / "length.png"),
+    lambda path: draw_curves_of_a_folder_that_is_gone(path / "run"),
+    lambda path: figures.draw_lengths({"a": {"bins": []}}, path / "gone" / "length.png"),
     lambda path: logic.draw({"pairs": {}, "models": {}, "majority": {}}, path / "gone" / "x.png")])
 def test_a_figure_that_cannot_be_drawn_is_one_line(draw, tmp_path, monkeypatch, capsys):
-    """A name that is not UTF-8, a folder that is gone: hours of work must not end there."""
+    """Hours of work must not end where a folder is gone."""
     monkeypatch.undo()                                   # conftest.py takes the curves away
     draw(tmp_path)
     warning = capsys.readouterr().err
