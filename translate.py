@@ -68,6 +68,9 @@ def check_flags(settings: Settings, interactive: bool) -> None:
         for other in (settings.input, settings.reference):
             if other and Path(other).resolve() == Path(settings.output).resolve():
                 raise UserError(f"--output {settings.output} is read as well; name another file")
+        if Path(settings.output).is_fifo():
+            raise UserError(f"--output {settings.output} is a pipe: leave out --output"
+                            ", and redirect standard output to it")
         if (Path(settings.output).resolve().parent / "config.json").exists():
             raise UserError(f"--output {settings.output} is in the folder of a run: name a file "
                             "elsewhere")

@@ -76,6 +76,7 @@ def place(tmp_path_factory):
         damage("headless", "config.json", b"")
         Path("runs/headless/config.json").unlink()
         write_text(folder, "other", ["the dog"], ["der Hund"])
+        os.mkfifo("pipe")
         os.utime("runs/sound/tokenizer.json")            # the newest is named first
         with FileLock("runs/busy/lock"):
             yield folder
@@ -157,6 +158,7 @@ MISTAKES = [
     (translate, "runs/sound --input text.en --reference text.en --compare runs/foreign",
      "--compare runs/foreign: translates between other languages"),
     (analyze, "runs/sound --out text.en", "--out text.en: cannot write", "another place"),
+    (translate, "runs/sound --input text.en --output pipe", "--output pipe is a pipe"),
     (translate, "", "which RUN?", "runs/sound"),
     (translate, "runs/nowhere", "runs/nowhere: is not a run folder", "runs/sound"),
     (translate, "text.en", "text.en: is not a run folder"),
