@@ -41,6 +41,14 @@ def test_the_size_the_text_and_the_steps_set_the_rest(words, expected):
     assert expected.items() <= vars(settings(words)).items()
 
 
+def test_the_smallest_recipe_is_in_float32(monkeypatch):
+    """The others are in bfloat16 where the processor has it."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
+    assert not settings("--device cpu").amp
+    assert settings("--device cpu --data multi30k").amp
+    assert settings("--device cpu --arch small").amp
+
+
 @pytest.mark.parametrize("arch", ["base", "big"])
 def test_vaswani_learning_rate(arch):
     """d_model^-0.5 min(step^-0.5, step warmup^-1.5), §5.3; --lr is its peak, rounded."""

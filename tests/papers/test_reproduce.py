@@ -177,7 +177,8 @@ def test_runs_that_differ_have_different_keys():
 
 @pytest.mark.parametrize("words, message", [
     ("duan-9", "no table duan-9"), ("duan-3 --reg output", "--reg"),
-    ("duan-3 --seed 2", "--seeds")])
+    ("duan-3 --seed 2", "--seeds"), ("--write-results", "give it by itself"),
+    ("duan-3 --write-results", "give it by itself")])
 def test_mistakes_are_one_line(words, message, capsys):
     assert reproduce.main([*words.split(), "--dry-run"]) == 2
     error = capsys.readouterr().err

@@ -84,6 +84,7 @@ def test_holm():
     (0.8, 0.1, 0.001, "it gains as much as printed"),
     (0.5, 0.1, 0.001, "it gains, but less than printed"),    # up to 0.71, less than 0.87
     (-0.5, 0.1, 0.001, "it loses"),
+    (-0.5, 0.1, 0.06, "no gain; one as large as printed is excluded"),      # before Holm p < 0.001
     (0.05, 0.1, 0.9, "no gain (within 0.3 BLEU)"),
     (0.2, 0.2, 0.3, "no gain; one as large as printed is excluded"),         # up to 0.62
     (0.5, 0.3, 0.2, "undecided; a difference of 0.9 was likely to be found")])
@@ -143,15 +144,19 @@ def test_a_claim_is_judged_on_every_corpus_where_one_head_loses():
     assert both.count("On Multi30K ") == both.count("On the embedded corpus ") == 1
     only_toy = verdict_text(0.0, -3.0)
     assert "Multi30K" not in only_toy and only_toy.endswith("**it gains as much as printed**.")
+    assert verdict_text(3.0, -3.0) == only_toy           # one head that is better decides nothing
     assert verdict_text(0.0, 0.0).endswith("**It cannot be tested here.**")
 
 
-@pytest.mark.parametrize("uniform, words", [
-    (3.0, "and so does its control"), (0.0, "and more than its control")])
-def test_a_gain_of_em_routing_is_compared_with_uniform_coupling(uniform, words):
-    lines = made_up_lines(20, {"em": 3.0, "uniform": uniform, "one-head": -3.0})
-    (claim,) = [claim for claim in claims.MAIN_CLAIMS if claim.source == "Li 2019"]
-    assert words in claims.verdict_text(claim, verdicts.read_corpora(lines))
+@pytest.mark.parametrize("difference, adjusted, words", [
+    (0.1, 0.3, "and so does its control"), (-2.0, 0.01, "and so does its control"),
+    (2.0, 0.01, "and more than its control")])
+def test_a_gain_is_compared_with_that_of_its_control(difference, adjusted, words):
+    gain = verdicts.make_contrast(1.0, 0.2, 20)._replace(adjusted=0.001)
+    over = verdicts.make_contrast(difference, 0.2, 20)._replace(adjusted=adjusted)
+    contrasts = {("em", "baseline"): gain, ("em", "uniform"): over}
+    corpus = verdicts.Corpus(TOY, {}, 0.3, contrasts, gain)
+    assert verdicts.judge("em", "uniform", 0.95, corpus) == f"it gains as much as printed, {words}"
 
 
 def test_the_page_has_the_differences_of_the_stored_runs():
@@ -187,6 +192,13 @@ def test_the_planned_runs_are_stored_as_the_page_reads_them():
         for row, (run,) in plan.plan(table, {}, (1,)):
             assert (run.scale, run.flags) == (table.scale, row.flags)
             assert run.settings.heads == (1 if row.label == "one-head" else 8)
+
+
+def test_the_runs_between_english_and_japanese_are_in_bfloat16():
+    for name, source in (("plan-enja", None), ("plan-jaen", "ja")):
+        for _, (run,) in plan.plan(TABLES[name], {}, (2,)):
+            s = run.settings
+            assert (s.amp, s.data, s.src, s.steps) == (True, "enja", source, 3_000)
 
 
 def test_the_planned_runs_are_those_of_the_plan():
