@@ -5,11 +5,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 from tabulate import tabulate
 
 from nmt.files import UserError, atomic_write, read_json
-from papers.render import NONE
 from papers.results import precision_of
 from papers.tables import TABLES
 from papers.verdicts import (
@@ -177,8 +175,8 @@ def compare(claim: Claim, scores: dict) -> dict[str, list[Contrast | None]]:
     comparisons = {}
     for (place, metric), models in scores.items():
         if metric == claim.metric:
-            contrasts = [paired_contrast(*(models.get(name, {}) for name in pair))
-                         for pair in claim.compared]
+            contrasts = [paired_contrast(models.get(model, {}), models.get(against, {}))
+                         for model, against in claim.compared]
             if any(contrasts):
                 comparisons[place] = contrasts
     return comparisons
@@ -186,10 +184,8 @@ def compare(claim: Claim, scores: dict) -> dict[str, list[Contrast | None]]:
 
 # ---- The page
 
-def in_figures(contrast: Contrast | None, digits: int = 2) -> str:
+def in_figures(contrast: Contrast, digits: int = 2) -> str:
     """A difference and its interval."""
-    if contrast is None:
-        return NONE
     low, high = contrast.interval
     return f"{contrast.difference:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
 
@@ -248,8 +244,9 @@ def cannot_test(corpus: Corpus) -> str:
 
 def means_row(arm: str, lines: list[dict]) -> dict[str, str]:
     """The mean scores of an arm over the seeds."""
-    bleu, chrf, loss = (np.mean([line[name] for line in lines])
-                        for name in ("bleu", "chrf", "valid_loss"))
+    bleu = statistics.fmean(line["bleu"] for line in lines)
+    chrf = statistics.fmean(line["chrf"] for line in lines)
+    loss = statistics.fmean(line["valid_loss"] for line in lines)
     return {"arm": arm, "BLEU": f"{bleu:.2f}", "chrF": f"{chrf:.2f}",
             "validation loss": f"{loss:.3f}"}
 

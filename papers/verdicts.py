@@ -96,7 +96,10 @@ def whole_blocks(lines: list[dict], plan: Plan) -> dict[str, list[dict]]:
                 and line["flags"] in arms and line["seed"] in blocks):
             blocks[line["seed"]][arms[line["flags"]]] = line
     whole = [block for block in blocks.values() if len(block) == len(arms)]
-    return {arm: [block[arm] for block in whole] for arm in sorted(arms.values())}
+    lines_by_arm = {}
+    for arm in sorted(arms.values()):
+        lines_by_arm[arm] = [block[arm] for block in whole]
+    return lines_by_arm
 
 
 def read_corpus(lines: list[dict], plan: Plan) -> Corpus | None:
@@ -105,8 +108,10 @@ def read_corpus(lines: list[dict], plan: Plan) -> Corpus | None:
     seeds = len(blocks["baseline"])
     if seeds < plan.needed:
         return None
-    table = np.array([[line["bleu"] for line in arm_lines] for arm_lines in blocks.values()])
-    scores = dict(zip(blocks, table))                                    # [seeds], by arm
+    scores = {}                         # [seeds], by arm
+    for arm, arm_lines in blocks.items():
+        scores[arm] = np.array([line["bleu"] for line in arm_lines])
+    table = np.array(list(scores.values()))                              # [arms, seeds]
     # score = arm + seed + residual, by least squares
     residuals = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
     freedom = (len(table) - 1) * (seeds - 1)

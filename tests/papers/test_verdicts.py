@@ -1,5 +1,4 @@
 """The verdicts of the planned runs: the statistics against scipy's and by hand, and the rules."""
-import json
 import re
 from pathlib import Path
 
@@ -7,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from papers import claims, plan, verdicts
+from papers import claims, plan, results, verdicts
 from papers.tables import TABLES
 from papers.verdicts import PLANS, Plan
 
@@ -28,6 +27,10 @@ def made_up_lines(seeds: int, gains: dict = {}, corpus: Plan = TOY) -> list[dict
     return lines
 
 
+def bleu_of(corpus: verdicts.Corpus, arm: str) -> list[float]:
+    return [line["bleu"] for line in corpus.lines[arm]]
+
+
 def seeds_of(blocks: dict[str, list[dict]]) -> set[int]:
     return {line["seed"] for line in blocks["baseline"]}
 
@@ -46,7 +49,7 @@ def test_two_models_are_compared_by_a_paired_t_test():
 def test_the_model_is_that_of_least_squares():
     """With a column of the design for each arm and each seed."""
     corpus = verdicts.read_corpus(made_up_lines(5, {"em": 1.0}), TOY._replace(needed=5))
-    y = np.array([[line["bleu"] for line in lines] for lines in corpus.lines.values()])
+    y = np.array([bleu_of(corpus, arm) for arm in corpus.lines])
     design = np.hstack([np.repeat(np.eye(12), 5, axis=0), np.tile(np.eye(5), (12, 1))])
     effects = np.linalg.pinv(design) @ y.flatten()
     freedom = 60 - np.linalg.matrix_rank(design)
@@ -64,8 +67,8 @@ def test_arms_of_different_variance_are_compared_by_welchs_test():
         if line["flags"] == "--reg output":
             line["bleu"] = 70 + 10 * (line["bleu"] - 70)
     corpus = verdicts.read_corpus(lines, TOY)
-    one, two = ([line["bleu"] for line in corpus.lines[arm]] for arm in ("output", "baseline"))
-    wanted = stats.ttest_ind(one, two, equal_var=False)
+    wanted = stats.ttest_ind(bleu_of(corpus, "output"), bleu_of(corpus, "baseline"),
+                             equal_var=False)
     contrast = corpus.contrasts["output", "baseline"]
     assert corpus.deviation is None and contrast.p == pytest.approx(wanted.pvalue)
     assert contrast.interval == pytest.approx(tuple(wanted.confidence_interval()))
@@ -162,23 +165,23 @@ def test_a_gain_is_compared_with_that_of_its_control(difference, adjusted, words
 def test_the_page_has_the_differences_of_the_stored_runs():
     """Computed again, with numpy and a table of t: Welch's test where the page says so."""
     page = (ROOT / "docs" / "claims.md").read_text("utf-8")
-    stored = [json.loads(line) for line in (ROOT / "results" / "runs.jsonl").open()]
+    bleu = {results.key_of(line): line["bleu"] for line in results.stored_lines()}
     for corpus, arms, seeds, welch in (("plan-toy", 12, 20, True), ("plan-multi30k", 7, 4, False)):
         table = TABLES[corpus]
-        scores = {row.label: [x["bleu"] for seed in range(1, seeds + 1) for x in stored
-                              if (x["scale"], x["flags"], x["seed"])
-                              == (table.scale, row.flags, seed)]
-                  for row in (*table.rows, *table.ended)}
+        scores = {}
+        for row in (*table.rows, *table.ended):
+            scores[row.label] = [bleu[table.scale, "base", row.flags, seed]
+                                 for seed in range(1, seeds + 1)]
         x = np.array(list(scores.values()))              # [arms, seeds]
         assert x.shape == (arms, seeds)
         residuals = x - x.mean(0) - x.mean(1)[:, None] + x.mean()
         for arm in scores.keys() - {"baseline", "one-head"}:
-            one, two = np.array(scores[arm]), np.array(scores["baseline"])
-            difference = one.mean() - two.mean()
-            variance = one.var(ddof=1) / seeds, two.var(ddof=1) / seeds
-            error, freedom = sum(variance) ** 0.5, (
-                sum(variance) ** 2 * (seeds - 1) / (variance[0] ** 2 + variance[1] ** 2))
-            if not welch:
+            difference = np.mean(scores[arm]) - np.mean(scores["baseline"])
+            if welch:
+                variances = np.var([scores[arm], scores["baseline"]], axis=1, ddof=1) / seeds
+                error = variances.sum() ** 0.5
+                freedom = variances.sum() ** 2 * (seeds - 1) / (variances ** 2).sum()
+            else:
                 freedom = (arms - 1) * (seeds - 1)
                 error = ((residuals ** 2).sum() / freedom * 2 / seeds) ** 0.5
             half = stats.t.ppf(0.975, freedom) * error
