@@ -94,6 +94,11 @@ def average_checkpoints(paths) -> dict:
     return mean
 
 
+def tokenizer_checksum(folder: Path) -> int:
+    """The checksum that config.json keeps of a run's tokenizer.json."""
+    return zlib.crc32((folder / "tokenizer.json").read_bytes())
+
+
 def read_config(folder) -> dict:
     """The settings in config.json. Raises UserError: missing, damaged or of another version."""
     path = Path(folder) / "config.json"
@@ -193,7 +198,7 @@ class RunFolder(contextlib.AbstractContextManager):
         its text has moved, config.json gets the new paths."""
         self.config |= json.loads(json.dumps(more))
         if (self.path / "tokenizer.json").exists():
-            self.config["tokenizer"] = zlib.crc32((self.path / "tokenizer.json").read_bytes())
+            self.config["tokenizer"] = tokenizer_checksum(self.path)
         self.check(self.config)
         for half_written in self.path.glob(".*.tmp"):    # by a run that was killed
             half_written.unlink()
@@ -301,7 +306,7 @@ def load_run(folder, name: str = "best", device="cpu"):
     model = Transformer(read_model_config(settings, folder)).to(device)
     load_weights(model, state, folder / f"{name}.pt")
     tokenizer = load_tokenizer(folder / "tokenizer.json")
-    checksum = zlib.crc32((folder / "tokenizer.json").read_bytes())
+    checksum = tokenizer_checksum(folder)
     if settings.get("tokenizer", checksum) != checksum:
         raise UserError(f"{folder}: {CHECKSUMS['tokenizer']}")
     return model.eval(), tokenizer, settings
