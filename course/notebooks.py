@@ -5,7 +5,6 @@
 
 A notebook runs in any folder: its first cell finds the project or clones it.
 """
-import argparse
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ except ImportError as missing:
           file=sys.stderr)
     sys.exit(2)
 
+from nmt.parser import Parser
 from nmt.streams import setup_streams
 
 COURSE = Path(__file__).resolve().parent
@@ -64,8 +64,7 @@ def run_session(path: Path, target: Path) -> NotebookNode:
 
 def main(argv=None) -> int:
     setup_streams()
-    parser = argparse.ArgumentParser(prog="python -m course.notebooks",
-                                     description=__doc__.split("\n\n")[0])
+    parser = Parser("python -m course.notebooks", __doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("notebooks"),
                         help="a new folder (default: notebooks)")
     parser.add_argument("--project", default=str(COURSE.parent), metavar="PLACE",

@@ -6,7 +6,6 @@ course with what they print and draw, and code beside the papers' equations.
 
 The pages need no server. Only the players in the sessions need scripts.
 """
-import argparse
 import html
 import os
 import re
@@ -31,6 +30,7 @@ except ImportError as missing:
 
 from course.notebooks import run_session
 from docs.equations import EIGHT, ROOT, module, read
+from nmt.parser import Parser
 from nmt.streams import setup_streams
 
 DOCS = ROOT / "docs"
@@ -272,8 +272,7 @@ def write(path: Path, folder: Path) -> None:
 
 def main(argv=None) -> int:
     setup_streams()
-    parser = argparse.ArgumentParser(prog="python -m docs.build",
-                                     description=__doc__.split("\n\n")[0])
+    parser = Parser("python -m docs.build", __doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "site",
                         help="where the pages go (default: site)")
     folder = parser.parse_args(argv).folder

@@ -17,6 +17,15 @@ ALIASES = {"--aggregation": "--agg", "--routing": "--agg", "--size": "--arch", "
            "--length-penalty": "--lenpen"}
 
 
+class ShowVersion(argparse.Action):
+    """Prints the version in pyproject.toml, which is read only then."""
+
+    def __call__(self, parser, *_):
+        project = Path(__file__).resolve().parents[1] / "pyproject.toml"
+        print(tomllib.loads(project.read_text())["project"]["version"])
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
     """`argparse.ArgumentParser` with errors of one line. text: of --help, a docstring, of which the
     indented paragraphs stay as they are."""
@@ -27,9 +36,8 @@ class Parser(argparse.ArgumentParser):
         formatter = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=35)
         super().__init__(prog, description="\n\n".join(paragraphs), allow_abbrev=False,
                          formatter_class=formatter, **options)
-        project = Path(__file__).resolve().parents[1] / "pyproject.toml"
-        version = tomllib.loads(project.read_text())["project"]["version"]
-        self.add_argument("--version", action="version", version=version)
+        self.add_argument("--version", action=ShowVersion, nargs=0,
+                          help="show the project's version and exit")
 
     def parse_args(self, args=None, namespace=None):
         words = sys.argv[1:] if args is None else list(args)
