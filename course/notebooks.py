@@ -53,16 +53,13 @@ def read_session(path: Path, project: str = "") -> NotebookNode:
     return notebook
 
 
-def run_session(path: Path, target: Path) -> NotebookNode:
-    """A session as a notebook with its outputs, which is also written to a file."""
-    notebook = read_session(path)
-    place = {"metadata": {"path": str(path.parent)}}
-    NotebookClient(notebook, resources=place, coalesce_streams=True).execute()
-    jupytext.write(notebook, target)
-    return notebook
+def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
+    """Runs a notebook in a folder. Returns it with its outputs."""
+    place = {"metadata": {"path": str(folder)}}
+    return NotebookClient(notebook, resources=place, coalesce_streams=True).execute()
 
 
-def main(argv=None) -> int:
+def main(words: list[str] | None = None) -> None:
     setup_streams()
     parser = Parser("python -m course.notebooks", __doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("notebooks"),
@@ -70,17 +67,16 @@ def main(argv=None) -> int:
     parser.add_argument("--project", default=str(COURSE.parent), metavar="PLACE",
                         help="where a notebook elsewhere finds the project: a folder, or an "
                              "address that git can clone (default: this folder)")
-    settings = parser.parse_args(argv)
+    args = parser.parse_args(words)
     try:
-        settings.folder.mkdir(parents=True)
+        args.folder.mkdir(parents=True)
     except OSError as error:
-        parser.exit(2, f"{error.filename}: {error.strerror}: name a new folder\n")
+        parser.error(f"{error.filename}: {error.strerror}: name a new folder")
     for path in sorted(COURSE.glob("session?.py")):
-        target = settings.folder / path.with_suffix(".ipynb").name
-        jupytext.write(read_session(path, settings.project), target)
+        target = args.folder / path.with_suffix(".ipynb").name
+        jupytext.write(read_session(path, args.project), target)
         print(target)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -16,6 +16,7 @@ from pathlib import Path
 from string import Template
 
 try:
+    import jupytext
     from latex2mathml.converter import convert
     from markdown_it import MarkdownIt
     from mdit_py_plugins.anchors import anchors_plugin
@@ -28,7 +29,7 @@ except ImportError as missing:
           file=sys.stderr)
     sys.exit(2)
 
-from course.notebooks import run_session
+from course.notebooks import execute, read_session
 from docs.equations import EIGHT, ROOT, module, read
 from nmt.parser import Parser
 from nmt.streams import setup_streams
@@ -115,7 +116,7 @@ MARKDOWN.use(anchors_plugin, max_level=4).use(dollarmath_plugin, renderer=math)
 
 def markdown(text: str, page: Path, folder: Path) -> str:
     """A Markdown text as HTML for the page of a file. Links relative to `folder` of the project
-    lead to pages of the site, names of code to the code, and images to themselves."""
+    lead to pages of the site, and names of code to the code."""
     tokens = MARKDOWN.parse(text)
     for block in tokens:
         around = None                            # the link around a token
@@ -124,11 +125,6 @@ def markdown(text: str, page: Path, folder: Path) -> str:
                 token.attrSet(name, link_text(token.attrs[name], page, folder))
             if token.type in ("link_open", "link_close"):
                 around = token if token.type == "link_open" else None
-            elif token.type == "image":
-                place = token.attrs["src"]
-                token.type = "html_inline"
-                image = f'<img src="{place}" alt="{html.escape(token.content)}">'
-                token.content = f'<a href="{place}">{image}</a>'
             elif token.type == "code_inline":
                 place = link_code(token.content, page)
                 token.type = "html_inline"
@@ -140,10 +136,8 @@ def markdown(text: str, page: Path, folder: Path) -> str:
                     around.attrSet("href", place)                  # the same file, with the line
     rendered = MARKDOWN.renderer.render(tokens, MARKDOWN.options, {})
     # a browser would put the comma after a formula on the next line
-    rendered = re.sub(r'\(?<span class="math inline">.*?</span>[.,;:)]*',
-                      r'<span class="whole">\g<0></span>', rendered)
-    rendered = rendered.replace("<table>", '<div class="table"><table>')
-    return rendered.replace("</table>", "</table></div>")
+    return re.sub(r'\(?<span class="math inline">.*?</span>[.,;:)]*',
+                  r'<span class="whole">\g<0></span>', rendered)
 
 
 def contents(body: str) -> str:
@@ -178,24 +172,21 @@ def notes(path: Path) -> dict[int, str]:
 
 def code_page(path: Path) -> str:
     """A Python file. Those in BESIDE are rows of notes and of the lines that they belong to; their
-    docstrings are left out, and their imports are folded."""
+    docstrings are among the notes."""
     file = path.relative_to(ROOT).as_posix()
-    code = module(file)
-    highlighted = color("\n".join(code.lines), "python").splitlines()
+    highlighted = color(path.read_text("utf-8"), "python").splitlines()
     lines = [f'<span class="line" id="L{n}" data-n="{n}">{line}\n</span>'
              for n, line in enumerate(highlighted, 1)]
     if file not in BESIDE:
         return f'<h1>{file}</h1>\n<div class="row"><pre>{"".join(lines)}</pre></div>'
-    for _, hidden in code.docstrings().values():
+    for _, hidden in module(file).docstrings().values():
         for n in hidden:
             lines[n - 1] = ""
     beside = notes(path)
-    starts = sorted({1, *beside, code.imports.start, code.imports.stop})
+    starts = sorted({1, *beside})
     rows = []
     for start, end in zip(starts, [*starts[1:], len(lines) + 1]):
         text = f"<pre>{''.join(lines[start - 1:end - 1])}</pre>"
-        if start in code.imports:
-            text = f"<details><summary>imports</summary>{text}</details>"
         rows.append(f'<div class="row"><div class="note">{beside.get(start, "")}</div>{text}</div>')
     return f'<h1>{file}</h1>\n<div class="notes">{"".join(rows)}</div>'
 
@@ -203,7 +194,8 @@ def code_page(path: Path) -> str:
 def session_page(path: Path, download: Path) -> str:
     """A session of the course: its prose, code, output and figures. Its notebook with the outputs
     goes to `download`."""
-    notebook = run_session(path, download)
+    notebook = execute(read_session(path), path.parent)
+    jupytext.write(notebook, download)
     parts = []
     for cell in notebook.cells[1:]:              # without the cell that finds the project
         if cell.cell_type == "markdown":
@@ -227,25 +219,16 @@ def output_html(output) -> str:
 
 # ---- The pages
 
-def navigation(page: Path) -> tuple[str, str]:
-    """The links at the top of a page, and those at its end to the pages before and after."""
+def navigation(page: Path) -> str:
+    """The links at the top of a page."""
     rows = []
-    links = {}
     for heading, files in NAVIGATION.items():
-        row = [f"<b>{heading}</b>"]
+        links = []
         for file, name in files.items():
             here = ' aria-current="page"' if ROOT / file == page else ""
-            links[ROOT / file] = f'<a href="{link(ROOT / file, page)}"{here}>{name}</a>'
-            row.append(links[ROOT / file])
-        rows.append(f"<p>{' '.join(row)}</p>")
-    around = ""
-    if page in links:
-        at = list(links).index(page)
-        if at > 0:
-            around = f"← {list(links.values())[at - 1]} "
-        if at + 1 < len(links):
-            around += f"{list(links.values())[at + 1]} →"
-    return "\n".join(rows), around
+            links.append(f'<a href="{link(ROOT / file, page)}"{here}>{name}</a>')
+        rows.append(f"<p><b>{heading}</b> {' '.join(links)}</p>")
+    return "\n".join(rows)
 
 
 def write(path: Path, folder: Path) -> None:
@@ -265,20 +248,18 @@ def write(path: Path, folder: Path) -> None:
         kind, body = "code", code_page(path)
     title = re.sub("<.*?>", "", re.search("<h1.*?</h1>", body)[0])
     root = "../" * (len(address(path).parts) - 1)
-    menu, around = navigation(path)
-    page = PAGE.substitute(title=title, root=root, menu=menu, kind=kind, body=body, around=around)
+    page = PAGE.substitute(title=title, root=root, menu=navigation(path), kind=kind, body=body)
     target.write_text(page, "utf-8")
 
 
-def main(argv=None) -> int:
+def main(words: list[str] | None = None) -> None:
     setup_streams()
     parser = Parser("python -m docs.build", __doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "site",
                         help="where the pages go (default: site)")
-    folder = parser.parse_args(argv).folder
+    folder = parser.parse_args(words).folder
     if folder.exists() and not (folder / "style.css").exists() and any(folder.iterdir()):
-        print(f"{folder}: holds something else: name a new folder", file=sys.stderr)
-        return 2
+        parser.error(f"{folder}: holds something else: name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     light = HtmlFormatter(style="xcode").get_style_defs("pre")
     dark = HtmlFormatter(style="github-dark").get_style_defs("pre")
@@ -290,8 +271,7 @@ def main(argv=None) -> int:
     for path in files_of(COPIES):
         shutil.copyfile(path, folder / address(path))
     print(f"{len(files_of(PAGES))} pages; open {folder / 'index.html'}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -83,10 +83,6 @@ class Module:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT:
                 self.numbers[token.start[0]] = numbers(token.string, self.paper)
-        imports = [n for n in self.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
-        self.imports = range(0)
-        if imports:
-            self.imports = range(imports[0].lineno, imports[-1].end_lineno + 1)
 
     def docstrings(self) -> dict[int, tuple[str, range]]:
         """{first line of a function, class or file: (its docstring, the lines of that)}."""

@@ -1,4 +1,4 @@
-"""The pages of docs/build.py and the figures of docs/plots.py."""
+"""The pages of docs/build.py, and the notebooks."""
 import html
 import json
 import re
@@ -8,35 +8,36 @@ import xml.etree.ElementTree as tree
 
 import pytest
 
-from docs import plots
 from docs.equations import EIGHT, ROOT, module
 
 
-def test_the_figures_of_the_documents_are_drawn(tmp_path):
-    plots.main(tmp_path)
-    drawn = {path.name for path in tmp_path.iterdir()}
-    assert drawn and all((ROOT / "docs" / name).exists() for name in drawn)
-
-
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The folder of the pages. Of the sessions one is run, which takes seconds."""
+def notebook(tmp_path_factory):
+    """Session 3 as a lecturer hands it out, run in a folder far from the project."""
     for library in ("markdown_it", "mdit_py_plugins", "latex2mathml", "pygments", "jupytext",
                     "nbclient", "ipykernel"):
         pytest.importorskip(library)
-    from course.notebooks import read_session, run_session
+    import jupytext
+
+    from course import notebooks
+
+    folder = tmp_path_factory.mktemp("class")
+    notebooks.main([str(folder / "handout")])
+    return notebooks.execute(jupytext.read(folder / "handout" / "session3.ipynb"), folder)
+
+
+@pytest.fixture(scope="module")
+def site(notebook, tmp_path_factory):
+    """The folder of the pages. Of the sessions one is run, which takes seconds."""
     from docs import build
 
-    def run_some(path, target):
-        if path.stem == "session3":
-            return run_session(path, target)
-        target.write_text("{}")
-        return read_session(path)
+    def execute(session, folder):
+        return notebook if "Session 3" in session.cells[1].source else session
 
     folder = tmp_path_factory.mktemp("site")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "run_session", run_some)
-        assert build.main([str(folder)]) == 0
+        patch.setattr(build, "execute", execute)
+        build.main([str(folder)])
     return folder
 
 
@@ -103,6 +104,7 @@ def test_a_session_has_its_output_figures_and_notebook(site, pages):
     page = pages[site / "course" / "session3.py.html"]
     assert "<math" in page and "squash: length  0.1 -&gt; " in page
     assert page.count('<img src="data:image/png;base64,') == 3
+    assert page.count('] = "data:image/png;base64,') == 4          # the frames of the player
     assert 'type="range"' in page and 'href="session3.ipynb"' in page
     assert "squash: length  0.1 -> " in (site / "course" / "session3.ipynb").read_text("utf-8")
 
