@@ -41,6 +41,7 @@ for ax, (name, vectors) in zip(axes, pairs.items()):
     for h, width in enumerate((9, 4)):                   # both show where they are alike
         u, v = vectors[h]
         ax.plot([0, u], [0, v], lw=width, solid_capstyle="round", label=f"head {h + 1}")
+    ax.plot(*O.mean(0)[0], "ko", label="mean")
     ax.set(title=f"{name}: D = {D + 0:.1f}", xlim=(-1.2, 1.2), ylim=(-0.3, 1.2), aspect="equal",
            xlabel="first coordinate")
 axes[0].set_ylabel("second coordinate")
@@ -49,7 +50,8 @@ show("session2-scores")
 
 # %% [markdown]
 # Heads that are alike have $D = -1$, orthogonal ones $-1/H$, and $D = 0$ takes heads whose unit
-# vectors cancel: in the plane, two that point away from each other.
+# vectors cancel: in the plane, two that point away from each other. $D$ is minus the squared length
+# of the unit vectors' mean.
 #
 # Table 4 prints $\exp(D)$ for $H = 8$. Without the 8 pairs $i = j$, which always agree, that is a
 # mean cosine of two different heads. The baseline's heads are orthogonal on average. The

@@ -1,1 +1,1 @@
-"""The documents, the figures in them, and what makes pages of both."""
+"""The documents, and the code that builds pages of them."""
