@@ -1,8 +1,8 @@
 """The checks of the tasks, by session.
 
-A check is a function of a module, the student's or the project's, and of inputs. What it returns,
-{"name, case": tensor, numbers or words}, and the gradients by its inputs must be the same for both
-modules. It raises Wrong where a solution does too much work.
+A check takes a module, the student's or the project's, and inputs. Its results,
+{"name, case": tensor, numbers or words}, and their gradients by the inputs must be the same for
+both modules. It raises Wrong if a solution does too much work.
 """
 from types import SimpleNamespace
 
@@ -25,11 +25,11 @@ CAPSULES = torch.tensor([[True, True, True], [True, False, True]])             #
 
 
 class Wrong(AssertionError):
-    """A result is not what the equation gives."""
+    """The error of a solution that does not compute what the equation says."""
 
 
 def check(name: str, **shapes):
-    """Registers the check of a task; its inputs are tensors of these shapes in float64."""
+    """Registers the check of a task. Its inputs are tensors of these shapes in float64."""
     def register(function):
         CHECKS[name] = (function, shapes)
         return function
@@ -37,13 +37,13 @@ def check(name: str, **shapes):
 
 
 def name_parts(names: str, values, case: str = "") -> dict:
-    """{"A": ..., "O": ...} of a tuple; of a case: {"A, case": ...}."""
+    """Returns {"A": ..., "O": ...} for the names "A O", or {"A, case": ...} with a case."""
     ending = f", {case}" if case else ""
     return {name + ending: value for name, value in zip(names.split(), values, strict=True)}
 
 
 def error_of(function, *arguments, **settings) -> str:
-    """Whether a call raises the ValueError that is documented."""
+    """Returns "ValueError" if a call raises it, otherwise "none"."""
     try:
         function(*arguments, **settings)
     except ValueError:
@@ -52,19 +52,19 @@ def error_of(function, *arguments, **settings) -> str:
 
 
 def promotes(function, x: Tensor) -> bool:
-    """Whether a function of half precision computes in float32; of a tuple, its first result."""
+    """Whether a function computes bfloat16 inputs in float32. Compares its first result or row."""
     half = x.detach().bfloat16()
     result = function(half)[0]
     return result.dtype == torch.float32 and result.allclose(function(half.float())[0], atol=1e-5)
 
 
 def with_zero(x: Tensor) -> Tensor:
-    """x [B, H, ...] with a head of zeros."""
+    """x [B, H, ...] with zeros as the first head."""
     return x.detach().index_fill(1, torch.tensor([0]), 0)
 
 
 def fill_parameters(module: nn.Module) -> nn.Module:
-    """The module in float64, with parameters that are neither 0 nor 1 nor random."""
+    """Returns the module in float64 with parameters cos 0, cos 1, cos 2, ..."""
     for i, parameter in enumerate(module.double().parameters()):
         numbers = torch.arange(parameter.numel()) + i
         parameter.data = numbers.double().cos().view(parameter.shape)
@@ -72,7 +72,7 @@ def fill_parameters(module: nn.Module) -> nn.Module:
 
 
 class Work(TorchFunctionMode):
-    """Counts, in a block: calls of torch, the numbers in their results."""
+    """Counts the calls of torch in a block, and the numbers in their results."""
     calls = 0
     numbers = 0
 
@@ -85,7 +85,7 @@ class Work(TorchFunctionMode):
 
 
 def linear_in_heads(D) -> None:
-    """Raises Wrong where D of 16 times the heads takes much more than 16 times the work."""
+    """Raises Wrong if D of 16 times the heads takes more than 24 times the work."""
     numbers = []
     for H in (4, 64):
         with Work() as work:
@@ -100,7 +100,7 @@ def linear_in_heads(D) -> None:
 # ---- Session 1: heads
 
 def attend(attention, Q, K, V, mask=None, causal=False, cache=None) -> tuple[Tensor, Tensor]:
-    """(A, O) of two heads of width 3."""
+    """Returns (A, O)."""
     return attention.attend_explicitly(Q, K, V, mask, causal, cache)
 
 

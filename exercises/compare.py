@@ -1,7 +1,7 @@
 """Grades a task: runs its check on a student's file and on the project's, and compares the results.
 
-The body of the task and everything that is not a task come from the student's file, the bodies of
-the file's other tasks from the project.
+The body of the task and all code outside the tasks are the student's. The bodies of the file's
+other tasks are the project's.
 """
 import ast
 import importlib
@@ -19,12 +19,11 @@ from exercises.make import NOT_WRITTEN, ROOT, TASKS, Task, find_functions
 
 
 def project_module(task: Task):
-    """The project's own module."""
     return importlib.import_module(task.file.removesuffix(".py").replace("/", "."))
 
 
 def load(task: Task, path: Path):
-    """The student's module, with the project's functions for the file's other tasks."""
+    """Loads the student's module, with the project's functions for the file's other tasks."""
     if not path.exists():
         raise Wrong(f"missing file {path.name}")
     tree = ast.parse(path.read_bytes(), path)
@@ -48,7 +47,7 @@ def load(task: Task, path: Path):
 
 
 def draw_inputs(seed: str, shapes: dict) -> dict[str, Tensor]:
-    """Standard normal numbers of these shapes, the same for the same seed."""
+    """Draws standard normal numbers of these shapes, the same for the same seed."""
     rng = np.random.default_rng(zlib.crc32(seed.encode()))
     inputs = {}
     for name, shape in shapes.items():
@@ -57,8 +56,8 @@ def draw_inputs(seed: str, shapes: dict) -> dict[str, Tensor]:
 
 
 def compute_results(module, task: Task) -> dict[str, np.ndarray]:
-    """The results of a task's check, and the gradients by its inputs of the sum of all results, the
-    numbers of a tensor weighted by cos 0, cos 1, cos 2, ..."""
+    """Returns the results of a task's check, and the gradients of their sum by the inputs. In the
+    sum the numbers of a tensor are weighted by cos 0, cos 1, cos 2, ..."""
     function, shapes = CHECKS[task.name]
     inputs = draw_inputs(task.name, shapes)
     results = {}
@@ -78,7 +77,7 @@ def compute_results(module, task: Task) -> dict[str, np.ndarray]:
 
 
 def check_results(results: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    """Raises Wrong where a result is not the expected one."""
+    """Raises Wrong for the first result that is not the expected one."""
     for name, want in expected.items():
         if name not in results:
             raise Wrong("no gradient flows back to the inputs")
@@ -102,7 +101,7 @@ def check_results(results: dict[str, np.ndarray], expected: dict[str, np.ndarray
 
 
 def explain(error: BaseException, path: Path) -> str:
-    """The error in a line, with the last line of the student's file that it went through."""
+    """Describes an error in one line, with the line of the student's file that raised it."""
     text = " ".join(str(error).split())[:300]
     if isinstance(error, Wrong) or text == NOT_WRITTEN:
         return text

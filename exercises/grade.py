@@ -3,7 +3,7 @@
     python -m exercises.grade FOLDER [--session 3]         # mistakes and points
     python -m exercises.grade FOLDER... --csv > class.csv  # a row for each
 
-Every task is graded on its own (compare.py), so tasks may be done in any order, and a mistake costs
+Each task is graded separately (compare.py), so tasks may be done in any order, and a mistake costs
 one task. The checks are in checks.py.
 """
 import csv
@@ -18,22 +18,22 @@ from exercises.make import TASKS, Task
 from nmt.parser import Parser
 from nmt.streams import setup_streams
 
-SECONDS = 10                # a task may take
+SECONDS = 10                # limit for a task
 LINUX = sys.platform == "linux"
-# The tasks that share a process. Only Linux forks torch safely; elsewhere each start takes seconds.
+# Tasks that share a process. Only on Linux can torch be forked; elsewhere each start takes seconds.
 SHARE = 1 if LINUX else len(TASKS)
 CONTEXT = multiprocessing.get_context("forkserver" if LINUX else "spawn")
 if LINUX:
     CONTEXT.set_forkserver_preload(["exercises.compare"])
 
 
-# ---- Processes, so that what a solution does to Python ends with its own
+# ---- Processes: what a solution does to Python must not affect other tasks
 
 def send_errors(sender, tasks: list[Task], folder: Path) -> None:
-    """Sends "ready" and then the error of each task, from a process of its own."""
-    # not at the top: the command itself starts without torch
+    """Sends "ready", then the error of each task. Runs in a process of its own."""
+    # imported here because the command itself starts without torch
     from exercises.compare import find_error
-    os.dup2(2, 1)                       # what solutions print is not in the table
+    os.dup2(2, 1)                       # output of solutions must not get into the table
     sys.stdout = sys.stderr
     sys.path += [str(folder.resolve()), str(folder.resolve().parent)]    # the student's modules
     sender.send("ready")
@@ -42,12 +42,13 @@ def send_errors(sender, tasks: list[Task], folder: Path) -> None:
 
 
 def run(tasks: list[Task], folder: Path) -> list[str]:
-    """The errors of the tasks in one process, up to the first task that does not survive it."""
+    """Returns the errors of the tasks, graded in one process. The last one may be that of a task
+    that ended the process or took too long; then later tasks are missing."""
     receiver, sender = CONTEXT.Pipe(duplex=False)
     process = CONTEXT.Process(target=send_errors, args=(sender, tasks, folder))
     process.start()
     sender.close()
-    receiver.recv()                     # torch is imported: the time starts
+    receiver.recv()                     # the limit excludes the import of torch
     errors = []
     try:
         while len(errors) < len(tasks):
@@ -63,7 +64,7 @@ def run(tasks: list[Task], folder: Path) -> list[str]:
 
 
 def grade(tasks: list[Task], folder: Path) -> list[str]:
-    """The errors of the tasks in a student's folder with their places, "" where there is none."""
+    """Returns a message for each task of a student's folder, "" for a task that is passed."""
     messages = []
     while len(messages) < len(tasks):
         rest = tasks[len(messages):]
@@ -76,7 +77,7 @@ def grade(tasks: list[Task], folder: Path) -> list[str]:
 # ---- The command
 
 def report(tasks: list[Task], messages: list[str]) -> str:
-    """The messages, and a table of the tasks."""
+    """Returns the messages, and a table of the tasks."""
     rows = []
     for task, message in zip(tasks, messages):
         answer = "no" if message else "yes"
@@ -103,7 +104,7 @@ def main(words: list[str] | None = None) -> None:
     for folder in args.folders:
         if not folder.is_dir():
             parser.error(f"{folder}: no such folder; `python -m exercises.make {folder}` makes one")
-    os.environ["OMP_NUM_THREADS"] = "1"     # a forked process cannot use threads started before
+    os.environ["OMP_NUM_THREADS"] = "1"     # threads do not survive a fork
     table = csv.writer(sys.stdout, lineterminator="\n")
     if args.csv:
         table.writerow(["folder", "points", *(task.name for task in tasks)])

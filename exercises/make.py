@@ -1,8 +1,8 @@
-"""Writes the exercises: the project's own files with the bodies of the tasks taken out.
+"""Writes the exercises: the project's own files without the bodies of the tasks.
 
-    python -m exercises.make FOLDER    # a new one, for a student's solutions
+    python -m exercises.make FOLDER    # a new folder, for a student's solutions
 
-Signatures, docstrings, the checks of arguments and everything that is not a task stay.
+Signatures, docstrings, the checks of arguments and all code outside the tasks stay.
 """
 import ast
 from pathlib import Path
@@ -14,8 +14,8 @@ from nmt.streams import setup_streams
 ROOT = Path(__file__).resolve().parents[1]
 NOT_WRITTEN = "not written yet"
 
-# file -> session of docs/course.md, task, points (difficulty 1 to 3), equation, body taken out.
-# Several tasks may share a body; each has its own check in checks.py.
+# file -> session of docs/course.md, task, points (difficulty 1 to 3), equation, function whose body
+# is taken out. Several tasks may share a body; each has its own check in checks.py.
 TABLE = {
     "attention.py": [
         (1, "heads", 1, "Li 2019 Eq. 1", "MultiHeadAttention.split"),
@@ -83,7 +83,7 @@ TABLE = {
     ],
 }
 
-# What a task asks for where its name and the docstring do not say it
+# What a task asks for, where its name and the docstring do not say it
 HINTS = {
     "attention": "self.dropout acts on the A^h that weights V^h, not on the A^h returned",
     "masked attention": "with causal, queries are the last positions; every key masked: uniform",
@@ -105,7 +105,7 @@ HINTS = {
     "learning rate": "the straight line to 0 ends at step steps + 1",
 }
 
-# What would show a solution: classes that stubs leave out, and what replaces a docstring
+# What would reveal a solution: classes that stubs leave out, and docstrings that are replaced
 LEFT_OUT = ("_SmoothedCrossEntropy",)
 DOCSTRINGS = {"smoothed_cross_entropy": '''\
     """The cross-entropy of the logits hidden weight^T and smoothed targets, summed over the tokens.
@@ -116,7 +116,6 @@ DOCSTRINGS = {"smoothed_cross_entropy": '''\
 
 
 class Task(NamedTuple):
-    """A row of the table, with its file."""
     session: int
     name: str
     points: int
@@ -132,7 +131,7 @@ for file, rows in TABLE.items():
 
 
 def find_functions(tree: ast.Module) -> dict[str, ast.AST]:
-    """The functions, classes and methods of a file: {"f": ..., "C": ..., "C.method": ...}."""
+    """Returns the functions, classes and methods of a file: {"f": ..., "C": ..., "C.f": ...}."""
     nodes = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -144,7 +143,7 @@ def find_functions(tree: ast.Module) -> dict[str, ast.AST]:
 
 
 def last_kept(function: ast.FunctionDef) -> ast.stmt:
-    """The last statement that a stub keeps: the docstring, or a check of the arguments below it."""
+    """Returns the last statement of a stub: the docstring, or a check of arguments below it."""
     kept, *rest = function.body
     for statement in rest:
         if not isinstance(statement, ast.If) or not isinstance(statement.body[0], ast.Raise):
@@ -154,7 +153,7 @@ def last_kept(function: ast.FunctionDef) -> ast.stmt:
 
 
 def describe_tasks(tasks: list[Task]) -> list[str]:
-    """The lines that take the place of a body."""
+    """Returns the lines that replace a body."""
     lines = []
     for task in tasks:
         points = "1 point" if task.points == 1 else f"{task.points} points"
@@ -164,17 +163,17 @@ def describe_tasks(tasks: list[Task]) -> list[str]:
     return [*lines, f'raise NotImplementedError("{NOT_WRITTEN}")']
 
 
-def make_stub(file: str, bodies: set[str]) -> str:
-    """The text of a file without these bodies."""
+def make_stub(file: str) -> str:
+    """Returns the text of a file without the bodies of its tasks."""
     source = (ROOT / file).read_text("utf-8")
     lines = source.splitlines()
     functions = find_functions(ast.parse(source))
     for name, node in reversed(functions.items()):       # from the end: line numbers above it hold
         if name in LEFT_OUT:
             del lines[node.lineno - 1:node.end_lineno]
-        if name not in bodies:
-            continue
         tasks = [task for task in TASKS.values() if (task.file, task.body) == (file, name)]
+        if not tasks:
+            continue
         kept = last_kept(node)
         hole = [" " * kept.col_offset + line for line in describe_tasks(tasks)]
         lines[kept.end_lineno:node.end_lineno] = hole
@@ -187,9 +186,8 @@ def make_stub(file: str, bodies: set[str]) -> str:
 def write_stubs(folder: Path) -> None:
     """Writes all stubs into a new folder."""
     folder.mkdir(parents=True)
-    for file, rows in TABLE.items():
-        text = make_stub(file, {body for *_, body in rows})
-        (folder / Path(file).name).write_text(text, "utf-8")
+    for file in TABLE:
+        (folder / Path(file).name).write_text(make_stub(file), "utf-8")
 
 
 def main(words: list[str] | None = None) -> None:

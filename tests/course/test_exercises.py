@@ -105,7 +105,8 @@ def test_a_deleted_function_costs_only_its_tasks(file, body, tmp_path):
     assert grade_file(tmp_path, file).keys() == tasks
 
 
-@pytest.mark.parametrize("file, task, plain", [
+@pytest.mark.parametrize("file, task, solution", [
+    # plain solutions, which lose the harder task
     ("disagreement.py", "cosines in O(H)", """
 def output_disagreement(outputs, mask=None):
     x = unit(outputs)
@@ -127,24 +128,15 @@ def horizontal_routing(E, T=3, mask=None, last=None):
     omega = [right(E[..., :l + 1, :], T, mask[..., :l + 1, :], 1) for l in rows]
     return torch.cat(omega, dim=-2)
 """),
-])
-def test_a_plain_solution_loses_only_the_harder_task(file, task, plain, tmp_path):
-    write_solution(tmp_path, file, plain)
-    assert grade_file(tmp_path, file).keys() == {task}
-
-
-WITHOUT_DROPOUT = """
+    # what a docstring promises: dropout, errors, half precision in float32
+    ("attention.py", "attention", """
 from torch.nn import Identity
 right = MultiHeadAttention.attend_explicitly
 def attend_explicitly(self, *arguments):
     self.dropout = Identity()
     return right(self, *arguments)
 MultiHeadAttention.attend_explicitly = attend_explicitly
-"""
-
-
-@pytest.mark.parametrize("file, task, mistake", [
-    ("attention.py", "attention", WITHOUT_DROPOUT),
+"""),
     ("disagreement.py", "D of a layer", """
 right = layer_disagreement
 def layer_disagreement(kind, component, heads, *masks, **reduce):
@@ -158,9 +150,8 @@ def squash(s, dim=-1):
     return right(s.double(), dim).to(s.dtype)
 """),
 ])
-def test_what_a_docstring_promises_is_checked(file, task, mistake, tmp_path):
-    """Dropout, errors, half precision in float32."""
-    write_solution(tmp_path, file, mistake)
+def test_an_incomplete_solution_loses_one_task(file, task, solution, tmp_path):
+    write_solution(tmp_path, file, solution)
     assert grade_file(tmp_path, file).keys() == {task}
 
 
@@ -172,6 +163,7 @@ def test_what_a_docstring_promises_is_checked(file, task, mistake, tmp_path):
     ("return right(s, dim) if dim < 0 else s", "squash(s)[0, 0] with dim=0 is"),
     ("return s.detach() * (s.norm(dim=dim, keepdim=True) /", "SyntaxError"),
     ("raise KeyboardInterrupt(10 ** 5 * 'no\\n')", "KeyboardInterrupt: no no no"),
+    ("raise SystemExit", "SystemExit"),
 ])
 def test_a_mistake_is_one_line(squash, message, tmp_path):
     write_solution(tmp_path, "routing_dynamic.py",
@@ -196,14 +188,14 @@ def test_the_command_grades_a_folder(tmp_path, capsys):
     assert line.startswith("python -m exercises.grade: error: ") and "no such folder" in line
 
 
-def test_a_stub_keeps_the_checks_of_arguments():
-    stub = make_stub("routing_em.py", {"em_routing"})
-    assert "if gradient not in GRADIENTS:" in stub and "for t in range" not in stub
-
-
-def test_a_stub_does_not_show_the_solution():
-    stub = make_stub("nmt/loss.py", {"smoothed_cross_entropy"})
-    assert "the share eps" in stub and "softmax" not in stub and "(1 - eps)" not in stub
+@pytest.mark.parametrize("file, kept, taken_out", [
+    ("routing_em.py", "if gradient not in GRADIENTS:", "for t in range"),
+    ("nmt/loss.py", "the share eps", "softmax"),
+    ("nmt/loss.py", "the share eps", "(1 - eps)"),
+])
+def test_a_stub_keeps_checks_and_hides_the_solution(file, kept, taken_out):
+    stub = make_stub(file)
+    assert kept in stub and taken_out not in stub
 
 
 def test_nothing_is_overwritten(tmp_path, capsys):
@@ -246,15 +238,15 @@ def test_what_a_task_does_to_torch_ends_with_it(tmp_path, monkeypatch):
 
 def test_a_class_is_a_table_with_a_row_for_each_folder(tmp_path, capfd):
     """What solutions print is not in it; one that ends Python loses only its tasks."""
-    for name, mistake in (("ada", ""),
-                          ("bob", "import os\nos.system('echo hello')\nprint('hello')\n"
+    for name, mistake in (("bob", "import os\nos.system('echo hello')\nprint('hello')\n"
                                   "def squash(s, dim=-1): return s"),
-                          ("dan", "import os\nos._exit(0)"), ("eve", "raise SystemExit")):
+                          ("dan", "import os\nos._exit(0)"),
+                          ("eve", "")):
         (tmp_path / name).mkdir()
         write_solution(tmp_path / name, "routing_dynamic.py", mistake)
-    folders = [str(tmp_path / name) for name in ("ada", "bob", "dan", "eve", "ada")]
+    folders = [str(tmp_path / name) for name in ("bob", "dan", "eve")]
     main([*folders, "--session", "3", "--csv"])
     rows = [line.split(",") for line in capfd.readouterr().out.splitlines()]
     assert rows[0][:3] == ["folder", "points", "squash"]
-    assert [" ".join(row[:3]) for row in rows[1:]] == ["ada 8 1", "bob 7 0", "dan 0 0", "eve 0 0",
-                                                       "ada 8 1", "maximum 8 1"]
+    assert [" ".join(row[:3]) for row in rows[1:]] == ["bob 7 0", "dan 0 0", "eve 8 1",
+                                                       "maximum 8 1"]
