@@ -20,8 +20,8 @@ from attention import MultiHeadAttention, both_masks, causal_mask
 
 
 class GatedAttention(MultiHeadAttention):
-    """`g_h O^h` in place of `O^h`, `g = sigmoid(X W_g + b_g)`: a number in [0, 1] per token and
-    head, from the token X that asks. It starts at 1/2."""
+    """`g_h O^h` in place of `O^h`, where `g = sigmoid(X W_g + b_g)` is a number in [0, 1] per head
+    and query token X. It starts at 1/2."""
 
     def __init__(self, d_model: int, heads: int, *args):
         super().__init__(d_model, heads, *args)
@@ -46,11 +46,11 @@ class TalkingHeads(MultiHeadAttention):
         self.after = nn.Parameter(torch.eye(heads))
 
     def attend_fused(self, Q, K, V, mask, causal):
-        """The fused kernel cannot mix heads."""
+        """Calls attend_explicitly, because the fused kernel cannot mix heads."""
         return self.attend_explicitly(Q, K, V, mask, causal, None)[1]
 
     def attend_explicitly(self, Q, K, V, mask, causal, cache):
-        """(A^h, O^h)"""
+        """Returns (A^h, O^h)."""
         if causal:
             mask = both_masks(mask, causal_mask(Q.shape[2], K.shape[2], Q.device))
         E = Q @ K.transpose(-2, -1) / math.sqrt(self.d_k)                    # [B, H, L_q, L_k]

@@ -1,4 +1,4 @@
-"""Shared by the sessions: the project's folder on Python's path, figures, and players."""
+"""Shared by the sessions: finds the project's modules, and shows figures and players."""
 import os
 import re
 import sys
@@ -9,15 +9,15 @@ from matplotlib.animation import FuncAnimation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-# the player's buttons as letters; matplotlib loads pictures from the web
+# characters for the player's buttons; matplotlib would load icons from the web
 BUTTONS = {"minus": "−", "fast-backward": "«", "step-backward": "‹", "pause": "‖", "play": "►",
            "play fa-flip-horizontal": "◄", "step-forward": "›", "fast-forward": "»", "plus": "+"}
 
 
 def show(name: str) -> None:
-    """Shows the figures drawn so far, in a notebook or on a screen. Without either
-    (MPLBACKEND=Agg) the last one goes to a file. Two environment variables name it: FIGURES, the
-    folder (figures), and FIGURE_FORMAT, png (the default), svg or pdf."""
+    """Shows the figures drawn so far, in a notebook or on a screen. Without a display
+    (MPLBACKEND=Agg) writes the last one to a file. The environment variables FIGURES, by default
+    figures, and FIGURE_FORMAT, by default png, are its folder and format (png, svg or pdf)."""
     if pyplot.get_backend().lower() != "agg":
         pyplot.show()
         return

@@ -45,7 +45,7 @@ sys.path.insert(0, str(found[0] / "course"))
 
 
 def read_session(path: Path, project: str = "") -> NotebookNode:
-    """A session as a notebook, behind the cell that finds the project."""
+    """Converts a session to a notebook whose first cell finds the project."""
     notebook = jupytext.read(path)
     notebook.cells.insert(0, new_code_cell(SETUP.format(project=project)))
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3",

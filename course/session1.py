@@ -24,9 +24,9 @@ embedded = torch.stack([vectors[word] for word in words])                    # [
 x = torch.cat([embedded, positions(L, d_k)], dim=-1).unsqueeze(0)            # [1, L, d = 32]
 
 # %% [markdown]
-# The first half of a token's vector is its word, the second its position. In sines and cosines one
-# matrix leads from every position to the one before (Vaswani et al. 2017 §3.5): we find it by least
-# squares. With it in $W^Q$, the query at position $l$ is the key at $l - 1$.
+# The first half of a token's vector is its word, the second its position. With sines and cosines,
+# one matrix maps every position to the one before (Vaswani et al. 2017 §3.5). We find it by least
+# squares. With this matrix in $W^Q$, the query at position $l$ equals the key at $l - 1$.
 
 # %%
 exact = torch.float64
@@ -46,8 +46,8 @@ _, heads = attention(x, x, need_weights=True)
 # $A^h = \mathrm{softmax}(Q^h {K^h}^\top / \sqrt{d_k})$, Eq. 2: a row is one query's weights and
 # sums to 1.
 #
-# **Predict before you run.** Where does each head's query at the last word look? Where does that of
-# the second head at the first word look, which has no word before it?
+# **Predict before you run.** Where does each head look from the last word? And where does the
+# second head look from the first word, which has no word before it?
 
 # %%
 A = heads.weights[0].detach()                                                # [H, L_q, L_k]
@@ -78,8 +78,8 @@ draw(A, "attention weights", "session1-heads")
 # has nothing before the first word: a softmax must look somewhere, and the nearest position is that
 # word's own.
 #
-# **Masks.** A decoder may not look ahead: the causal mask puts $-\infty$ where $t > l$ before the
-# softmax. Then a later word changes nothing before it.
+# **Masks.** A decoder may not look ahead: before the softmax, the causal mask puts $-\infty$ where
+# $t > l$. Then a change of a word does not affect the outputs before it.
 
 # %%
 _, causal = attention(x, x, need_weights=True, causal=True)
@@ -92,8 +92,8 @@ print("causal, query 'and' (4):     ", [round(a, 2) for a in causal.weights[0, 0
 draw(causal.weights[0].detach(), "with the causal mask", "session1-causal")
 
 # %% [markdown]
-# **The fused kernel** computes the same $O^h$ and never holds $A^h$. What reads $A^h$ or the logits
-# cannot use it.
+# **The fused kernel** computes the same $O^h$ and never stores $A^h$. Mechanisms that read $A^h$ or
+# the logits cannot use it.
 
 # %%
 _, fused = attention(x, x)

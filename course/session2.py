@@ -49,8 +49,8 @@ axes[0].legend(loc="upper left")
 show("session2-scores")
 
 # %% [markdown]
-# Heads that are alike have $D = -1$, orthogonal ones $-1/H$, and $D = 0$ takes heads whose unit
-# vectors cancel: in the plane, two that point away from each other. $D$ is minus the squared length
+# Heads that are alike have $D = -1$, orthogonal ones $-1/H$. $D = 0$ requires that the unit vectors
+# cancel: two in the plane point away from each other. $D$ is minus the squared length
 # of the unit vectors' mean.
 #
 # Table 4 prints $\exp(D)$ for $H = 8$. Without the 8 pairs $i = j$, which always agree, that is a
@@ -68,10 +68,10 @@ assert math.isclose(math.exp(-1 / H), 0.882, abs_tol=5e-4)
 
 # %% [markdown]
 # ## What the gradient does
-# We let four vectors go uphill, as training would if there were nothing to translate.
+# Four vectors climb the gradient of $D$, as in a training that only maximizes $D$.
 #
-# **Predict before you run.** Which mean cosine do four vectors end with under Eq. 3? And where its
-# cosines are squared, as in an early form of the authors' code?
+# **Predict before you run.** Which mean cosine do four vectors reach under Eq. 3? Which one do they
+# reach if the cosines are squared, as in an early form of the authors' code?
 
 # %%
 def uphill(D, start, steps=100):
@@ -123,8 +123,8 @@ for H in (4, 8):
     assert math.isclose(pull, 2 * math.sqrt(H - 1) / H ** 2, rel_tol=1e-5)
 
 # %% [markdown]
-# **Predict before you run.** Four heads choose among four positions and go uphill on Eq. 2. Do they
-# end at four different positions?
+# **Predict before you run.** Four heads that attend to four positions climb the gradient of Eq. 2.
+# Do they end at four different positions?
 #
 # Eq. 2 depends only on the mean of the heads:
 # $\frac{1}{H^2}\sum_i\sum_j A^i \odot A^j = (\frac{1}{H}\sum_h A^h)^2$. Four heads at four

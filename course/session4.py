@@ -4,8 +4,8 @@
 # Read Li 2019 §4.2.2 (Eq. 9-12, Algorithm 2), Gu 2019 Eq. 12-15, and Hinton et al. 2018 if you can,
 # then `routing_em.py`.
 #
-# A whole is a Gaussian, the votes for it are its data. The M-step (Eq. 10-11) takes mean and
-# variance under the shares $C$, the E-step (Eq. 12) takes shares in proportion to the density at
+# A whole is a Gaussian, the votes for it are its data. The M-step (Eq. 10-11) computes mean and
+# variance under the shares $C$. The E-step (Eq. 12) makes the shares proportional to the density at
 # the votes, times the whole's activation $A_n$.
 
 # %%

@@ -3,11 +3,11 @@
 #
 # Read Duan 2020 §3-4, then `capsule_transformer.py`.
 #
-# Here the attention logits themselves are routed, before mask and softmax:
-# $E^\prime = E + \Omega^\uparrow + \Omega^\leftrightarrow$ (§3.2). The votes are the rows of the
-# cube: $e_{l,h}$, the logits of token $l$ on head $h$. Vertical routing (Algorithm 2) takes heads
-# for parts and tokens for wholes; horizontal routing (Algorithm 3) tokens for parts and heads for
-# wholes, and for each $l$ only the tokens $t \le l$.
+# Here the attention logits themselves are routed, before mask and softmax: $E^\prime = E +
+# \Omega^\uparrow + \Omega^\leftrightarrow$ (§3.2). The votes are the rows of the cube: $e_{l,h}$,
+# the logits of token $l$ on head $h$. In vertical routing (Algorithm 2) heads are the parts and
+# tokens the wholes. In horizontal routing (Algorithm 3) tokens are the parts and heads the wholes,
+# and for each $l$ only the tokens $t \le l$ take part.
 
 # %%
 import torch

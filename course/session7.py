@@ -22,11 +22,10 @@ from papers.tables import LI2021_MAIN
 from train_mt import Settings, learning_rate
 
 # %% [markdown]
-# ## A corpus, a step
-# `training.py` has 500 pairs of the embedded grammar with one byte-level BPE vocabulary for both
-# languages, and calls `train_step` of train_mt.py, whose loss is cross-entropy per target token
-# $- \lambda D$. Li 2021 §4.1.1 says 32K merges for both language pairs: neither joint nor
-# byte-level.
+# ## A corpus, a step `training.py` has 500 pairs of the embedded grammar with one byte-level BPE
+# vocabulary for both languages, and calls `train_step` of train_mt.py, whose loss is cross-entropy
+# per target token $- \lambda D$. Li 2021 §4.1.1 uses 32K merges for both language pairs, neither
+# joint nor byte-level.
 
 # %%
 few = encode_pairs(tokenizer, Pairs(pairs.source[:50], pairs.target[:50]))
@@ -79,7 +78,7 @@ show("session7-rate")
 # %% [markdown]
 # ## How many seeds?
 # Table 5: what both together gain over the better of the two. To find a true difference
-# $\delta$ at the 5 % level with a power of 80 %, where the spread between seeds is $s$, takes
+# $\delta$ at the 5 % level with a power of 80 %, if the spread between seeds is $s$, takes
 # about $n = 2 \, (1.96 + 0.84)^2 \, (s / \delta)^2$ seeds of each model; the t test, whose power
 # we compute, takes one or two more. On the embedded corpus the spread between seeds of such models
 # is 0.2 to 1.4 (`RESULTS.md`); we take 0.2.

@@ -1,5 +1,5 @@
 """Writes the project's pages into a folder, by default site/: the documents, the sessions of the
-course with what they print and draw, and code beside the papers' equations.
+course with their output and figures, and code beside the papers' equations.
 
     pip install -r requirements.txt -r requirements-docs.txt
     python -m docs.build [FOLDER]
@@ -70,7 +70,7 @@ def link(target: Path, page: Path) -> str:
 
 
 def link_text(target: str, page: Path, folder: Path) -> str:
-    """A link in a Markdown text, relative to `folder` of the project, as one of the site."""
+    """Translates a link of a Markdown text, relative to `folder`, into a link of the site."""
     path, mark, part = target.partition("#")
     if "://" in target or not path:
         return target
@@ -78,7 +78,7 @@ def link_text(target: str, page: Path, folder: Path) -> str:
 
 
 def link_code(text: str, page: Path) -> str | None:
-    """The link of `file.py`, `file.py: name` or `test_file.py::test`, None for other code."""
+    """Returns the link of `file.py`, `file.py: name` or `test_file.py::test`, otherwise None."""
     match = re.fullmatch(r"([\w/]+\.py)(?:(?:: |::)([\w.]+))?", text.strip())
     files = [path for path in files_of(PAGES) if match and f"/{path}".endswith(f"/{match[1]}")]
     if not files:
@@ -97,14 +97,14 @@ def files_of(patterns: tuple) -> list[Path]:
 # ---- Markdown
 
 def math(latex: str, options: dict) -> str:
-    """LaTeX as MathML."""
+    """Converts LaTeX to MathML."""
     mathml = convert(latex, display="block" if options["display_mode"] else "inline")
     mathml = re.sub("<mo>(min|max)</mo>", r"<mi>\1</mi>", mathml)
     return mathml.replace("<mi>log</mi>", '<mi>log</mi><mspace width="0.17em" />')
 
 
 def color(code: str, language: str, _=None) -> str:
-    """Highlighted code, or "" without a language."""
+    """Returns highlighted code, or "" without a language."""
     if not language:
         return ""
     return highlight(code, get_lexer_by_name(language, stripnl=False), HtmlFormatter(nowrap=True))
@@ -115,8 +115,8 @@ MARKDOWN.use(anchors_plugin, max_level=4).use(dollarmath_plugin, renderer=math)
 
 
 def markdown(text: str, page: Path, folder: Path) -> str:
-    """A Markdown text as HTML for the page of a file. Links relative to `folder` of the project
-    lead to pages of the site, and names of code to the code."""
+    """Converts Markdown to HTML for the page of a file. Links relative to `folder` of the project
+    become links to pages of the site, and names of code become links to the code."""
     tokens = MARKDOWN.parse(text)
     for block in tokens:
         around = None                            # the link around a token
@@ -141,7 +141,7 @@ def markdown(text: str, page: Path, folder: Path) -> str:
 
 
 def contents(body: str) -> str:
-    """Links to the sections of a page, where there are several."""
+    """Returns links to the sections of a page, "" if there are fewer than three."""
     sections = re.findall(r'<h2 id="([^"]+)">(.*?)</h2>', body)
     if len(sections) < 3:
         return ""
@@ -153,7 +153,7 @@ def contents(body: str) -> str:
 # ---- Code, with equations and prose beside it
 
 def notes(path: Path) -> dict[int, str]:
-    """{line: docstring and equations beside the code from there on}."""
+    """Returns {line: docstrings and equations beside the code that starts at this line}."""
     file = path.relative_to(ROOT).as_posix()
     code = module(file)
     beside = {}
@@ -171,8 +171,8 @@ def notes(path: Path) -> dict[int, str]:
 
 
 def code_page(path: Path) -> str:
-    """A Python file. Those in BESIDE are rows of notes and of the lines that they belong to; their
-    docstrings are among the notes."""
+    """Returns the page of a Python file. Files in BESIDE are shown in rows, notes beside their
+    lines. There the docstrings are among the notes."""
     file = path.relative_to(ROOT).as_posix()
     highlighted = color(path.read_text("utf-8"), "python").splitlines()
     lines = [f'<span class="line" id="L{n}" data-n="{n}">{line}\n</span>'
@@ -192,8 +192,8 @@ def code_page(path: Path) -> str:
 
 
 def session_page(path: Path, download: Path) -> str:
-    """A session of the course: its prose, code, output and figures. Its notebook with the outputs
-    goes to `download`."""
+    """Runs a session of the course. Returns its prose, code, output and figures, and writes the
+    notebook with the outputs to `download`."""
     notebook = execute(read_session(path), path.parent)
     jupytext.write(notebook, download)
     parts = []
@@ -208,7 +208,7 @@ def session_page(path: Path, download: Path) -> str:
 
 
 def output_html(output) -> str:
-    """What a cell printed, a player or a figure; not what went to stderr."""
+    """Converts printed text, a figure or a player to HTML. Leaves out stderr."""
     if output.get("name") == "stdout":
         return f'<pre class="output">{html.escape(output.text)}</pre>'
     data = output.get("data", {})
@@ -220,7 +220,7 @@ def output_html(output) -> str:
 # ---- The pages
 
 def navigation(page: Path) -> str:
-    """The links at the top of a page."""
+    """Returns the links at the top of a page."""
     rows = []
     for heading, files in NAVIGATION.items():
         links = []
@@ -232,7 +232,7 @@ def navigation(page: Path) -> str:
 
 
 def write(path: Path, folder: Path) -> None:
-    """The page of a file or folder of the project, in the site's folder."""
+    """Writes the page of a file or folder of the project into the site's folder."""
     target = folder / address(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     kind = "text"

@@ -1,8 +1,8 @@
 """The entries of equations.md, and the lines of code that they belong to.
 
-An entry begins with `**Title.**` and the numbers under which the papers print it, and names its
-code and its tests: `file.py: name`, `test_file.py::test_name`. Comments in the code have the same
-numbers ("Li Eq. 10, Gu Eq. 12").
+An entry begins with `**Title.**` and its numbers in the papers, and names its code and its tests:
+`file.py: name`, `test_file.py::test_name`. Comments in the code have the same numbers
+("Li Eq. 10, Gu Eq. 12").
 """
 import ast
 import io
@@ -26,7 +26,6 @@ KINDS = {"Algorithm": "Alg.", "Algorithms": "Alg.", "section": "§"}
 
 
 class Entry(NamedTuple):
-    """An entry of equations.md."""
     title: str
     text: str                   # Markdown, with the title, up to "Code:"
     numbers: tuple              # "Li 2019 Eq. 10", ...; sections only where there is no other
@@ -36,8 +35,8 @@ class Entry(NamedTuple):
 
 
 def numbers(text: str, paper: str | None = None) -> list[str]:
-    """The numbers in a text: "Li Eq. 10-11" -> ["Li 2019 Eq. 10", "Li 2019 Eq. 11"]. Those before
-    any paper's name are `paper`'s."""
+    """Returns the numbers in a text: "Li Eq. 10-11" -> ["Li 2019 Eq. 10", "Li 2019 Eq. 11"].
+    Numbers before the first name of a paper belong to `paper`."""
     references = []
     marks = sorted([*PAPER.finditer(text), *NUMBER.finditer(text)], key=lambda mark: mark.start())
     for mark in marks:
@@ -55,7 +54,6 @@ def numbers(text: str, paper: str | None = None) -> list[str]:
 
 
 def read(path: Path) -> list[Entry]:
-    """The entries, in their order."""
     entries = []
     for text in re.findall(r"(?ms)^\*\*.+?(?=^\*\*|^## |\Z)", path.read_text("utf-8")):
         title = re.match(r"\*\*(.+?)\.\*\*", text)[1]
@@ -69,7 +67,7 @@ def read(path: Path) -> list[Entry]:
 
 
 class Module:
-    """A file of code: its functions, the numbers in its comments, and where an entry belongs."""
+    """A file of code, with its functions and the numbers in its comments."""
 
     def __init__(self, path: Path):
         source = path.read_text("utf-8")
@@ -85,7 +83,7 @@ class Module:
                 self.numbers[token.start[0]] = numbers(token.string, self.paper)
 
     def docstrings(self) -> dict[int, tuple[str, range]]:
-        """{first line of a function, class or file: (its docstring, the lines of that)}."""
+        """Returns {first line of a function, class or file: (docstring, its lines)}."""
         starts = {1: self.tree} | {self.start(name): node for name, node in self.nodes.items()}
         texts = {}
         for line, node in starts.items():
@@ -95,18 +93,19 @@ class Module:
         return texts
 
     def start(self, name: str) -> int:
-        """The first line of a function or class, with its decorators."""
+        """Returns the first line of a function or class, with its decorators."""
         node = self.nodes[name]
         return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
     def named(self, entry: Entry, name: str) -> bool:
-        """Whether a function or class names one of the entry's numbers, in comment or docstring."""
+        """Whether a comment or docstring of a function or class has one of the entry's numbers."""
         text = "\n".join(self.lines[self.start(name) - 1:self.nodes[name].end_lineno])
         return bool(set(entry.numbers) & set(numbers(text, self.paper)))
 
     def place(self, entry: Entry, name: str) -> int:
-        """The line in a function or class where the entry belongs: that of the comment that names
-        most of its numbers, or of the comments above it; without one, the first line of all."""
+        """Returns the line of a function or class where the entry belongs: the comment with most
+        of its numbers, or the first of the comments above that. Without such a comment, returns
+        the first line of the function or class."""
         best, most = self.start(name), 0
         for line in range(best, self.nodes[name].end_lineno + 1):
             shared = len(set(entry.numbers) & set(self.numbers.get(line, ())))
@@ -119,5 +118,5 @@ class Module:
 
 @cache
 def module(file: str) -> Module:
-    """A file of the project, by its path from the root."""
+    """Reads a file of the project, by its path from the root."""
     return Module(ROOT / file)
