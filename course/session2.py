@@ -41,7 +41,9 @@ for ax, (name, vectors) in zip(axes, pairs.items()):
     for h, width in enumerate((9, 4)):                   # both show where they are alike
         u, v = vectors[h]
         ax.plot([0, u], [0, v], lw=width, solid_capstyle="round", label=f"head {h + 1}")
-    ax.plot(*O.mean(0)[0], "ko", label="mean")
+    mean = O.mean(0)[0]                                                      # [d_k]
+    assert math.isclose(D, -mean.square().sum(), abs_tol=1e-6)
+    ax.plot(*mean, "ko", label="mean")
     ax.set(title=f"{name}: D = {D + 0:.1f}", xlim=(-1.2, 1.2), ylim=(-0.3, 1.2), aspect="equal",
            xlabel="first coordinate")
 axes[0].set_ylabel("second coordinate")

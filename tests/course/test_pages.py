@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import xml.etree.ElementTree as tree
 
 import pytest
@@ -45,6 +46,29 @@ def site(notebook, tmp_path_factory):
 def pages(site):
     """{path: text} of the whole site."""
     return {path: path.read_text("utf-8") for path in site.rglob("*.html")}
+
+
+@pytest.mark.parametrize("project, environment", [(str(ROOT), None), ("none", str(ROOT))])
+def test_a_notebook_elsewhere_finds_the_project(project, environment, tmp_path, monkeypatch):
+    """By --project, or by the environment variable PROJECT, which counts more."""
+    pytest.importorskip("jupytext")
+    pytest.importorskip("nbclient")
+    from course.notebooks import read_session
+    if environment:
+        monkeypatch.setenv("PROJECT", environment)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", sys.path[:])
+    first = read_session(ROOT / "course" / "session1.py", project).cells[0].source
+    exec(first.removesuffix("%matplotlib inline"), {})
+    assert sys.path[0] == str(ROOT / "course")
+
+
+def test_stderr_of_a_session_is_not_on_its_page(site):
+    from nbformat.v4 import new_output
+
+    from docs.build import output_html
+    assert "1 &lt; 2" in output_html(new_output("stream", name="stdout", text="1 < 2"))
+    assert output_html(new_output("stream", name="stderr", text="a warning")) == ""
 
 
 def test_every_link_resolves_within_the_site(pages):
