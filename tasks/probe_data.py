@@ -6,14 +6,13 @@ line, `tr|va|te TAB label TAB tokens`, the tokens with spaces between them. prob
 same tasks from the embedded grammar.
 """
 import hashlib
-import http.client
 import random
 import re
-import sys
-import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any, Iterable, Iterator, NamedTuple
 
+from nmt.download import Archive, download
 from nmt.files import UserError, atomic_write, read_lines
 
 GROUPS = {"surface": ("SeLen", "WC"), "syntactic": ("TrDep", "ToCo", "BShif"),
@@ -127,15 +126,9 @@ def download_task(task: str, folder: Path) -> Path:
     name, published = FILES[task]
     path = folder / name
     if not path.is_file():
-        print(f"downloading {URL}{name}", file=sys.stderr, flush=True)
-        try:
-            with urllib.request.urlopen(URL + name, timeout=60) as response:
-                content = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise UserError(f"cannot download {URL}{name} ({error}): try again, or fetch it by"
-                            f" other means and put it at {path}, or use --data toy") from error
         folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, content)
+        remedy = f"try again, or fetch it by other means and put it at {path}, or use --data toy"
+        atomic_write(path, partial(download, Archive(URL + name), remedy))
     content = path.read_bytes()
     if hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() != published:
         raise UserError(f"{path}: is not the published file {URL}{name}: delete it, and the next"

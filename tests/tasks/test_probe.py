@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 import probe
 from disagreement import output_disagreement
+from nmt import download
 from nmt.files import UserError
 from nmt.flags import parse
 from nmt.run_folder import RunFolder, load_run
@@ -62,7 +63,7 @@ def test_a_file_is_downloaded_once_and_must_be_the_published_one(publish, monkey
     def urlopen(url, timeout):
         asked.append(url)
         return io.BytesIO(content)
-    monkeypatch.setattr(probe_data.urllib.request, "urlopen", urlopen)
+    monkeypatch.setattr(download.urllib.request, "urlopen", urlopen)
     path.unlink()
     for _ in range(2):
         assert download_task("Tense", path.parent).read_bytes() == content
