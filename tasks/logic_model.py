@@ -18,7 +18,7 @@ from tasks.logic_data import PAD, RELATIONS, Formulas
 from transformer import Embedding, Encoder, TransformerConfig, positions
 
 QUERIES = 2
-NO_PAIR = -100                                           # a label that the loss leaves out
+NO_PAIR = -100                                           # a label that the loss ignores
 
 
 class SpreadEmbedding(Embedding):
@@ -29,6 +29,10 @@ class SpreadEmbedding(Embedding):
     ones; in a test they are even. So a formula of up to `reach` tokens has no position that was
     never trained; the tokens of a longer one are counted (Ruoss et al. 2023, "Randomized positional
     encodings boost length generalization of Transformers").
+
+    Accuracy in per cent up to six operators and from seven on, against counted positions: 95.2 and
+    76.1 against 92.7 and 68.0 (`python logic.py --spread 40`, or 0; one seed). With a quarter of
+    the training (`--pairs 350000 --epochs 1`; six seeds) 81.2 and 61.9 against 86.0 and 61.9.
     """
 
     def __init__(self, vocab_size: int, d_model: int, dropout: float, reach: int):
@@ -80,7 +84,7 @@ class LogicModel(nn.Module):
             nn.Linear(d, d), nn.ReLU(),
             nn.Linear(d, len(RELATIONS)),
         )
-        # torch's own draw is so small that nothing is learned for long
+        # with torch's default weights, which are smaller, learning starts late
         for linear in self.classifier[::2]:
             nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
             nn.init.zeros_(linear.bias)
@@ -121,8 +125,8 @@ class LogicModel(nn.Module):
     def loss(self, formulas: Formulas, labels: Tensor) -> Tensor:
         """Mean cross-entropy - lambda D (Li 2018 §3.1; D is 0 without a regularizer).
 
-        labels [B]: of the pairs; labels [k, k]: of every distinct formula to every one, which is
-        thousands of answers to learn from for the cost of reading k formulas.
+        labels [B]: of the pairs; labels [k, k]: of every distinct formula to every other, which
+        gives thousands of labels for the cost of reading k formulas.
         """
         vectors, heads, mask = self.read(formulas)
         if labels.dim() == 1:
@@ -133,8 +137,8 @@ class LogicModel(nn.Module):
         return cross_entropy - self.config.reg_weight * D
 
     def loss_of_all(self, vectors: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy over all ordered pairs of n formulas but of a formula with itself;
-        vectors [n, 2d], labels [n, n]."""
+        """Mean cross-entropy over all ordered pairs of two different formulas; vectors [n, 2d],
+        labels [n, n]."""
         n = len(vectors)
         others = labels.clone().fill_diagonal_(NO_PAIR)
         total = F.cross_entropy(self.classify_all(vectors).flatten(0, 1), others.flatten(),
