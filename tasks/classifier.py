@@ -39,16 +39,9 @@ def like_length_batches(lengths: Tensor, size: int, seed: int) -> list[Tensor]:
     return [batches[i] for i in order.tolist()]
 
 
-def send(x: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the CPU on the device; a GPU is not waited for."""
-    if device.type == "cuda":
-        return x.pin_memory().to(device, non_blocking=True)
-    return x.to(device)
-
-
 def learning_rate(step: int, steps: int, peak: float, decay: bool) -> float:
-    """The learning rate of a step from 1 on: always the peak, or (decay) the rate rises to it in
-    the first twentieth of the steps and falls linearly, to 0 after the last."""
+    """The learning rate of a step, counted from 1. It is the peak; with `decay` it rises in the
+    first twentieth of the steps, and falls linearly to 0 after the last one."""
     if not decay:
         return peak
     return peak * min(1, step / (WARMUP * steps)) * (1 - (step - 1) / steps)

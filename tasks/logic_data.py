@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from nmt.files import UserError, read_lines
-from tasks.classifier import send
 
 LETTERS = "abcdef"
 BINARY = ("and", "or")
@@ -72,8 +71,8 @@ def truth_table(formula: str) -> int:
 
 
 def infix(formula: str) -> list[str]:
-    """The tokens of a formula without the brackets of an operator's own: `not a`, `( a and b )`, as
-    Python writes it."""
+    """The tokens of a formula in Python's notation, without the brackets of each operator: `not a`,
+    `( a and b )`."""
     return parse([*tokenize(formula), END], 0)[1]
 
 
@@ -174,8 +173,7 @@ def generate(raw: int = RAW_PAIRS, seed: int = 0) -> dict[int, list[Pair]]:
     ...]}; 12 is 12 or more.
 
     Draws `raw` pairs without a tautology or contradiction; the letters of a pair come from 4 of
-    a..f. Then duplicates are dropped and the rest is shuffled, because frequent pairs are drawn
-    early.
+    a..f. Then drops duplicates and shuffles the rest, because frequent pairs are drawn early.
     """
     rng = random.Random(seed)
     fours = list(combinations(LETTERS, 4))
@@ -194,8 +192,8 @@ def generate(raw: int = RAW_PAIRS, seed: int = 0) -> dict[int, list[Pair]]:
 
 
 def split(bins: dict[int, list[Pair]]) -> dict[str, dict[int, list[Pair]]]:
-    """Each bin cut 0.8 / 0.1 / 0.1 in its order: {"train" | "valid" | "test": {bin: [Pair, ...]}}
-    (Li 2021 §4.3.2)."""
+    """Cuts each bin in its order, 80 : 10 : 10 (Li 2021 §4.3.2). Returns {part: {bin: [Pair, ...]}}
+    with the parts "train", "valid" and "test"."""
     parts = {"train": {}, "valid": {}, "test": {}}
     for size, pairs in bins.items():
         train_end = int(0.8 * len(pairs))
@@ -216,7 +214,7 @@ def read_files(folder) -> dict[str, dict[int, list[Pair]]]:
     """
     parts = {"train": {}, "valid": {}, "test": {}}
     for size in BINS:
-        pairs = read_pairs(Path(folder) / f"train{size}")
+        pairs = read_pairs(Path(folder) / f"train{size}", least=9)
         cut = len(pairs) - len(pairs) // 9
         parts["train"][size] = pairs[:cut]
         parts["valid"][size] = pairs[cut:]
@@ -224,9 +222,9 @@ def read_files(folder) -> dict[str, dict[int, list[Pair]]]:
     return parts
 
 
-def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of one file of lines `relation TAB left TAB right`. Raises UserError that names the
-    file and line."""
+def read_pairs(path: Path, least: int = 1) -> list[Pair]:
+    """The pairs of a file of lines `relation TAB left TAB right`. Raises UserError that names the
+    file and line, or if there are fewer than `least`."""
     pairs = []
     for number, line in enumerate(read_lines(path), 1):
         columns = line.split("\t")
@@ -239,6 +237,8 @@ def read_pairs(path: Path) -> list[Pair]:
         except (UserError, RecursionError) as error:
             raise UserError(f"{path}, line {number}: {error}") from error
         pairs.append(Pair(*columns))
+    if len(pairs) < least:
+        raise UserError(f"{path}: has {len(pairs)} pairs, and at least {least} are needed")
     return pairs
 
 
@@ -251,7 +251,8 @@ class Formulas(NamedTuple):
 
 
 class EncodedFormulas(NamedTuple):
-    """Encoded pairs of formulas. What only chooses is on the CPU, the rest on the device."""
+    """Encoded pairs of formulas. Rows and lengths, which select, are on the CPU, the rest on the
+    device."""
     ids: Tensor                     # [m, L] token ids of the m distinct formulas, uint8
     rows: Tensor                    # [n, 2] of the left and the right formula, on the CPU
     lengths: Tensor                 # [n] tokens of the longer formula, on the CPU
@@ -263,11 +264,12 @@ class EncodedFormulas(NamedTuple):
         [B]; where the truth tables are known [k, k], of every formula to every one."""
         device = self.labels.device
         distinct, rows = self.rows[index].unique(return_inverse=True)        # [k], [B, 2]
-        distinct = send(distinct, device)
+        distinct = distinct.to(device, non_blocking=True)
         width = int(self.lengths[index].max())
-        formulas = Formulas(self.ids[distinct, :width].long(), send(rows.flatten(), device))
+        rows = rows.flatten().to(device, non_blocking=True)                  # [2B]
+        formulas = Formulas(self.ids[distinct, :width].long(), rows)
         if self.tables is None:
-            return formulas, self.labels[send(index, device)]
+            return formulas, self.labels[index.to(device, non_blocking=True)]
         tables = self.tables[distinct]                                       # [k]
         return formulas, table_labels(tables[:, None], tables)
 
@@ -286,8 +288,8 @@ def renamed(pair: Pair) -> Pair:
 
 def encode(pairs, device="cpu", notation: str = "brackets",
            tables: bool = False) -> EncodedFormulas:
-    """Pairs as tensors, in the notation of Bowman's files ("brackets") or in a shorter one that
-    says the same ("compact": `infix` of `renamed`); tables: with their truth tables."""
+    """Pairs as tensors, in the notation of Bowman's files ("brackets") or in a shorter, equivalent
+    one ("compact": `infix` of `renamed`). tables: with their truth tables."""
     spell = tokenize
     if notation == "compact":
         spell = infix

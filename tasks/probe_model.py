@@ -18,7 +18,6 @@ from tqdm import tqdm
 
 from disagreement import model_disagreement
 from nmt.tokenizer import EOS, prepare_line
-from tasks.classifier import send
 from tasks.probe_data import Item, Parts, detokenize
 from transformer import PAD, Embedding, Encoder, TransformerConfig
 
@@ -35,8 +34,8 @@ def mean_pool(states: Tensor, mask: Tensor) -> Tensor:
 
 
 class Classifier(nn.Sequential):
-    """Sentence vectors -> classes: an MLP, d -> d -> classes, with ReLU. Alone, it is the model for
-    an encoder that is not trained."""
+    """Sentence vectors -> classes: an MLP, d -> d -> classes, with ReLU. For a frozen encoder it is
+    the whole model."""
 
     def __init__(self, width: int, classes: int, dropout: float = 0.0):
         super().__init__(nn.Dropout(dropout), nn.Linear(width, width), nn.ReLU(),
@@ -88,7 +87,7 @@ class EncodedSentences(NamedTuple):
         """The sentences `index` [B]: inputs [B, L'], cut to the longest of them, or [B, d]; labels
         [B]."""
         width = int(self.lengths[index].max())
-        index = send(index, self.labels.device)
+        index = index.to(self.labels.device, non_blocking=True)
         inputs = self.inputs[index]
         if width:
             inputs = inputs[:, :width].long()
@@ -153,8 +152,8 @@ def sentence_vectors(items: list[Item], model, tokenizer, device="cpu", size: in
 def freeze(parts: Parts, model, tokenizer, device="cpu") -> dict[str, EncodedSentences]:
     """Every part as the vectors that a trained Transformer's encoder makes of its sentences.
 
-    Every dimension is brought to mean 0 and deviation 1 over the training sentences, a linear map
-    that lets one learning rate serve every encoder.
+    Every dimension is standardized by its mean and deviation over the training sentences, so that
+    one learning rate fits every encoder.
     """
     vectors = {part: sentence_vectors(items, model, tokenizer, device)
                for part, items in parts.items()}
@@ -168,11 +167,10 @@ def freeze(parts: Parts, model, tokenizer, device="cpu") -> dict[str, EncodedSen
     return frozen
 
 
-# ---- What a model must beat
+# ---- Baselines
 
 def majority(parts: Parts) -> float:
-    """The accuracy on the test part of the class most frequent in training (the first in order
-    among equals)."""
+    """Test accuracy of the class most frequent in training; of equals, the first by name."""
     counts = Counter(item.label for item in parts["train"])
     most_frequent = min(counts, key=lambda label: (-counts[label], label))
     return sum(item.label == most_frequent for item in parts["test"]) / len(parts["test"])

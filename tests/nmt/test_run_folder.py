@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import logic
 from nmt import run_folder
 from nmt.files import UserError
 from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, read_config
@@ -122,8 +121,7 @@ def draw_curves_of_a_folder_that_is_gone(path) -> None:
 
 @pytest.mark.parametrize("draw", [
     lambda path: draw_curves_of_a_folder_that_is_gone(path / "run"),
-    lambda path: figures.draw_lengths({"a": {"bins": []}}, path / "gone" / "length.png"),
-    lambda path: logic.draw({"pairs": {}, "models": {}, "majority": {}}, path / "gone" / "x.png")])
+    lambda path: figures.draw_lengths({"a": {"bins": []}}, path / "gone" / "length.png")])
 def test_a_figure_that_cannot_be_drawn_is_one_line(draw, tmp_path, monkeypatch, capsys):
     """Hours of work must not end where a folder is gone."""
     monkeypatch.undo()                                   # conftest.py takes the curves away
