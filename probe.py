@@ -5,15 +5,15 @@
     python probe.py --protocol li2021 --data senteval   # as in the paper
     python probe.py --encoder runs/NAME runs/OTHER      # trained translators
 
-An encoder reads a sentence, the mean of its top layer is the sentence's vector, and an MLP predicts
-its class, in ten classification tasks. In the papers all of that is trained on the task; with
---encoder only the MLP is. The table also has the accuracy of the most frequent class and that of a
-logistic regression on the bag of words. The same command again fills in the missing cells.
+There are ten classification tasks. An encoder reads a sentence, the mean of its top layer is the
+sentence's vector, and an MLP predicts the class. In the papers all of this is trained on the task;
+with --encoder only the MLP is. The table also has the accuracy of the most frequent class and that
+of a logistic regression on the bag of words. The same command again fills in the missing cells.
 
 The papers' settings (--protocol): 6 layers of width 512 (Li 2019: 3, with routing in all of them),
 8 heads, d_ff 2048, 250 epochs at a learning rate of 5e-4. Li 2019 leaves learning rate and epochs
 open; li2019 takes those of Li 2021. Both leave open batch size, dropout, vocabulary, the size of
-the MLP and the epoch tested: here the one with the best validation accuracy.
+the MLP and the epoch to test, which is the one with the best validation accuracy here.
 """
 import dataclasses
 import functools
@@ -42,7 +42,7 @@ SMALL = dict(models=("baseline", "disagreement", "aggregation", "combined"))
 LI_2021 = dict(SMALL, layers=6, d_model=512, heads=8, d_ff=2048, epochs=250, lr=5e-4, batch=64)
 LI_2019 = dict(LI_2021, layers=3, models=("baseline", "simple", "em"))
 PROTOCOLS = {"small": SMALL, "li2019": LI_2019, "li2021": LI_2021}
-# of the classifier on a frozen encoder, which has sizes of its own
+# of the classifier on a frozen encoder; the sizes are the encoder's
 FROZEN = dict(models=(), epochs=30, lr=1e-3, batch=64)
 VALID = 1_000                                            # sentences of a generated task
 TEST = 2_000
@@ -66,8 +66,8 @@ class Settings(TaskFlags):
                          choices=tuple(PROTOCOLS), metavar="PROTOCOL")
 
     encoder: tuple[str, ...] = flag(
-        (), "folders of trained translation models: their encoders stay as they are, only the "
-        "classifier is trained; NAME-seed1, NAME-seed2, ... share a column", ENCODERS,
+        (), "folders of trained translation models: only a classifier on their encoders is "
+        "trained; NAME-seed1, NAME-seed2, ... share a column", ENCODERS,
         metavar="RUN")
     checkpoint: str = flag("best", "of these runs: best, last, average, step-N", ENCODERS,
                            metavar="NAME")
@@ -155,7 +155,7 @@ def measure(s: Settings, column: str, model, parts: Parts, seed: int, label: str
 
 def probe_task(s: Settings, task: str, columns: dict, folder: RunFolder, device) -> list[dict]:
     """The rows of a task, {"task", "model", "seed", "accuracy", ...}. A row is computed unless
-    metrics.jsonl has it, of the same checkpoint."""
+    metrics.jsonl has it with the same checkpoint."""
     parts = load_task(s, task)
     rows = []
     for column, model in columns.items():
@@ -222,8 +222,8 @@ def table(lines: list[dict]) -> str:
 # ---- The command
 
 def probe(s: Settings) -> None:
-    """Trains and tests what is missing of tasks x models x seeds, prints the table and writes it as
-    JSON."""
+    """Trains and tests the missing cells of tasks x models x seeds, prints the table and writes
+    results.json."""
     if s.encoder:
         check_given(s, dict.fromkeys(("models", "protocol", *FRAME), "a run without --encoder"))
     else:

@@ -62,7 +62,7 @@ def encoder_config(s, model: str, vocab_size: int, **mechanisms) -> TransformerC
 
 
 def name_run(s, parts: list[str], free: tuple[str, ...]) -> str:
-    """The name of a run's folder: `parts`, and the flags given that are not free to differ."""
+    """The name of a run's folder: `parts`, then the given flags that are not in `free`."""
     given = {name: getattr(s, name) for name in s.given - {*free}}
     name = "-".join([*parts, *command_line(type(s), given)])
     return name.replace("--", "").replace("/", "")

@@ -41,7 +41,7 @@ class Item(NamedTuple):
     label: str
     tokens: tuple[str, ...]
     tree: Any = None            # of the unchanged sentence, where the embedded grammar made it
-    control: Any = None         # also equally frequent in every class (see `fill`)
+    control: Any = None         # a property that is equally frequent in every class (see `fill`)
 
 
 Parts = dict[str, list[Item]]   # {"train": [...], "valid": [...], "test": [...]}

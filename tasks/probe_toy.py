@@ -1,12 +1,12 @@
 """The ten probing tasks from the derivations of the embedded grammar, with exact labels and without
-easy ways round.
+shortcuts.
 
 The tasks are those of Conneau et al. 2018, the labels SentEval's. All classes are equally frequent
-in every part, and no two sentences of a task have the same words in any order. These cues are taken
-away:
+in every part, and no two sentences of a task have the same words in any order. These cues are
+removed:
 
 - BShif, CoIn, ToCo, TrDep: the class is drawn after the words. The same words could have become an
-  example of every class, so words and length say nothing. ToCo and TrDep are without punctuation,
+  example of every class, so words and length do not help. ToCo and TrDep are without punctuation,
   and ToCo's labels too.
 - TrDep: four noun phrases, one with a relative clause, are in two clauses, one within the other;
   the depth follows from where the relative clause is and whether the subordinate clause is in
@@ -18,10 +18,11 @@ away:
   often in both classes.
 - SOMO: two sentences exchange a noun or a verb of the same form, so that neither verb can have the
   subject or object that it then has; the unchanged sentences are pairs that could have exchanged
-  one. So single words say nothing.
+  one. So single words do not help.
 - Tense: half of either class has a finite verb of the other tense in another clause.
-- SubNm, ObjNm: half of either class has another noun of the other number. SeLen and WC ask for the
-  length and the words themselves: nothing is taken away there.
+- SubNm, ObjNm: half of either class has another noun of the other number.
+
+SeLen and WC ask for the length and the words themselves, so no cue is removed there.
 """
 import functools
 import random
@@ -30,17 +31,10 @@ from typing import Any, Callable, Iterator, NamedTuple
 
 from tasks.probe_data import Item, Parts, fill, is_word, word_count
 from toy import LONGEST, SHORTEST, grammar, words
-from toy.lexicon import BE, NOUNS, VERBS
+from toy.lexicon import BE, NOUNS, POSSESSIVE, VERBS
 from toy.readings import Clause, NounPhrase, Relative, Sentence, Subordinate, Tree, is_pronoun
 
-LENGTH_RANGES = {               # of SeLen
-    "6-7": range(6, 8),
-    "8-9": range(8, 10),
-    "10-11": range(10, 12),
-    "12-13": range(12, 14),
-    "14-15": range(14, 16),
-    "16-20": range(16, 21),
-}
+LENGTH_RANGES = ("6-7", "8-9", "10-11", "12-13", "14-15", "16-20")                    # of SeLen
 CLASS_OF_NOUN = {noun.english: kind for kind in "HAFTXVP" for noun in NOUNS[kind]}    # "apple": F
 TARGETS = {noun.english for kind in "FTXV" for noun in NOUNS[kind]}                   # of WC
 DEPTHS = range(7, 12)           # of TrDep
@@ -49,7 +43,6 @@ ARRANGEMENTS = ((0, True), (3, False), (0, False), (1, True), (1, False), (2, Tr
                 (3, True))
 TOPS = ("NP_VP", "AUX_NP_VP", "ADVP_NP_VP", "PP_NP_VP", "SBAR_NP_VP")
 FRONTED = {"ADVP_NP_VP": "time", "PP_NP_VP": "place", "SBAR_NP_VP": "reason"}    # of a Clause
-NUMBERS = {False: "NN", True: "NNS"}                     # by NounPhrase.plural
 
 
 def parts_of(record: Any, kind: type) -> Iterator[Any]:
@@ -62,12 +55,12 @@ def parts_of(record: Any, kind: type) -> Iterator[Any]:
 
 
 def pick(rng: random.Random, values):
-    """One of the values; only `random` is drawn from, which gives every Python the same numbers."""
+    """One of the values. It only calls `random`, which gives the same numbers on every Python."""
     return values[int(rng.random() * len(values))]
 
 
 def item(label: str, sentence: Sentence, control=None, marks: bool = True) -> Item:
-    """The sentence with that label; without marks, its tokens leave out punctuation."""
+    """The sentence as an Item with that label; without `marks`, its punctuation is left out."""
     tree = sentence.tree()
     tokens = words(tree)
     if not marks:
@@ -89,7 +82,7 @@ def sampled(rng: random.Random) -> Iterator[Sentence]:
 
 
 def usual(items: Iterator[Item]) -> Iterator[Item]:
-    """The items of as many words as the corpus has."""
+    """The items whose length is that of a sentence of the corpus."""
     return (item for item in items if SHORTEST <= word_count(item.tokens) <= LONGEST)
 
 
@@ -99,8 +92,9 @@ def sentence_length(rng: random.Random) -> Iterator[Item]:
     """SeLen: the number of words, punctuation not counted, in six ranges."""
     for sentence in sampled(rng):
         unlabelled = item("", sentence)
-        for label, lengths in LENGTH_RANGES.items():
-            if word_count(unlabelled.tokens) in lengths:
+        for label in LENGTH_RANGES:
+            low, high = map(int, label.split("-"))
+            if low <= word_count(unlabelled.tokens) <= high:
                 yield unlabelled._replace(label=label)
 
 
@@ -150,7 +144,8 @@ def noun_number(rng: random.Random, role: str) -> Iterator[Item]:
         oblique = role == "object" and sentence.clause.verb.particle
         if isinstance(phrase, NounPhrase) and not oblique:
             plurals = [other.plural for other in parts_of(sentence, NounPhrase)]
-            yield item(NUMBERS[phrase.plural], sentence, (not phrase.plural) in plurals)
+            label = "NNS" if phrase.plural else "NN"
+            yield item(label, sentence, (not phrase.plural) in plurals)
 
 
 def coordination_inversion(rng: random.Random) -> Iterator[Item]:
@@ -206,7 +201,7 @@ def with_top(clause: Clause, top: str) -> Sentence:
 def tree_depth(rng: random.Random) -> Iterator[Item]:
     """TrDep: the number of labels from the root to the deepest word, 7 to 11.
 
-    A derivation that has not all depths among its eight sentences (see `by_depth`) is left out.
+    A draw is dropped unless its eight sentences (see `by_depth`) have all depths.
     """
     verbs = [verb for verb in VERBS["object"] if "H" in verb.subjects and "H" in verb.objects]
     noun_phrases = {n: grammar.noun_phrase("H", "unquantified", 0, n) for n in "sp"}
@@ -246,8 +241,8 @@ def by_depth(phrases, relative, groups, verbs, conjunction) -> dict[int, list[Se
 # ---- Words exchanged between two sentences
 
 def odd_man_out(rng: random.Random) -> Iterator[Item]:
-    """SOMO: C where a noun or verb was exchanged with that of a sentence before, else O; the tree
-    is the unchanged one's."""
+    """SOMO: C where a noun or verb was exchanged with that of an earlier sentence, else O. The tree
+    is that of the unchanged sentence."""
     waiting: dict[tuple, list] = {}
     for sentence in sampled(rng):
         clause = sentence.clause
@@ -280,17 +275,16 @@ def odd_man_out(rng: random.Random) -> Iterator[Item]:
 
 
 def movable(phrase: Any, verb) -> bool:
-    """Whether the noun of a subject or object may be exchanged: a noun phrase that nothing follows,
-    of a full verb."""
+    """Whether the noun of a subject or object may be exchanged. Its noun phrase must have no
+    modifier, and the verb must not be "be"."""
     return isinstance(phrase, NounPhrase) and phrase.modifier is None and verb is not BE
 
 
 def clash(one: tuple, other: tuple) -> bool:
-    """Whether the noun of `other` (sentence, role) is none that the verb of `one` takes in its
-    role.
+    """Whether the noun of `other` (sentence, role) cannot replace that of `one`.
 
-    A place after a preposition ("laugh at the lake") would be no object but where it happens: such
-    ones do not count.
+    A place after a preposition never counts: in "laugh at the lake" it is not an object, but where
+    the action happens.
     """
     sentence, role = one
     rival, rival_role = other
@@ -300,7 +294,7 @@ def clash(one: tuple, other: tuple) -> bool:
     allowed = clause.verb.subjects if role == "subject" else clause.verb.objects
     if noun_class in allowed:
         return False
-    owned = getattr(clause, role).determiner in ("my", "his", "her")
+    owned = getattr(clause, role).determiner in POSSESSIVE
     if owned and "unowned" in noun.classes:
         return False
     return not (noun_class == "P" and clause.verb.particle)
@@ -317,7 +311,7 @@ def exchanged(one: tuple, other: tuple, what: str) -> Sentence:
     return sentence._replace(clause=sentence.clause._replace(**{role: phrase}))
 
 
-# ---- All of them
+# ---- The tasks
 
 class ToyTask(NamedTuple):
     """The generator of a task's items, and the values that are equally frequent among them."""
@@ -327,7 +321,7 @@ class ToyTask(NamedTuple):
 
 
 TOY_TASKS = {
-    "SeLen": ToyTask(sentence_length, tuple(LENGTH_RANGES)),
+    "SeLen": ToyTask(sentence_length, LENGTH_RANGES),
     "WC": ToyTask(word_content, tuple(sorted(TARGETS))),
     "TrDep": ToyTask(tree_depth, tuple(map(str, DEPTHS))),
     "ToCo": ToyTask(top_constituents, TOPS),
@@ -341,12 +335,12 @@ TOY_TASKS = {
 
 
 def toy_task(task: str, counts: dict[str, int], seed: int) -> Parts:
-    """A task of those counts (rounded down to equal classes), {"train": [Item, ...], "valid": ...,
-    "test": ...}, the same for the same seed on every machine and Python."""
+    """The parts of a task, with the given counts rounded down to equal classes. The same seed gives
+    the same parts on every machine and Python version."""
     make, labels, controls = TOY_TASKS[task]
     cells = [(label, control) for label in labels for control in controls]
     rng = random.Random(seed * 1_000_003 + zlib.crc32(task.encode()))
     items = make(rng)
-    if task not in ("TrDep", "ToCo"):                    # they have the lengths of their making
+    if task not in ("TrDep", "ToCo"):                    # their construction fixes the length
         items = usual(items)
     return fill(items, cells, counts, seed)

@@ -35,7 +35,7 @@ def one_of(name: str, values) -> Choice:
 
 
 def either_tense(part: Callable[[str], Any]) -> Choice:
-    """`part(tense)` of the present or of the past."""
+    """A Choice between `part("present")` and `part("past")`."""
     return Choice("tense", [(1, tense, part(tense)) for tense in TENSES])
 
 
@@ -108,7 +108,7 @@ RANKS = ("quality", "size", "age", "color")    # in this order German needs no c
 
 @cache
 def adjectives(kind: str) -> Choice:
-    """A tuple of no, one or two adjectives that fit the nouns of a class."""
+    """Tuples of zero, one or two adjectives that fit the nouns of a class."""
     possible = ADJECTIVES[NOUNS[kind][0].classes[0]]               # he and she have those of H
     pairs = []
     for one in possible:
@@ -383,13 +383,14 @@ def reason(tense: str) -> Join:
 
 @cache
 def reporting(tense: str, nested: bool = False) -> Choice:
-    """He says that ...; unless `nested`, also: he says that she believes that ..."""
-    def as_user_error(tense):
+    """Clauses such as "he says that ..."; unless `nested`, also "he says that she believes ...".
+    """
+    def reported(tense):
         alternatives = [(85, "clause", clause(tense, adjuncts=SHORT))]
         if not nested:
             alternatives.append((15, "nested", reporting(tense, nested=True)))
         return Choice("that", alternatives)
-    that = Join(Subordinate, conjunction=THAT, clause=either_tense(as_user_error))
+    that = Join(Subordinate, conjunction=THAT, clause=either_tense(reported))
     fields = Join(dict, verb=one_of("verb", VERBS["clause"]), that=that)
     return clause(tense, None, ("H",), ("none",), False, fields=fields)
 
@@ -447,7 +448,7 @@ def coordination(tense: str) -> Choice:
 # ---- Sentences
 
 def with_reason(clause: Clause, reason: Subordinate) -> Sentence:
-    """The sentence of a clause with a reason after it."""
+    """A sentence whose clause ends with a reason."""
     return Sentence(clause._replace(reason=reason))
 
 

@@ -216,7 +216,6 @@ def test_same_seed_same_items_everywhere(tasks):
         assert zlib.crc32("\n".join(lines).encode()) == CHECKSUMS[task]
 
 
-@pytest.mark.parametrize("task", ["BShif", "SOMO"])
-def test_another_seed_draws_other_items(task):
+def test_another_seed_draws_other_items():
     counts = {"train": 40, "valid": 10, "test": 10}
-    assert toy_task(task, counts, 5) != toy_task(task, counts, 6)
+    assert toy_task("SOMO", counts, 5) != toy_task("SOMO", counts, 6)

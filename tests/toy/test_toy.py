@@ -29,23 +29,14 @@ def test_same_corpus_on_every_machine_and_python():
     assert sha256(trees) == TREES
 
 
-def test_splits_have_no_sentence_in_common():
+def test_splits_have_no_sentence_in_common_and_grow():
     parts = toy.splits(train=900, valid=40, test=60, seed=4)
-    assert {name: len(part) for name, part in parts.items()} == {
-        "train": 900, "valid": 40, "test": 60}
+    sizes = {name: len(part) for name, part in parts.items()}
+    assert sizes == {"train": 900, "valid": 40, "test": 60}
     assert len({pair.english for part in parts.values() for pair in part}) == 1_000
-
-
-def test_more_training_pairs_keep_the_others():
-    few = toy.splits(train=50, valid=20, test=30, seed=4)
-    many = toy.splits(train=60, valid=20, test=30, seed=4)
-    assert many["test"] == few["test"]
-    assert many["valid"] == few["valid"]
-    assert many["train"][:50] == few["train"]
-
-
-def test_another_seed_another_corpus():
-    assert toy.corpus(20, seed=2) != toy.corpus(20, seed=1)
+    few = toy.splits(train=50, valid=40, test=60, seed=4)
+    assert few == {**parts, "train": parts["train"][:50]}
+    assert toy.splits(train=50, valid=40, test=60, seed=5) != few
 
 
 # ---- Words

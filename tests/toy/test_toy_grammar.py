@@ -43,7 +43,7 @@ STRUCTURE = {"sentence", "tense", "adjunct", "frame", "group", "negated", "be", 
 
 
 def test_every_english_sentence_has_one_translation_and_one_tree(monkeypatch):
-    """In each of 20 rounds the words are fixed and only the structure is drawn, so that many
+    """In each of 20 rounds the words are fixed and only the structure is drawn, so that different
     derivations give the same English sentence."""
     draw = Choice.sample
     turn = 0
@@ -57,8 +57,8 @@ def test_every_english_sentence_has_one_translation_and_one_tree(monkeypatch):
     rng = random.Random(3)
     known = {}
     for turn in range(20):
-        for _ in range(1_000):
+        for _ in range(400):
             pair = toy.derive(rng)
             reading = (pair.german, pair.tree)
             assert known.setdefault(pair.english, reading) == reading
-    assert len(known) < 19_000                 # there were sentences to compare
+    assert len(known) < 7_600                  # there were sentences to compare
