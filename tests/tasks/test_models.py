@@ -55,6 +55,13 @@ def test_the_settings_of_li2021():
     s = settings(logic, "--full")
     assert (s.layers, s.d_model, s.d_ff, s.epochs, s.lr) == (2, 256, 512, 100, 1e-4)
     assert (s.dropout, s.norm, s.heads) == (0.2, "post", 4)
+    assert (s.notation, s.learn, s.decay) == ("brackets", "pairs", "none")
+
+
+def test_data_and_encoders_have_defaults_of_their_own():
+    assert settings(probe, "--data senteval").sentences == probe.ALL
+    s = settings(probe, "--encoder x --protocol small")
+    assert (s.models, s.epochs, s.lr, s.batch) == ((), 30, 1e-3, 64)
 
 
 def test_sizes_reach_every_model():

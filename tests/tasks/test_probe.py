@@ -73,6 +73,11 @@ def test_a_file_is_downloaded_once_and_must_be_the_published_one(publish, monkey
         download_task("Tense", path.parent)
 
 
+def test_tokens_as_ordinary_text():
+    tokens = "did n't she say : it 's ( too ) cold , is it ?".split()
+    assert detokenize(tokens) == "Didn't she say: it's (too) cold, is it?"
+
+
 def test_fill_balances_the_classes():
     """A sentence in another order of its words is the same sentence."""
     items = [Item("AB"[i % 3 == 0], (str(i), "x")) for i in range(60)]
@@ -185,6 +190,8 @@ def test_a_table_is_kept_and_extended(tmp_path, capsys):
     assert command(tmp_path, f"{TINY} SeLen WC --models baseline --seeds 1 2") == 0
     text = capsys.readouterr().out
     assert "Tense, baseline, seed 2: epoch 2/2" in text and "Tense, baseline, seed 1" not in text
+    rows = [row for row in results(tmp_path)["runs"] if row["model"] == "baseline"]
+    assert len({row["history"][0]["loss"] for row in rows}) == 6
     table = results(tmp_path)["table"]
     assert [(line["group"], line["task"]) for line in table] == [
         ("surface", "SeLen"), ("surface", "WC"), ("surface", "Ave."), ("semantic", "Tense")]
@@ -269,7 +276,7 @@ def test_vectors_are_standardized_means_over_a_sentence_and_its_end(translation_
         assert data[part].labels.tolist() == ["AB".index(item.label) for item in parts[part]]
 
 
-def test_frozen_encoders_do_not_change_and_are_probed_again_after_training(tmp_path,
+def test_frozen_encoders_do_not_change_and_are_probed_again_after_training(tmp_path, capsys,
                                                                            translation_run):
     flags = f"--task Tense --encoder {translation_run}"
     checkpoint = translation_run / "best.pt"
@@ -284,6 +291,8 @@ def test_frozen_encoders_do_not_change_and_are_probed_again_after_training(tmp_p
     assert command(tmp_path / "runs", flags) == 0
     rows = (tmp_path / "runs" / "x" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["model"] for row in rows].count("mt-seed1") == 2
+    assert command(tmp_path / "runs", f"{flags} --checkpoint last") == 2
+    assert "last.pt does not exist" in capsys.readouterr().err
 
 
 def test_an_encoder_has_to_read_english(tmp_path, translation_run, capsys):
