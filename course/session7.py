@@ -18,7 +18,7 @@ from training import pairs, tokenizer, train
 from nmt.corpus import Pairs
 from nmt.encoded import encode_pairs
 from nmt.evaluate import disagreement_scores, validate
-from papers.tables import LI2021_MAIN
+from papers.tables import TABLES
 from train_mt import Settings, learning_rate
 
 # %% [markdown]
@@ -97,7 +97,7 @@ def seeds_needed(effect):
 
 
 for first, size in ((0, "base"), (4, "big ")):
-    _, *scores = LI2021_MAIN[first:first + 4]            # without the baseline
+    _, *scores = TABLES["li2021-5"].rows[first:first + 4]      # without the baseline
     for column, languages in ((1, "En-De"), (3, "Zh-En")):
         published = [float(row.published[column].rstrip("↑⇑")) for row in scores]
         disagreement, aggregation, both = published
