@@ -1,5 +1,5 @@
-"""The claims of the five papers and the page docs/claims.md, which sets them beside the runs in
-results/: the main ones beside the planned runs (verdicts.py), the others beside all other runs."""
+"""The claims of the five papers, and the page docs/claims.md, which compares them with the runs in
+results/: the main claims with the planned runs (verdicts.py), the others with all other runs."""
 import statistics
 from collections import defaultdict
 from pathlib import Path
@@ -54,9 +54,9 @@ that the paper prints."""
 
 
 class Claim(NamedTuple):
-    """A claim beside the main ones: its text, its place, the published gain, and the comparisons
-    made here: pairs (model, against), each by the flags of its row, in logic.py and probe.py by its
-    name."""
+    """A claim other than the main ones: its text, its place in the paper, the published gain, and
+    the comparisons made here as pairs (model, against). A model is named by the flags of its row,
+    or by its name in logic.py and probe.py."""
     text: str
     source: str
     published: str
@@ -65,8 +65,8 @@ class Claim(NamedTuple):
 
 
 class MainClaim(NamedTuple):
-    """What a paper claims; the planned arm with its mechanism; the gain in BLEU over the baseline
-    that the paper prints for En-De, size base; and the arm that is its control, if there is one."""
+    """What a paper claims, the planned arm with its mechanism, the gain in BLEU over the baseline
+    that the paper prints for En-De at size base, and the arm that is the control, if any."""
     source: str
     text: str
     arm: str
@@ -125,11 +125,9 @@ CLAIMS = (
 # ---- Numbers of the runs that are not planned
 
 def collect_scores(lines: list[dict], files: dict[str, dict]) -> dict:
-    """The scores as {(place, metric): {model: {seed: score}}}. The place is the text and recipe, or
-    the file; only scores of one place are compared.
-
-    lines: of results/runs.jsonl; files: {name: contents} of the JSON files in results/.
-    """
+    """The scores as {(place, metric): {model: {seed: score}}}. A place is a text with a recipe, or
+    a file; only scores of the same place are compared. lines: of results/runs.jsonl; files: {name:
+    contents} of the JSON files in results/."""
     scores = defaultdict(lambda: defaultdict(dict))
     planned = [TABLES[plan.table].scale for plan in PLANS]
     for line in lines:
@@ -145,8 +143,8 @@ def collect_scores(lines: list[dict], files: dict[str, dict]) -> dict:
 
 
 def add_file(scores: dict, name: str, stored: dict) -> None:
-    """Adds a file of analyze.py, logic.py or probe.py. In a file of probe.py an encoder of a run
-    NAME-seed1 is the model NAME with that seed."""
+    """Adds the scores of a file of analyze.py, logic.py or probe.py. In a file of probe.py an
+    encoder NAME-seed1 is the model NAME with that seed."""
     if stored["kind"] == "analysis":
         for run, x in stored["runs"].items():
             if run in stored.get("ablation", {}):
@@ -170,34 +168,31 @@ def add_file(scores: dict, name: str, stored: dict) -> None:
             scores[name, PROBES][model][seed] = 100 * statistics.fmean(of_tasks)
 
 
-def compare(claim: Claim, scores: dict) -> dict[str, list[Contrast | None]]:
-    """The differences that a claim is about, by place; None for models without two common seeds."""
-    comparisons = {}
+def compare(claim: Claim, scores: dict) -> list[tuple[str, tuple[str, str], Contrast]]:
+    """The differences that a claim is about: (place, models, contrast), place by place."""
+    differences = []
     for (place, metric), models in scores.items():
-        if metric == claim.metric:
-            contrasts = [paired_contrast(models.get(model, {}), models.get(against, {}))
-                         for model, against in claim.compared]
-            if any(contrasts):
-                comparisons[place] = contrasts
-    return comparisons
+        for pair in claim.compared if metric == claim.metric else ():
+            contrast = paired_contrast(*(models.get(model, {}) for model in pair))
+            if contrast:
+                differences.append((place, pair, contrast))
+    return differences
 
 
 # ---- The page
 
 def in_figures(contrast: Contrast, digits: int = 2) -> str:
-    """A difference and its interval."""
     low, high = contrast.interval
     return f"{contrast.difference:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
 
 
 def table_text(rows: list[dict[str, str]]) -> str:
-    """Rows {header: cell} as Markdown."""
     return tabulate(rows, "keys", "pipe", disable_numparse=True)
 
 
 def verdict_text(claim: MainClaim, corpora: list[Corpus]) -> str:
-    """A paragraph: what a paper claims, what was measured on each corpus that can test it, and the
-    verdict there."""
+    """A paragraph: what a paper claims, then the measured difference and the verdict on each corpus
+    that can test it."""
     sentences = [f"**{claim.source}** claims that {claim.text}. It prints {claim.printed:+.2f} "
                  "BLEU over the baseline."]
     for corpus in corpora:
@@ -216,7 +211,6 @@ def verdict_text(claim: MainClaim, corpora: list[Corpus]) -> str:
 
 
 def contrast_row(pair: tuple[str, str], contrast: Contrast) -> dict[str, str]:
-    """A difference with its tests."""
     p, adjusted = ("< 0.0001" if p < 0.0001 else f"{p:.4f}"
                    for p in (contrast.p, contrast.adjusted))
     return {"arm": pair[0], "against": pair[1], "BLEU [95 %]": in_figures(contrast),
@@ -225,7 +219,7 @@ def contrast_row(pair: tuple[str, str], contrast: Contrast) -> dict[str, str]:
 
 
 def describe(corpus: Corpus) -> str:
-    """The sample behind a corpus's contrasts, the test and the positive control, with a heading."""
+    """A heading, then the number of seeds, the test used, and the positive control."""
     test = "The arms' variances differ (Levene's test, p < 0.01): Welch's test"
     if corpus.deviation:
         test = f"One residual deviation for all arms: {corpus.deviation:.2f} BLEU"
@@ -237,13 +231,11 @@ def describe(corpus: Corpus) -> str:
 
 
 def cannot_test(corpus: Corpus) -> str:
-    """Why no claim is judged on a corpus."""
     return (f"On {corpus.plan.corpus} one head scores no worse than several "
             f"({in_figures(corpus.control)}), so no claim about several heads is judged there.")
 
 
 def means_row(arm: str, lines: list[dict]) -> dict[str, str]:
-    """The mean scores of an arm over the seeds."""
     bleu = statistics.fmean(line["bleu"] for line in lines)
     chrf = statistics.fmean(line["chrf"] for line in lines)
     loss = statistics.fmean(line["valid_loss"] for line in lines)
@@ -252,7 +244,7 @@ def means_row(arm: str, lines: list[dict]) -> dict[str, str]:
 
 
 def verdict_page(corpora: list[Corpus]) -> str:
-    """The verdicts on the five papers and the contrasts behind them, as Markdown."""
+    """The verdicts on the main claims and the contrasts behind them, as Markdown."""
     parts = [verdict_text(claim, corpora) for claim in MAIN_CLAIMS]
     parts += [cannot_test(corpus) for corpus in corpora if not corpus.can_test()]
     parts.append(FOREST_PLOT)
@@ -265,16 +257,14 @@ def verdict_page(corpora: list[Corpus]) -> str:
 
 
 def claim_page(scores: dict) -> str:
-    """The other claims as Markdown: each with a list of the differences measured."""
+    """The other claims with the measured differences, as Markdown."""
     parts = [ABOUT]
     for claim in CLAIMS:
         lines = []
-        for place, contrasts in compare(claim, scores).items():
-            for pair, contrast in zip(claim.compared, contrasts):
-                if contrast is not None:
-                    one, two = (f"`{name}`" if name else "`baseline`" for name in pair)
-                    figures = in_figures(contrast, 3 if claim.metric == SCORE else 2)
-                    lines.append(f"- {place}: {one} minus {two}: {figures}")
+        for place, pair, contrast in compare(claim, scores):
+            model, against = (name or "baseline" for name in pair)
+            figures = in_figures(contrast, 3 if claim.metric == SCORE else 2)
+            lines.append(f"- {place}: `{model}` minus `{against}`: {figures}")
         title = f"**{claim.text}** ({claim.source}: {claim.published})"
         if claim.metric != BLEU:
             title += f", in {claim.metric}"
@@ -283,8 +273,8 @@ def claim_page(scores: dict) -> str:
 
 
 def draw(corpora: list[Corpus], path) -> None:
-    """A forest plot: the contrasts of each corpus with their intervals; diamonds are the gains over
-    the baseline that the papers print for En-De."""
+    """The forest plot: a panel per corpus with its contrasts and their intervals. Diamonds are the
+    gains over the baseline that the papers print for En-De."""
     from matplotlib import pyplot
     printed = {(claim.arm, "baseline"): claim.printed for claim in MAIN_CLAIMS}
     rows = max(len(corpus.contrasts) for corpus in corpora)
@@ -308,8 +298,8 @@ def draw(corpora: list[Corpus], path) -> None:
 
 
 def write_page(root: Path, lines: list[dict]) -> None:
-    """Renews the parts of docs/claims.md that are made from results/, and the forest plot; lines:
-    of results/runs.jsonl."""
+    """Writes the generated parts of docs/claims.md, and the forest plot; lines: of
+    results/runs.jsonl."""
     corpora = read_corpora(lines)
     if "plan-toy" not in [corpus.plan.table for corpus in corpora]:
         raise UserError("results/runs.jsonl: lacks runs of plan-toy: finish it with --store")

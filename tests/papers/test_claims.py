@@ -91,13 +91,13 @@ def test_runs_of_one_scale_are_compared_with_each_other():
     lines += lines_of({"--reg output": [(1, 9.0), (2, 9.0)]}, "--dropout 0.3")
     lines += [{**line, "size": "big", "bleu": 0.0} for line in lines[:3]]
     scores = claims.collect_scores(lines, {})
-    # both minus output, which is of another scale, and both minus EM: +2, +1.9, +2.1
-    ((place, (output, em)),) = claims.compare(find_claim("Disagreement and"), scores).items()
-    assert place == "embedded" and output is None
+    # output is of another scale; both minus EM: +2, +1.9, +2.1
+    ((place, pair, em),) = claims.compare(find_claim("Disagreement and"), scores)
+    assert (place, pair) == ("embedded", (BOTH, EM))
     # standard error 0.1 / sqrt(3), t of two degrees 4.303
     assert em.difference == pytest.approx(2)
     assert em.interval == pytest.approx((1.75, 2.25), abs=0.01)
-    assert claims.compare(find_claim("Simple routing"), scores) == {}        # one seed
+    assert claims.compare(find_claim("Simple routing"), scores) == []        # one seed
 
 
 def test_numbers_of_the_other_scripts():
