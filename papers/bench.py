@@ -3,10 +3,10 @@
     OMP_NUM_THREADS=1 python -m papers.bench                      # one CPU core
     python -m papers.bench --arch base --vocab-size 32000 --max-tokens 32768
 
-The rows take turns, with a new model in every turn, and every turn is a line. The table at the end
-has medians over the turns, and in its last two columns those of the ratios to `linear` in the same
-turn. The text is random: sentences of 24 tokens. Training is the step of train_mt.py; decoding is
-its beam search with beam 4, in which no hypothesis ends early. What is not measured is nan.
+The rows take turns. Every turn has a new model and prints a line. The table at the end has medians
+over the turns; its last two columns are medians of the ratios to `linear` in the same turn. The
+text is random: sentences of 24 tokens. Training is the step of train_mt.py; decoding is its beam
+search with beam 4, in which no hypothesis ends early. Values that are not measured are nan.
 """
 import gc
 import math
@@ -25,7 +25,7 @@ from tabulate import tabulate
 from nmt.batches import Batch, Step
 from nmt.flags import ModelFlags, flag, parse, run
 from nmt.loss import Objective
-from nmt.machine import DEVICES, Machine, machine_defaults, pick_device, processor, setup_machine
+from nmt.machine import DEVICES, Machine, machine_defaults, processor, setup_machine
 from nmt.search import beam_search
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS
 from train_mt import train_step
@@ -51,26 +51,23 @@ ROWS = {                                # flags of train_mt.py
 class Settings:
     arch: str = flag("tiny", f"size of the models: {', '.join(SIZES)}", choices=tuple(SIZES),
                      metavar="SIZE")
-    vocab_size: int = flag(10_000, "joint vocabulary", low=100, high=10 ** 6)
-    rows: tuple[str, ...] = flag(tuple(ROWS), "what to measure beside linear (all): "
-                                 f"{', '.join(ROWS)}", choices=tuple(ROWS), metavar="ROW")
+    vocab_size: int = flag(10_000, "size of the joint vocabulary", low=100, high=10 ** 6)
+    rows: tuple[str, ...] = flag(tuple(ROWS), f"rows beside linear: {', '.join(ROWS)} (all)",
+                                 choices=tuple(ROWS), metavar="ROW")
     max_tokens: int = flag(4096, "size of the training batch", low=16, high=10 ** 8)
-    sentences: int = flag(32, "sentences to decode at once; with CUDA 512", low=1, high=10 ** 6)
     repeats: int = flag(3, "turns of every row", low=1, high=1000)
     device: str = flag("auto", DEVICES)
-    amp: bool = flag(False, "bfloat16 matrix products (on where the processor has them)")
-    compile: bool = flag(False, "compile the layers for training: some minutes more per turn")
+    amp: bool = flag(False, "bfloat16 matrix products (on if the processor has them)")
+    compile: bool = flag(False, "compile the layers for training; a turn takes minutes longer")
 
 
 def presets(s: Settings) -> dict:
-    """The defaults that depend on the machine."""
-    return {"amp": machine_defaults(s.device)["amp"],
-            "sentences": 512 if pick_device(s.device).type == "cuda" else 32}
+    return {"amp": machine_defaults(s.device)["amp"]}
 
 
 class TorchTransformer(Transformer):
-    """The baseline with torch.nn.Transformer (pre-norm) as encoder and decoder. Only for training:
-    it keeps no keys and values."""
+    """The baseline with torch.nn.Transformer (pre-norm) as encoder and decoder. It has no cache of
+    keys and values, so it is only for training."""
 
     def __init__(self, config: TransformerConfig):
         super().__init__(config)
@@ -81,7 +78,7 @@ class TorchTransformer(Transformer):
         self.encoder, self.decoder = whole.encoder, whole.decoder
 
     def hidden(self, source, target_in):
-        """source [B, L_s], target_in [B, L_t] -> vectors [B, L_t, d], and no heads."""
+        """source [B, L_s], target_in [B, L_t] -> (vectors [B, L_t, d], no heads)."""
         padding = source == PAD                                              # [B, L_s]
         ahead = nn.Transformer.generate_square_subsequent_mask(target_in.shape[1], source.device)
         memory = self.encoder(self.source_embedding(source), src_key_padding_mask=padding)
@@ -112,7 +109,6 @@ def build(name: str, s: Settings, device) -> Transformer:
 
 
 def random_step(s: Settings) -> Step:
-    """An update of one full batch."""
     sentences = max(1, s.max_tokens // (LENGTH + 1))     # targets are followed by EOS
     source = torch.randint(len(SPECIAL_TOKENS), s.vocab_size, (sentences, LENGTH))
     target = nn.functional.pad(source, (1, 1), value=EOS)                    # [B, LENGTH + 2]
@@ -121,8 +117,8 @@ def random_step(s: Settings) -> Step:
 
 
 def measure_seconds(f, device: torch.device) -> float:
-    """Seconds that f takes, after two calls that are not counted: Adam allocates its averages in
-    the first. On a CPU with one thread its CPU time, which other programs disturb least."""
+    """The seconds of one call of f, after two that do not count: Adam allocates its averages in the
+    first. On a CPU with one thread this is CPU time, which other programs disturb least."""
     f()
     f()
     one_thread = device.type == "cpu" and torch.get_num_threads() == 1
@@ -135,7 +131,6 @@ def measure_seconds(f, device: torch.device) -> float:
 
 
 def measure_turn(name: str, s: Settings, machine: Machine) -> Turn:
-    """One turn of a row."""
     torch.compiler.reset()      # the compiler gives up where many models share their code
     gc.collect()                # the modules of the model before refer to each other
     device = machine.device
@@ -153,16 +148,17 @@ def measure_turn(name: str, s: Settings, machine: Machine) -> Turn:
     decoding = math.nan
     if name != "torch":
         model.eval()
-        source = torch.randint(len(SPECIAL_TOKENS), s.vocab_size, (s.sentences, LENGTH)).to(device)
+        sentences = 512 if device.type == "cuda" else 32
+        source = torch.randint(len(SPECIAL_TOKENS), s.vocab_size, (sentences, LENGTH)).to(device)
         with torch.compiler.set_stance("force_eager"):   # shapes differ at every step
-            decoding = measure_seconds(
+            seconds = measure_seconds(
                 lambda: beam_search(model, source, BEAM, max_length=LENGTH + 1), device)
-    return Turn(sum(p.numel() for p in model.parameters()), step.tokens / training,
-                s.sentences / decoding, memory)
+        decoding = sentences / seconds
+    return Turn(sum(p.numel() for p in model.parameters()), step.tokens / training, decoding,
+                memory)
 
 
 def speed_table(rows: dict[str, list[Turn]]) -> str:
-    """The table as text; rows: {name: its turns}."""
     lines = []
     for name, turns in rows.items():
         medians = np.median(turns, axis=0)
@@ -174,7 +170,6 @@ def speed_table(rows: dict[str, list[Turn]]) -> str:
 
 
 def bench(s: Settings) -> None:
-    """Measures the rows, and prints every turn and the table."""
     machine = setup_machine(s.device)
     precision = "bfloat16" if s.amp else "float32"
     print(f"{processor(machine.device)}, threads: {torch.get_num_threads()}; PyTorch "

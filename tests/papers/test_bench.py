@@ -1,4 +1,6 @@
 """Tests of bench.py on tiny models: the rows, the work, the table; never a time."""
+import re
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ D = 16  # width
 H = 2  # heads
 L = 2  # layers
 V = 300  # vocabulary
-SMALL = f"--vocab-size {V} --max-tokens 128 --sentences 3 --repeats 2 --device cpu"
+SMALL = f"--vocab-size {V} --max-tokens 128 --repeats 1 --device cpu"
 
 
 @pytest.fixture(autouse=True)
@@ -64,25 +66,11 @@ def test_a_training_batch_is_full(settings):
     assert source.min() > 2 and torch.equal(target[:, 1:-1], source)
 
 
-def test_every_turn_is_printed_when_it_is_done(capsys, monkeypatch):
-    def measure_turn(name, s, machine):
-        if len(turns) == 3:
-            raise SystemExit(143)  # of a time limit
-        turns.append(name)
-        return bench.Turn(7000, 1234.0, 5.0, 3.0)
-
-    turns = []
-    monkeypatch.setattr(bench, "measure_turn", measure_turn)
-    with pytest.raises(SystemExit):
-        bench.main(f"--rows em-all {SMALL}".split())
-    assert turns == ["linear", "em-all", "linear"]
-    _, first, second, third = capsys.readouterr().out.splitlines()
-    assert second == "turn 1 of 2, em-all: 1,234 target tokens/s, 5.00 sentences/s, 3 MiB"
-
-
 def test_the_command_prints_a_table(capsys):
     assert bench.main(f"--rows torch em-all {SMALL}".split()) == 0
-    *_, linear, torchs, em = capsys.readouterr().out.splitlines()
+    out = capsys.readouterr().out
+    assert re.search(r"turn 1 of 1, linear: [\d,]+ target tokens/s, [\d.]+ sentences/s, nan", out)
+    *_, linear, torchs, em = out.splitlines()
     assert linear.split()[0] == "linear" and linear.split()[-2:] == ["1.00", "1.00"]
     assert torchs.split()[0] == "torch" and torchs.count("nan") == 3     # no decoding, no GPU
     assert em.startswith("em-all --agg em --agg-at enc cross dec")
