@@ -34,12 +34,13 @@ class PlannedRun(NamedTuple):
 
 
 def settings_of(words: list[str]) -> train_mt.Settings:
-    """The settings of train_mt.py with this command line."""
+    """Parses a command line of train_mt.py."""
     return parse(train_mt.Settings, words, train_mt.presets)
 
 
 def mechanism_flags(config: dict) -> str:
-    """The flags of the mechanisms in a run's config.json, and of other sizes than --arch has."""
+    """The flags in a run's config.json that change the model: the mechanisms, and sizes other than
+    those of --arch."""
     usual = {field.name: field.default for field in fields(ModelFlags)} | SIZES[config["arch"]]
     values = {}
     for name in (*SIZES["tiny"], *MECHANISMS):
@@ -52,32 +53,23 @@ def mechanism_flags(config: dict) -> str:
 
 # ---- Rows fitted to the scale
 
-def largest_divisor(n: int, limit: int) -> int:
-    """The largest divisor of n up to the limit; at least 1."""
-    return max([1, *(i for i in range(1, min(limit, n) + 1) if n % i == 0)])
-
-
 def wider_ffn(s) -> int:
-    """The FFN's width that gives the baseline as many parameters as EM routing in its lowest two
-    encoder layers."""
+    """The width of the FFN with which the baseline has as many parameters as with EM routing in its
+    lowest two encoder layers."""
     d = s.d_model
     added = min(2, s.layers) * (s.heads * d ** 2 + s.heads * d + 4 * d)
     return s.d_ff + round(added / (2 * s.layers * (2 * d + 1)))
 
 
 def fit_flags(flags: str, s) -> list[str]:
-    """A row's flags with places and sizes that fit the model of the settings s."""
+    """The flags of a row; places and sizes in braces are those of the model of the settings s."""
     L = s.layers
     d = s.d_model
     H = s.heads
-    values = {"L": L, "H_8th": H / 8, "ffn": wider_ffn(s), "lower": f"1-{max(1, L // 2)}",
-              "upper": f"{min(L, L // 2 + 1)}-{L}", "two": f"1-{min(2, L)}",
-              "top": f"{max(1, L - 1)}-{L}"}
-    for part in (2, 4):
-        values[f"H_{part}"] = largest_divisor(d, H // part)
-    for times in (2, 4, 8):
-        values[f"H{times}"] = largest_divisor(d, times * H)
-    return flags.format(**values).split()
+    return flags.format(
+        L=L, lower=f"1-{max(1, L // 2)}", upper=f"{min(L, L // 2 + 1)}-{L}", two=f"1-{min(2, L)}",
+        top=f"{max(1, L - 1)}-{L}", ffn=wider_ffn(s), H_8th=H / 8, H_4=max(1, H // 4),
+        H_2=max(1, H // 2), H2=min(d, 2 * H), H4=min(d, 4 * H), H8=min(d, 8 * H)).split()
 
 
 def size_flags(table: Table, size: str, scale: list[str]) -> list[str]:
@@ -102,8 +94,9 @@ def plan(table: Table, given: dict, seeds,
          folder: str = "runs") -> list[tuple[Row, list[PlannedRun]]]:
     """The rows of a table with their runs, one per seed.
 
-    given: {field: value} of train_mt.py's settings for all rows; folder: of the runs. Raises
-    UserError for a setting that the rows set, and where a row is not a valid model at this scale.
+    given: {field: value} of train_mt.py's settings for all rows; folder: the parent of the run
+    folders. Raises UserError for a setting that the rows set, and for a row that is not a valid
+    model at this scale.
     """
     for name in given:
         if name in (*MECHANISMS, "seed", "name"):

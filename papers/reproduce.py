@@ -4,14 +4,13 @@
     python -m papers.reproduce li2018-1 duan-3 --data multi30k --seeds 1 2 3
     python -m papers.reproduce claims --data multi30k --arch small --dry-run
 
-The tables are data (papers/tables.py). The flags of train_mt.py set the scale of all rows; without
-them it is size tiny on the embedded corpus, where a row takes minutes per seed. Each row and seed
-is a run of train_mt.py, in the folder that train_mt.py gives it: tables share runs, and the same
-command resumes. Checkpoint averaging is off without --average, as in Li 2021 (the others do not
-say).
+The tables are data (papers/tables.py). The flags of train_mt.py set the scale of all rows. The
+default is size tiny on the embedded corpus, where a row takes minutes per seed. Each row and seed
+is a run of train_mt.py, in the folder that train_mt.py gives it, so tables share runs, and the same
+command resumes. Checkpoints are averaged only with --average: Li 2021 does not average, and the
+other papers do not say.
 """
 import shlex
-import statistics
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,14 +37,15 @@ class Settings(train_mt.Settings):
     """The tables, and the settings of train_mt.py for all rows."""
     tables: tuple[str, ...] = flag((), "which tables (none: lists them)", GROUP, metavar="TABLE",
                                    positional=True)
-    dry_run: bool = flag(False, "train nothing: list the runs and their commands, and show the "
-                         "finished ones", GROUP)
+    dry_run: bool = flag(False, "train nothing: list the runs with their commands, and print the "
+                         "tables of those that are finished", GROUP)
     seeds: tuple[int, ...] = flag((1,), "train every row once per seed (1)", GROUP, 0, 2 ** 31,
                                   metavar="SEED")
-    jobs: int = flag(0, "runs at once; 0: one per GPU, else 1", GROUP, 0, 1024)
-    store: bool = flag(False, "add the runs to results/runs.jsonl, and train none that is there",
-                       GROUP)
-    write_results: bool = flag(False, "renew docs/claims.md from results/ and stop", GROUP)
+    jobs: int = flag(0, "number of runs at a time; 0: one per GPU, or 1 without GPUs", GROUP, 0,
+                     1024)
+    store: bool = flag(False, "add finished runs to results/runs.jsonl, and do not train runs that "
+                       "are already there", GROUP)
+    write_results: bool = flag(False, "write docs/claims.md anew from results/, and stop", GROUP)
 
     HIDDEN = (*plan.MECHANISMS, "seed", "name")          # not in --help: the rows set them
 
@@ -53,8 +53,8 @@ class Settings(train_mt.Settings):
 # ---- Runs
 
 def plan_jobs(settings: Settings, plans: dict) -> dict[Job, plan.PlannedRun | None]:
-    """The jobs of the tables, each once, seed by seed, with the runs of train_mt.py that they are;
-    plans: {table: its rows with their runs}."""
+    """The jobs of the tables, each once and seed by seed, as {job: its run of train_mt.py, or None
+    for a job of probe.py}; plans: {table: its rows with their runs}."""
     folder = Path(settings.runs)
     jobs = {}
     for name in settings.tables:
@@ -70,21 +70,14 @@ def plan_jobs(settings: Settings, plans: dict) -> dict[Job, plan.PlannedRun | No
     return jobs
 
 
-def list_jobs(jobs: dict, finished: dict, missing: list[Job], runs: str) -> None:
-    """Prints the state and the command of every job; finished: {key of a run: its line}."""
-    seconds = []
-    for job, run in jobs.items():
-        line = finished.get(run.key, {}) if run else {}
-        if "tokens" in line:
-            seconds.append(line["tokens"] / line["tokens_per_second"])
+def list_jobs(jobs: dict, missing: list[Job], runs: str) -> None:
+    """Prints the state and the command of every job."""
+    for job in jobs:
         state = f"step {job.step:,}" if job in missing else "finished"
         name = [] if job.script == "train_mt.py" else ["--name", job.path.name]
         command = shlex.join(["python", job.script, *job.words, *name, "--runs", runs])
         print(f"{state:>12}  {job.path.name}\n{'':>12}  {command}")
-    hours = ""
-    if seconds:
-        hours = f", about {len(missing) * statistics.fmean(seconds) / 3600:.1f} hours of training"
-    print(f"{len(missing)} of {len(jobs)} runs are missing{hours}")
+    print(f"{len(missing)} of {len(jobs)} runs are missing")
 
 
 # ---- Output
@@ -120,7 +113,7 @@ def reproduce(settings: Settings) -> None:
     """Trains the missing runs of the tables, prints the tables, and stores them with --store."""
     if settings.write_results:
         if settings.tables or settings.dry_run:
-            raise UserError("--write-results renews docs/claims.md and stops: give it by itself")
+            raise UserError("--write-results writes docs/claims.md and stops: give it by itself")
         claims.write_page(ROOT, results.stored_lines())
         return
     if not settings.tables:
@@ -139,8 +132,7 @@ def reproduce(settings: Settings) -> None:
         if TABLES[name].kind != "probe":
             plans[name] = plan.plan(TABLES[name], given, settings.seeds, settings.runs)
         elif given:
-            raise UserError(f"{name}: is measured by probe.py in its own setting: leave out the "
-                            "flags of train_mt.py")
+            raise UserError(f"{name} is a table of probe.py: leave out the flags of train_mt.py")
     jobs = plan_jobs(settings, plans)
     lines = results.stored_lines() if settings.store else []
     finished = {results.key_of(line): line for line in lines}
@@ -158,11 +150,11 @@ def reproduce(settings: Settings) -> None:
     missing = [job for job, run in jobs.items() if run is None or run.key not in finished]
     failed = []
     if settings.dry_run:
-        list_jobs(jobs, finished, missing, settings.runs)
+        list_jobs(jobs, missing, settings.runs)
     else:
         if any("{toy4000}" in TABLES[name].scale for name in settings.tables):
             write_text(Path(settings.runs) / "toy4000", pairs=4_000)
-        for rows in plans.values():      # reports a mistake in the text, and downloads, once
+        for rows in plans.values():     # here, so that errors and downloads occur only once
             load_corpora(rows[0][1][0].settings)
         device = pick_device(settings.device)
         gpus = torch.cuda.device_count() if device == torch.device("cuda") else 1

@@ -131,3 +131,8 @@ def test_chinese_text_has_the_limits_of_its_paper(paper, longest, lowercase):
             for data, limits in (("wmt17-zh-en", (longest, lowercase)), ("multi30k", (256, False))):
                 for _, (run,) in plan(table, {"arch": "small", "data": data}, [1]):
                     assert (run.settings.max_length, run.settings.lowercase) == limits
+
+
+def test_a_given_flag_replaces_the_one_for_chinese():
+    (_, (run,)), *_ = plan(TABLES["li2021-5"], {"data": "wmt17-zh-en", "max_length": 80}, [1])
+    assert run.settings.max_length == 80
