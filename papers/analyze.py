@@ -1,4 +1,4 @@
-"""Analyzes trained runs as the papers do: prints tables, writes analysis.json and figures as PNG.
+"""Analyzes trained runs as the papers do: prints tables, writes analysis.json and PNG figures.
 
     python -m papers.analyze runs/NAME
     python -m papers.analyze runs/BASELINE runs/OTHER --out FOLDER
@@ -6,8 +6,8 @@
 
 disagreement: exp(D), Li 2018 Tables 4-5. heads: t-SNE of the head representations, Li 2021 Fig. 3.
 attention: heat maps, Duan 2020 Fig. 5. routing: entropy and agreement of the couplings. length:
-BLEU by source length, Gu 2019 Fig. 3. ablation: the BLEU that each head is worth, Michel et al.
-2019; it translates once per head, and runs only on request. The measurements are in
+BLEU by source length, Gu 2019 Fig. 3. ablation: the BLEU lost without each head, Michel et al.
+2019; it translates once per head and runs only if it is named. The measurements are in
 papers/measure.py, the figures in papers/figures.py.
 """
 import json
@@ -35,37 +35,38 @@ from transformer import COMPONENTS
 
 QUICK = ("disagreement", "heads", "attention", "routing", "length")
 PARTS = (*QUICK, "ablation")
-DRAWN = "the heads and the sentence that are drawn"
+DRAWN = "what is drawn"
 
 
 @dataclass
 class Settings:
-    runs: tuple[str, ...] = flag((), "run folders, e.g. runs/NAME; the first is the baseline",
-                                 metavar="RUN", positional=True)
-    only: tuple[str, ...] = flag(QUICK, f"only these parts of {', '.join(PARTS)} (all but "
-                                 "ablation)", choices=PARTS, metavar="PART")
-    out: str | None = flag(None, "where analysis.json and the figures go (the first run's folder)",
+    runs: tuple[str, ...] = flag((), "run folders, e.g. runs/NAME", metavar="RUN", positional=True)
+    only: tuple[str, ...] = flag(QUICK, f"parts to run: {', '.join(PARTS)} (all but ablation)",
+                                 choices=PARTS, metavar="PART")
+    out: str | None = flag(None, "folder of analysis.json and the figures (the first run's)",
                            metavar="DIR")
     checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
     device: str = flag("auto", DEVICES)
     beam: int | None = flag(None, "beam size (the run's own)", "", 1, 1000)
     valid: str | None = flag(None, "validation text (the run's own)", metavar="PREFIX")
     test: tuple[str, ...] = flag((), "test sets (the run's own)", metavar="PREFIX")
-    data_dir: str | None = flag(None, "where downloads are (as in training)", metavar="DIR")
+    data_dir: str | None = flag(None, "folder of the downloads (as in training)", metavar="DIR")
 
     component: str = flag("enc", "enc: encoder self-attention, cross: decoder to encoder, dec: "
                           "decoder self-attention", DRAWN, choices=COMPONENTS)
     layer: int | None = flag(None, "layer of the heat maps, from 1 at the bottom (the top one)",
                              DRAWN, 1, 1000)
     sentence: str | None = flag(None, "validation pair N, from 1, or a source sentence, which "
-                                "the runs translate (a short one)", DRAWN, metavar="N|TEXT")
+                                "the runs translate (a short validation pair)", DRAWN,
+                                metavar="N|TEXT")
 
 
 # ---- Runs and text
 
 def load_text(config: dict, settings: Settings) -> tuple[Pairs, Pairs]:
-    """The validation pairs, and the pairs of all test sets (without any: the validation pairs).
-    --valid, --test and --data-dir replace what config.json has; the training text is not read."""
+    """The validation pairs, and the pairs of all test sets (without a test set, the validation
+    pairs). --valid, --test and --data-dir replace the paths in config.json. The training text is
+    not read."""
     src, tgt = config["languages"]
     prefix = settings.valid or config["valid"]
     tests = [read_pairs(test, src, tgt) for test in settings.test or config["test"]]
@@ -86,7 +87,7 @@ def load_text(config: dict, settings: Settings) -> tuple[Pairs, Pairs]:
 
 def load_runs(settings: Settings) -> list[measure.TrainedRun]:
     """The runs with their text. Raises UserError for a folder that is not a run, two runs of one
-    name, missing text, and runs of several languages; warns of several training texts."""
+    name, and missing text. Warns if the training texts differ."""
     device = pick_device(settings.device)
     runs = {}
     for folder in settings.runs:
@@ -94,17 +95,14 @@ def load_runs(settings: Settings) -> list[measure.TrainedRun]:
         try:
             valid, test = load_text(config, settings)
         except UserError as error:
-            raise UserError(f"{error}; --valid, --test and --data-dir say where it is") from error
+            raise UserError(f"{error}; if it is elsewhere: --valid, --test, --data-dir") from error
         name = Path(folder).resolve().name
         if name in runs:
             raise UserError(f"{folder}: two runs are named {name}: analyze them separately")
         runs[name] = measure.TrainedRun(name, model, tokenizer, config, valid, test,
-                                 encode_pairs(tokenizer, valid))
+                                        encode_pairs(tokenizer, valid))
     first, *others = runs.values()
     for run in others:
-        if run.config["languages"] != first.config["languages"]:
-            raise UserError(f"{run.name} and {first.name} translate other languages: analyze them "
-                            "separately")
         if run.config["text"] != first.config["text"]:
             print(f"warning: {run.name} and {first.name} were trained on different texts",
                   file=sys.stderr)
@@ -124,9 +122,10 @@ def check_flags(runs: list[measure.TrainedRun], settings: Settings) -> None:
 
 
 def choose_sentence(run: measure.TrainedRun, settings) -> tuple[measure.TrainedRun, int]:
-    """The run and the index of the validation pair to draw. For a sentence of the user's the
-    validation set is this sentence with the run's own translation; by default it is the first pair
-    of 8 to 16 tokens a side, or the shortest. Raises UserError for one that is not there."""
+    """The run and the index of the validation pair to draw. For a sentence of the user's, the run
+    returned has this sentence and its own translation as its validation set. The default is the
+    first pair with 8 to 16 tokens on both sides, or else the shortest. Raises UserError for a
+    number that no pair has."""
     if settings.sentence is None:
         lengths = [*zip(run.encoded.source_lengths, run.encoded.target_lengths)]
         for i, pair in enumerate(lengths):
@@ -145,10 +144,10 @@ def choose_sentence(run: measure.TrainedRun, settings) -> tuple[measure.TrainedR
     return run._replace(encoded=encode_pairs(run.tokenizer, Pairs([source], target))), 0
 
 
-# ---- The parts: each returns (what goes into analysis.json, text for the screen)
+# ---- The parts: each returns (its entry in analysis.json, the text to print)
 
 def table(header: list, rows: list) -> str:
-    """Rows as text, numbers with three decimals, a dash for None."""
+    """Rows as text: numbers have three decimals, None is a dash."""
     return tabulate(rows, header, "plain", floatfmt=".3f", missingval="-")
 
 
@@ -177,31 +176,29 @@ def analyze_disagreement(runs):
 
 
 def analyze_heads(runs, component: str, folder: Path):
-    """The heads as points (Li 2021 Fig. 3), and their distances before the projection."""
-    names = [run.name for run in runs]
-    vectors = [measure.head_vectors(run, component) for run in runs]
-    means = [v.mean(0) for v in vectors]                             # [H, d_k]
-    plane = measure.project(torch.cat(means)).split([len(x) for x in means])
-    points = [x.tolist() for x in plane]                             # [runs][H]
-    if len(runs) > 1:                   # the t-SNE of four points says nothing
-        figures.draw_heads(names, points, folder / "heads.png")
+    """The heads as points in the plane (Li 2021 Fig. 3), and their cosines."""
+    vectors = {run.name: measure.head_vectors(run, component) for run in runs}
     heads_by_run = {}
     rows = []
-    for i, (name, v) in enumerate(zip(names, vectors)):
-        mean = measure.mean_cosine(means[i])
+    for name, v in vectors.items():                                  # [layers, H, d_k]
+        mean = measure.mean_cosine(v.mean(0))
         layers = [measure.mean_cosine(x) for x in v]
-        heads_by_run[name] = {"mean": mean, "layers": layers, "points": points[i]}
+        heads_by_run[name] = {"mean": mean, "layers": layers}
         rows.append([name, mean, *layers])
-    depth = max(len(v) for v in vectors)
-    text = (f"Mean cosine of two heads ({component}), their outputs averaged over words; mean: "
-            "also over layers,\nas in Li 2021 Fig. 3. heads.png compares several runs: the axes of "
-            "its t-SNE have no unit.\n"
+    if len(runs) > 1:                   # the t-SNE of four points says nothing
+        means = [v.mean(0) for v in vectors.values()]                # [H, d_k]
+        plane = measure.project(torch.cat(means)).split([len(x) for x in means])
+        figures.draw_heads([*vectors], [x.tolist() for x in plane], folder / "heads.png")
+    depth = max(map(len, vectors.values()))
+    text = (f"Mean cosine of two heads ({component}) of their outputs, averaged over the words. "
+            "Mean: averaged\nover the layers, too, as in Li 2021 Fig. 3. With several runs, "
+            "heads.png is a t-SNE of the heads;\nits axes have no unit.\n"
             + table(["", "mean", *(f"layer {i + 1}" for i in range(depth))], rows))
     return heads_by_run, text
 
 
 def analyze_attention(pairs, component: str, layer: int | None, folder: Path):
-    """The heat maps of a sentence (Duan 2020 Fig. 5), and the entropy of attention per head."""
+    """Heat maps of a sentence (Duan 2020 Fig. 5), and the entropy of every head's attention."""
     maps = {}
     for run, index in pairs:
         maps[run.name] = measure.attention_map(run, component, layer, index)
@@ -211,8 +208,8 @@ def analyze_attention(pairs, component: str, layer: int | None, folder: Path):
     heads = max(len(x["entropy"]) for x in maps.values())
     rows = [[name, *x["entropy"]] for name, x in maps.items()]
     keys = dict.fromkeys("  " + " ".join(x["keys"]) for x in maps.values())
-    heading = (f"Entropy of the attention (nats; uniform over n tokens: log n) in {where}, mean "
-               "over queries; keys:")
+    heading = (f"Entropy of the attention in {where}, in nats, averaged over the queries\n"
+               "(uniform over n tokens: log n). The keys are:")
     text = "\n".join([heading, *keys, table(["head", *range(1, heads + 1)], rows)])
     return maps, text
 
@@ -222,7 +219,7 @@ def analyze_routing(runs):
     routing_by_run = {run.name: measure.routing_statistics(run) for run in runs}
     active = {name: places for name, places in routing_by_run.items() if places}
     if not active:
-        return routing_by_run, "Routing: none of the runs has any."
+        return routing_by_run, "Routing: no run has a routing."
     rows = []
     for name, places in active.items():
         for place, x in places.items():
@@ -230,15 +227,16 @@ def analyze_routing(runs):
             agreement = " ".join(f"{value:.3f}" for value in x["agreement"])
             A = x["activations"]
             rows.append([f"{name} {place}", entropy, agreement, sum(A) / len(A) if A else None])
-    text = ("Routing after 1, 2, ... iterations on the validation set: the couplings' entropy / "
-            "log N (1: all\nalike, 0: all to one capsule), the cosine of votes and capsules "
-            "weighted by the couplings, EM's\nmean A. The couplings are those that made the "
-            "capsules.\n" + table(["", "entropy", "agreement", "mean A"], rows))
+    text = ("Routing on the validation set, iteration by iteration. Entropy: of the couplings, "
+            "divided by log N\n(1: the same to all capsules, 0: everything to one). Agreement: the "
+            "cosine of votes and capsules,\nweighted by the couplings that the capsules were made "
+            "with. Mean A: EM's activations.\n"
+            + table(["", "entropy", "agreement", "mean A"], rows))
     return routing_by_run, text
 
 
 def analyze_length(runs, beam: int | None, folder: Path):
-    """BLEU by source length (Gu 2019 Fig. 3), all runs in the bins of the first."""
+    """BLEU by source length (Gu 2019 Fig. 3), for all runs in the bins of the first."""
     src, _ = runs[0].config["languages"]
     ends = measure.fitting_bins([measure.source_length(x, src) for x in runs[0].test.source])
     bleu_by_run = {run.name: measure.bleu_by_length(run, ends, beam) for run in runs}
@@ -277,9 +275,8 @@ def analyze_ablation(runs, beam: int | None):
 # ---- The command
 
 def analyze(settings: Settings) -> None:
-    """Measures the parts asked for, prints the tables, writes analysis.json and the figures."""
     if not settings.runs:
-        raise UserError("which run? Name one or several run folders, as in runs/NAME")
+        raise UserError("which run? Name one or more run folders, such as runs/NAME")
     runs = load_runs(settings)
     check_flags(runs, settings)
     folder = Path(settings.out or settings.runs[0])

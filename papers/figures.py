@@ -1,8 +1,4 @@
-"""Figures of trained runs: heads as points, attention, BLEU by length.
-
-After Li 2021 Fig. 3 (`draw_heads`), Duan 2020 Fig. 5 (`draw_attention`) and Gu 2019 Fig. 3
-(`draw_lengths`). Every function takes numbers as analyze.py has them, and the path of a PNG.
-"""
+"""Figures of trained runs as PNG, from the numbers that papers/measure.py returns."""
 import math
 
 import matplotlib
@@ -19,7 +15,7 @@ MARKERS = "os^Dv<>Pp*"
 
 
 def label_tokens(axis, tokens: list[str], **options) -> None:
-    """Tokens at the ticks of an axis, smaller where there are many."""
+    """Writes tokens at the ticks of an axis, in smaller letters if there are many."""
     size = min(8.0, 200 / len(tokens))
     axis.set_ticks(range(len(tokens)), tokens, fontsize=size, **options)
     axis.set_tick_params(length=0)
@@ -30,13 +26,13 @@ def label_tokens(axis, tokens: list[str], **options) -> None:
 @optional_figure("heads.png")
 @LOOK
 def draw_heads(runs: list[str], points, path) -> None:
-    """The heads in the plane of a t-SNE, a colour per run. points: [runs][H], averaged over words
-    and layers as in the paper."""
+    """Scatter plot of the heads' t-SNE, with a colour per run. points: [runs][H][2], from vectors
+    that are averaged over words and layers as in the paper."""
     figure, ax = pyplot.subplots(figsize=(WIDTH / 2, 4.4), layout="constrained")
     ax.set(title="t-SNE of the heads' outputs, mean over words\nand layers; numbers: heads",
            xticks=[], yticks=[])
     for r, name in enumerate(runs):
-        # the blank: a legend leaves out labels that start with "_"
+        # matplotlib's legend leaves out labels that start with "_", hence the blank
         ax.scatter(*zip(*points[r]), s=60, color=f"C{r}", marker=MARKERS[r % len(MARKERS)],
                    label=f" {name}")
         for head, point in enumerate(points[r], 1):
@@ -51,11 +47,9 @@ def draw_heads(runs: list[str], points, path) -> None:
 @optional_figure("attention.png")
 @LOOK
 def draw_attention(maps: dict, title: str, path) -> None:
-    """A^h of a sentence: rows of panels per run, a panel per head, keys below, queries at the left.
-
-    maps: {run: {"weights": [H][L_q][L_k], "queries", "keys": tokens, "entropy": [H]}}. The shade
-    grows with the square root of the weight, so that weak attention is visible.
-    """
+    """Heat maps of A^h for one sentence: a panel per head, queries at the left, keys below. maps:
+    {run: result of measure.attention_map}. The shade grows with the square root of the weight, so
+    that weak attention is visible."""
     H = max(len(x["weights"]) for x in maps.values())
     columns = min(H, 4)
     rows = math.ceil(H / columns)
@@ -86,17 +80,15 @@ def draw_attention(maps: dict, title: str, path) -> None:
 # ---- BLEU by source length: Gu 2019 Fig. 3
 
 def bin_label(x: dict) -> str:
-    """A bin of source lengths, {"low", "high"}, as text."""
+    """The label of a bin of source lengths, {"low", "high"}."""
     return f"{x['low']}-{x['high']}" if x["high"] else f"{x['low']}+"
 
 
 @optional_figure("length.png")
 @LOOK
 def draw_lengths(runs: dict, path) -> None:
-    """BLEU over the bins of source lengths, a line per run; below each bin its number of sentences.
-
-    runs: {run: the result of measure.bleu_by_length}; the bars are the bootstrap's 95 % intervals.
-    """
+    """Line plot of BLEU by source length, with a line per run, 95 % intervals as bars, and the
+    number of sentences below each bin. runs: {run: result of measure.bleu_by_length}."""
     counts = {}
     for result in runs.values():
         for x in result["bins"]:

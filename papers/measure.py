@@ -1,9 +1,8 @@
-"""Measurements on a trained run: disagreement, vectors and attention of its heads, the routing of
-the heads, BLEU by length and without a head.
+"""Measurements on a trained run: the disagreement, vectors, attention and routing of its heads,
+BLEU by length, and BLEU without a head. analyze.py prints and draws them.
 
-analyze.py prints and draws them: Li 2018 Tables 4-5, Li 2021 Fig. 3, Duan 2020 Fig. 5, Gu 2019
-Fig. 3, Michel et al. 2019. The model needs only the last capsules of a routing; here the routings
-run again on the same votes, with one iteration, two, and so on.
+The model returns only the last capsules of a routing. To follow the iterations, the routing runs
+again on the same votes, with one iteration, with two, and so on.
 """
 import contextlib
 import copy
@@ -23,7 +22,6 @@ from nmt.evaluate import corpus_bleu, disagreement_scores, validate
 from nmt.languages import is_unspaced
 from nmt.search import translate_lines
 from nmt.significance import bleu_interval
-from nmt.tokenizer import BOS, EOS
 from routing_dynamic import combine
 from transformer import PAD
 
@@ -40,70 +38,44 @@ class TrainedRun(NamedTuple):
 
 
 def translate(run: TrainedRun, lines, beam: int) -> list[str]:
-    """The run's translations, with the length penalty of its test."""
+    """Translates with the length penalty that the run was tested with."""
     return translate_lines(run.model, run.tokenizer, lines, beam=beam,
                            lenpen=run.config["lenpen"], max_source=run.config["longest_source"])
 
 
-def masks_of(source: Tensor, target_out: Tensor) -> dict[str, Tensor]:
-    """{component: [B, L_q], True at a query that counts}, as `evaluate.validate` counts them."""
-    source_mask = source != PAD                                      # [B, L_s]
-    target_mask = target_out != PAD                                  # [B, L_t]
-    return {"enc": source_mask, "cross": target_mask, "dec": target_mask}
-
-
 @torch.no_grad()
 def passes(run: TrainedRun, max_tokens: int):
-    """Runs the model over the validation set; yields the heads and `masks_of` every batch."""
+    """Runs the model over the validation set. Yields the heads of every batch, and {component: mask
+    of the queries [B, L_q]}: padding does not count, as in `evaluate.validate`."""
     device = next(run.model.parameters()).device
     lengths = run.encoded.source_lengths, run.encoded.target_lengths
     for indices in batches(*lengths, max_tokens, shuffle=False):
         source, target = (x.to(device) for x in collate(run.encoded, indices))
         _, heads = run.model.hidden(source, target[:, :-1])
-        yield heads, masks_of(source, target[:, 1:])
+        target_mask = target[:, 1:] != PAD                           # [B, L_t]
+        yield heads, {"enc": source != PAD, "cross": target_mask, "dec": target_mask}
 
 
 def attentions(model) -> dict:
-    """Every attention of a model by its place, {"enc:1": MultiHeadAttention, ...}."""
-    by_place = {}
-    for i, layer in enumerate(model.encoder.layers, 1):
-        by_place[f"enc:{i}"] = layer.attention
-    for i, layer in enumerate(model.decoder.layers, 1):
-        by_place[f"cross:{i}"] = layer.cross
-    for i, layer in enumerate(model.decoder.layers, 1):
-        by_place[f"dec:{i}"] = layer.attention
-    return by_place
+    """The attention modules of a model by place, {"enc:1": MultiHeadAttention, ...}."""
+    enc = {f"enc:{i}": layer.attention for i, layer in enumerate(model.encoder.layers, 1)}
+    cross = {f"cross:{i}": layer.cross for i, layer in enumerate(model.decoder.layers, 1)}
+    dec = {f"dec:{i}": layer.attention for i, layer in enumerate(model.decoder.layers, 1)}
+    return enc | cross | dec
 
 
-def labels(tokenizer, ids) -> list[str]:
-    """Tokens as axis labels, a blank visible."""
-    axis_labels = []
-    for token in ids:
-        special = token in (PAD, BOS, EOS)
-        text = tokenizer.id_to_token(token) if special else tokenizer.decode([token])
-        axis_labels.append(text.strip() or "\u2423")
-    return axis_labels
-
-
-@torch.no_grad()
-def sentence_heads(run: TrainedRun, index: int):
-    """The model's heads for one validation pair, and its tokens by component, {"enc": (query
-    labels, key labels)}. The target side is the reference."""
-    device = next(run.model.parameters()).device
-    source, target = (x.to(device) for x in collate(run.encoded, [index]))
-    _, heads = run.model.hidden(source, target[:, :-1], need_weights=True)
-    source_labels = labels(run.tokenizer, source[0].tolist())
-    target_labels = labels(run.tokenizer, target[0, :-1].tolist())
-    return heads, {"enc": (source_labels, source_labels), "cross": (target_labels, source_labels),
-                   "dec": (target_labels, target_labels)}
+def labels(tokenizer, ids: Tensor) -> list[str]:
+    """Tokens as axis labels, with a visible sign for a blank."""
+    texts = [tokenizer.decode([token], skip_special_tokens=False) for token in ids.tolist()]
+    return [text.strip() or "\u2423" for text in texts]
 
 
 # ---- Disagreement: Li 2018 Tables 4 and 5
 
 def scores(run: TrainedRun, max_tokens: int = 4096) -> dict:
-    """exp(D) on the validation set, each in (0, 1]: {"mean": {component: {kind: x}}, "layers":
-    {component: {kind: [x of layer 1, ...]}}}; "mean" is the exponential of the mean of D over the
-    layers (Li 2018 Table 4)."""
+    """exp(D) in (0, 1] on the validation set: {"mean": {component: {kind: x}}, "layers":
+    {component: {kind: [x of layer 1, ...]}}}. The mean is that of D over the layers, before the
+    exponential (Li 2018 Table 4)."""
     _, D = validate(run.model, run.encoded, max_tokens)
     layers = {}
     for component, kinds in D.items():
@@ -116,7 +88,7 @@ def scores(run: TrainedRun, max_tokens: int = 4096) -> dict:
 # ---- The heads as vectors, and their attention: Li 2021 Fig. 3, Duan 2020 Fig. 5
 
 def exact(x: Tensor) -> Tensor:
-    """x in float64, on the CPU: Apple's GPU has none."""
+    """x in float64 on the CPU, since Apple's GPU has no float64."""
     return x.cpu().double()
 
 
@@ -135,41 +107,44 @@ def head_vectors(run: TrainedRun, component: str = "enc", max_tokens: int = 4096
 
 def mean_cosine(vectors: Tensor) -> float:
     """The mean cosine of two different heads of [H, d_k]; 0 for a single head."""
-    different = ~torch.eye(len(vectors), dtype=torch.bool)
-    unit = torch.nn.functional.normalize(vectors, dim=-1)            # [H, d_k]
-    cosines = (unit @ unit.T)[different]
-    return float(cosines.mean()) if len(cosines) else 0.0
+    cosines = torch.cosine_similarity(vectors[:, None], vectors, dim=-1)     # [H, H]
+    different = cosines[~torch.eye(len(vectors), dtype=torch.bool)]
+    return float(different.mean()) if len(different) else 0.0
 
 
 def project(points: Tensor) -> Tensor:
-    """t-SNE of the points [n, d_k], [n, 2]. Points that are all equal, which t-SNE cannot take, lie
-    at 0."""
+    """t-SNE of the points [n, d_k], two or more: [n, 2]."""
     from sklearn.manifold import TSNE
-    if (points == points[:1]).all():
-        return torch.zeros(len(points), 2)
     init = "pca" if points.shape[1] > 1 else "random"
     neighbours = max(1.0, min(30.0, (len(points) - 1) / 3))      # 1 for 4 points, 5 for 16
     tsne = TSNE(2, perplexity=neighbours, init=init, method="exact", random_state=0)
     return torch.as_tensor(tsne.fit_transform(points.numpy()))
 
 
+@torch.no_grad()
 def attention_map(run: TrainedRun, component: str, layer: int | None, index: int) -> dict:
-    """A^h of one layer (from 1; None: the top one) for validation pair `index`: weights
-    [H][L_q][L_k], the tokens of both axes, and each head's entropy in nats, the mean over the
-    queries."""
-    heads, tokens = sentence_heads(run, index)
+    """A^h of one layer (from 1; None: the top one) for validation pair `index`, whose target side
+    is the reference: weights [H][L_q][L_k], the tokens of both axes, and each head's entropy in
+    nats, averaged over the queries."""
+    device = next(run.model.parameters()).device
+    source, target = (x.to(device) for x in collate(run.encoded, [index]))
+    target = target[:, :-1]
+    _, heads = run.model.hidden(source, target, need_weights=True)
     layer = layer or len(heads[component])
     A = heads[component][layer - 1].weights[0]                       # [H, L_q, L_k]
     entropy = -torch.xlogy(A, A).sum(-1).mean(-1)                    # [H]
-    queries, keys = tokens[component]
-    return {"layer": layer, "queries": queries, "keys": keys, "entropy": entropy.tolist(),
+    queries = source if component == "enc" else target
+    keys = target if component == "dec" else source
+    return {"layer": layer, "queries": labels(run.tokenizer, queries[0]),
+            "keys": labels(run.tokenizer, keys[0]), "entropy": entropy.tolist(),
             "weights": A.tolist()}
 
 
 # ---- Routing of the heads
 
 def cast_votes(model, heads, masks) -> dict[str, Tensor]:
-    """The votes of every aggregation by routing, {"enc:1": V [P, H, N, D]}: a routing per word."""
+    """The votes of every aggregation by routing, {"enc:1": V [P, H, N, D]}; P: the words of the
+    batch, each of which has its own routing."""
     votes = {}
     for place, attention in attentions(model).items():
         component, _, layer = place.partition(":")
@@ -180,13 +155,13 @@ def cast_votes(model, heads, masks) -> dict[str, Tensor]:
 
 
 def trace(module, votes: Tensor) -> tuple[Tensor, Tensor | None]:
-    """(entropy and agreement in iterations 1, ..., T, means over words and heads, [T, 2]; EM's A
-    [P, N] or None); module: an aggregation.
+    """Entropy and agreement in iterations 1, ..., T as means over words and heads [T, 2], and EM's
+    A [P, N] or None. module: an aggregation.
 
-    Entropy of C_m as a share of log N: 1 where a head gives to all alike, 0 where it gives all to
-    one. Agreement: `sum_n C_mn cos(V_mn, Omega_n)`, in [-1, 1]. C of iteration t is that after a
-    routing of t - 1 iterations (with the released schedule and T > 3 its lambda rises faster than
-    in the model).
+    The entropy of C_m is divided by log N: 1 where a head gives the same to all capsules, 0 where
+    it gives everything to one. Agreement: `sum_n C_mn cos(V_mn, Omega_n)`, in [-1, 1]. C of
+    iteration t is the result of a routing with t - 1 iterations. (With the released schedule and
+    T > 3 its lambda rises faster than in the model.)
     """
     rows = []
     N = votes.shape[-2]
@@ -212,9 +187,8 @@ def trace(module, votes: Tensor) -> tuple[Tensor, Tensor | None]:
 
 @torch.no_grad()
 def routing_statistics(run: TrainedRun, max_tokens: int = 4096) -> dict:
-    """Statistics of every routing of the heads on the validation set, see `trace`: {place:
-    {"entropy": [T], "agreement": [T], "activations": each capsule's mean A, or None without EM}}.
-    """
+    """`trace` of every routing, averaged over the words of the validation set: {place: {"entropy":
+    [T], "agreement": [T], "activations": each capsule's mean A, or None without EM}}."""
     totals = {}                         # place -> [sum of rows, of A over the words, their number]
     attentions_by_place = attentions(run.model)
     for heads, masks in passes(run, max_tokens):
@@ -236,14 +210,14 @@ def routing_statistics(run: TrainedRun, max_tokens: int = 4096) -> dict:
 # ---- BLEU by source length: Gu 2019 Fig. 3
 
 def source_length(line: str, language: str) -> int:
-    """Words of a line, or its characters in a language without spaces; 1 for a blank line."""
+    """The number of words, or of characters in a language without spaces; 1 for a blank line."""
     units = line.replace(" ", "") if is_unspaced(language) else line.split()
     return len(units) or 1
 
 
 def fitting_bins(lengths: list[int]) -> list[int]:
-    """Upper ends of at most 7 bins, all 1, 2, 5, 10, ... wide; the last one, open, holds at least 1
-    sentence in 20."""
+    """Upper ends of at most 7 bins of one width, which is 1, 2, 5, 10, ... The last bin has no
+    upper end and holds at least 5 % of the sentences."""
     tail = sorted(lengths)[int(0.95 * (len(lengths) - 1))]
     widths = (digit * 10 ** n for n in range(9) for digit in (1, 2, 5))
     width = next(width for width in widths if tail <= 7 * width)
@@ -252,10 +226,8 @@ def fitting_bins(lengths: list[int]) -> list[int]:
 
 def bleu_by_length(run: TrainedRun, ends: list[int], beam: int | None = None) -> dict:
     """BLEU of the test sets by source length: {"bins": [{"low", "high" (None: open), "count",
-    "bleu", "interval": the bootstrap's 95 %}, ...], "bleu": of all, "beam", "signature"}.
-
-    ends: of the bins, see `fitting_bins`; bins without a sentence are left out.
-    """
+    "bleu", "interval": 95 % by bootstrap}, ...], "bleu": of all, "beam", "signature"}. ends: see
+    `fitting_bins`. Empty bins are left out."""
     source, references = run.test
     src, tgt = run.config["languages"]
     lowercase = run.config["lowercase"]
@@ -278,8 +250,8 @@ def bleu_by_length(run: TrainedRun, ends: list[int], beam: int | None = None) ->
 
 @contextlib.contextmanager
 def without_head(attention, head: int):
-    """A block in which O^h of one head (from 0) is 0 when it reaches the aggregation. With routing
-    this head still casts votes, those of f_h(0)."""
+    """A context in which O^h of one head (from 0) reaches the aggregation as 0. With routing this
+    head still casts votes, those of f_h(0)."""
     def mask(module, inputs):
         O = inputs[0].clone()                                        # [B, H, L_q, d_k]
         O[:, head] = 0
