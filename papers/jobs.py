@@ -1,4 +1,4 @@
-"""Runs of train_mt.py and probe.py as processes: one per GPU, or sharing the cores."""
+"""Runs train_mt.py and probe.py in processes, one per GPU, or several that share the cores."""
 import os
 import signal
 import subprocess
@@ -19,14 +19,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Job(NamedTuple):
-    """A script to run, and the folder that it writes to."""
+    """A script with its command line, and the folder that it writes to."""
     script: str
     words: tuple[str, ...]      # its command line, without --runs, --name and --device
     path: Path
 
     @property
     def log(self) -> Path:
-        """The file of its output."""
         return self.path.with_name(f"{self.path.name}.log")
 
     @property
@@ -37,8 +36,8 @@ class Job(NamedTuple):
 
 
 def run_job(job: Job, free_devices: list[str], env: dict, stop: list[int]) -> int | None:
-    """Runs a job in a session of its own, so that Ctrl-C does not reach it twice, and returns its
-    exit status. The first signal in `stop` is passed on to it; before its start it returns None."""
+    """Runs a job in its own session, so that Ctrl-C does not reach it twice. Returns its exit
+    status, or None if it did not start because of a signal. A signal in `stop` is passed on."""
     if stop:
         return None
     device = free_devices.pop()
@@ -57,8 +56,8 @@ def run_job(job: Job, free_devices: list[str], env: dict, stop: list[int]) -> in
 
 
 def run_jobs(jobs: list[Job], runs: Path, at_once: int, device: torch.device, end) -> list[str]:
-    """Runs the jobs, `at_once` at a time, and calls end(job) after each that succeeded; a job that
-    fails does not stop the others. Returns the names of those that failed. A signal is passed on to
+    """Runs the jobs, `at_once` at a time, and calls end(job) after each that succeeds. A job that
+    fails does not stop the others. Returns the names of the failed jobs. A signal is passed on to
     the jobs, which save; then SystemExit is raised."""
     with as_user_error("write", f"--runs {runs}"):
         runs.mkdir(parents=True, exist_ok=True)

@@ -24,8 +24,8 @@ def mean_and_deviation(values: list) -> str:
 
 
 def printed_number(text: str | None) -> float | None:
-    """The number that a published cell is, without its marks; None for increments, dashes and the
-    like."""
+    """The number in a published cell, without marks of significance and footnotes; None if the cell
+    is not a plain number."""
     match = re.fullmatch(r"(\d+\.?\d*)[↑⇑*]?(?: \[\d+\])?", text or "")
     return float(match[1]) if match else None
 
@@ -33,8 +33,8 @@ def printed_number(text: str | None) -> float | None:
 # ---- Rows
 
 def published_cells(table: Table, row: Row, base: Row) -> dict[str, str]:
-    """The published cells of a row by column. In parentheses the ratio of a speed to the
-    baseline's, and the gain in BLEU where the paper does not print one."""
+    """The published cells of a row by column. A speed has its ratio to the baseline's in
+    parentheses, and BLEU its gain, if the paper does not print gains."""
     cells = {}
     for column, text, base_text in zip(table.columns, row.published, base.published):
         cell = text or NONE
@@ -49,8 +49,8 @@ def published_cells(table: Table, row: Row, base: Row) -> dict[str, str]:
 
 
 def speed_cell(lines: list[dict], base: list[dict], key: str, digits: int) -> str:
-    """A mean speed over the seeds, and in parentheses its ratio to the baseline's; a dash where a
-    run's is not known."""
+    """The mean speed over the seeds, and its ratio to the baseline's in parentheses; a dash if the
+    speed of a run is unknown."""
     speeds = [line.get(key) for line in lines]
     of_base = [line.get(key) for line in base]
     if None in [*speeds, *of_base]:
@@ -62,7 +62,8 @@ def speed_cell(lines: list[dict], base: list[dict], key: str, digits: int) -> st
 
 
 def measured_cells(lines: list[dict], base: list[dict]) -> dict[str, str]:
-    """The measured cells of a row by column; base: the runs of the baseline, none for itself."""
+    """The measured cells of a row by column; base: the runs of the baseline, empty for its own
+    row."""
     if not lines:
         return dict.fromkeys(MEASURED_COLUMNS, NONE)
     bleu = [line["bleu"] for line in lines]
@@ -77,8 +78,8 @@ def measured_cells(lines: list[dict], base: list[dict]) -> dict[str, str]:
 
 
 def table_rows(table: Table, runs: list[list[dict]]) -> list[dict[str, str]]:
-    """The rows of a table by column; runs: the finished runs of every row, as lines of
-    results/runs.jsonl. A row is compared with the one without flags of its size."""
+    """The rows of a table by column. runs: the finished runs of every row, as lines of
+    results/runs.jsonl. A row is compared with the row of its size that has no flags."""
     bases = {row.size: i for i, row in enumerate(table.rows) if row.flags == ""}
     rows = []
     for i, row in enumerate(table.rows):
@@ -106,7 +107,7 @@ def probing_rows(table: Table, stored: dict) -> list[dict[str, str]]:
 # ---- Text
 
 def table_text(name: str, rows: list[dict[str, str]]) -> str:
-    """A table with its heading and footnotes, numbered if a cell refers to them."""
+    """A table with its heading and footnotes. A footnote has a number if a cell refers to it."""
     table = TABLES[name]
     sides = ["left", *["right"] * (len(rows[0]) - 1)]
     cells = tabulate(rows, "keys", "plain", colalign=sides, disable_numparse=True)

@@ -1,4 +1,4 @@
-"""Finished runs of train_mt.py as lines: in results/runs.jsonl, or read from their folders."""
+"""Finished runs of train_mt.py: the lines of results/runs.jsonl, and how a line is made."""
 import json
 import subprocess
 from dataclasses import asdict
@@ -14,29 +14,27 @@ from papers.plan import PlannedRun
 
 
 def stored_lines() -> list[dict]:
-    """The lines of results/runs.jsonl."""
     return read_metrics(ROOT / "results" / "runs.jsonl")
 
 
 def key_of(line: dict) -> tuple:
-    """The key of a run: scale, size, flags and seed."""
     return line["scale"], line["size"], line["flags"], line["seed"]
 
 
 def precision_of(line: dict) -> str:
-    """Of the matrix products; lines of two precisions are not compared."""
-    return line.get("precision", "float32")              # older lines do not name it
+    """The precision of the matrix products; runs of different precision are not compared."""
+    return line.get("precision", "float32")              # older lines lack it
 
 
 def read_test(path: Path) -> dict | None:
-    """The first test row of a run's metrics; None where the run is not finished."""
+    """The first test row of a run's metrics; None if the run is not finished."""
     rows = [row for row in read_metrics(path / "metrics.jsonl") if row.get("type") == "test"]
     return rows[0] if rows else None
 
 
 def read_run(path: Path, run: PlannedRun) -> dict:
-    """The line of a finished run; commit, torch and processor are those of now. Raises UserError
-    for another run under its name."""
+    """The line of a finished run. Commit, torch and processor are the current ones. Raises
+    UserError if its folder has another run."""
     s = run.settings
     settings = {**asdict(s), "accumulate_times_processes": s.accumulate}
     defaults = asdict(train_mt.Settings())
@@ -61,7 +59,6 @@ def read_run(path: Path, run: PlannedRun) -> dict:
 
 
 def store(line: dict) -> None:
-    """Adds a line to results/runs.jsonl."""
     path = ROOT / "results" / "runs.jsonl"
     path.parent.mkdir(exist_ok=True)
     with open(path, "a", encoding="utf-8") as file:

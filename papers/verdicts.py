@@ -1,5 +1,5 @@
-"""The planned runs of results/runs.jsonl by the rules of docs/plan.md: the differences between
-their models, and the verdicts on the papers' main claims."""
+"""The planned runs of results/runs.jsonl, evaluated by the rules of docs/plan.md: the differences
+between their models, and the verdicts on the papers' main claims."""
 import math
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from papers.results import precision_of
 from papers.tables import TABLES
 
 LEVEL = 0.05
-MARGIN = 0.3                    # BLEU; two models closer than that are "no different"
+MARGIN = 0.3                    # BLEU; a smaller difference counts as none
 
 
 class Contrast(NamedTuple):
@@ -18,13 +18,13 @@ class Contrast(NamedTuple):
     difference: float
     interval: tuple[float, float]       # 95 %
     p: float
-    detectable: float           # what one test at 0.05 finds with a probability of 80 %, about
+    detectable: float           # what one test at 0.05 finds with a probability of about 80 %
     equivalent: bool            # two one-sided tests at 0.05 place the difference within MARGIN
     adjusted: float = math.nan  # p after Holm's adjustment in its family
 
 
 def make_contrast(difference: float, error: float, freedom: float) -> Contrast:
-    """The contrast with this standard error and these degrees of freedom."""
+    """A contrast from a difference, its standard error and the degrees of freedom."""
     t = stats.t(freedom, difference, error)
     return Contrast(difference, t.interval(0.95), p=2 * min(t.cdf(0), t.sf(0)),
                     detectable=error * stats.t.ppf([0.975, 0.8], freedom).sum(),
@@ -40,7 +40,7 @@ def paired_contrast(one: dict[int, float], two: dict[int, float]) -> Contrast | 
 
 
 def holm(contrasts: dict[tuple, Contrast]) -> dict[tuple, Contrast]:
-    """The contrasts of a family with adjusted p (Holm 1979)."""
+    """Fills in the adjusted p of a family of contrasts (Holm 1979)."""
     order = sorted(contrasts, key=lambda pair: contrasts[pair].p)
     scaled = [(len(order) - i) * contrasts[pair].p for i, pair in enumerate(order)]
     adjusted = dict(zip(order, np.maximum.accumulate(scaled).clip(max=1)))
@@ -50,8 +50,8 @@ def holm(contrasts: dict[tuple, Contrast]) -> dict[tuple, Contrast]:
 # ---- The planned runs
 
 class Plan(NamedTuple):
-    """A corpus of docs/plan.md: the table of its runs in papers/tables.py, its name, the planned
-    seeds, how many of them are needed, and the pairs of arms that are a Holm family."""
+    """The plan for a corpus in docs/plan.md: the table of its runs in papers/tables.py, its name,
+    the seeds, how many of them are needed, and the pairs of arms that are a Holm family."""
     table: str
     corpus: str
     seeds: range
@@ -72,8 +72,8 @@ PLANS = (
 
 
 class Corpus(NamedTuple):
-    """The result on a corpus. deviation: of the residuals of `score = arm + seed + residual`; None
-    where the arms' variances differ, so that Welch's test is used."""
+    """The results on a corpus. deviation: of the residuals of `score = arm + seed + residual`, or
+    None if the arms' variances differ, in which case Welch's test is used."""
     plan: Plan
     lines: dict[str, list[dict]]        # {arm: a line per seed that has all arms}
     deviation: float | None
@@ -81,12 +81,12 @@ class Corpus(NamedTuple):
     control: Contrast                   # one head against the baseline
 
     def can_test(self) -> bool:
-        """Whether one head loses."""
+        """Whether one head loses: only then can a claim about several heads be tested."""
         return self.control.p < LEVEL and self.control.difference < 0
 
 
 def whole_blocks(lines: list[dict], plan: Plan) -> dict[str, list[dict]]:
-    """The lines of the seeds that have all arms, by arm; lines: of results/runs.jsonl."""
+    """The lines of results/runs.jsonl whose seed has all arms of the plan, by arm."""
     table = TABLES[plan.table]
     precision = "bfloat16" if table.amp else "float32"
     arms = {row.flags: row.label for row in (*table.rows, *table.ended)}
@@ -103,7 +103,7 @@ def whole_blocks(lines: list[dict], plan: Plan) -> dict[str, list[dict]]:
 
 
 def read_corpus(lines: list[dict], plan: Plan) -> Corpus | None:
-    """The result on a corpus; None if it has fewer whole blocks than the plan asks for."""
+    """The results on a corpus; None if fewer seeds have all arms than the plan needs."""
     blocks = whole_blocks(lines, plan)
     seeds = len(blocks["baseline"])
     if seeds < plan.needed:
@@ -132,7 +132,6 @@ def read_corpus(lines: list[dict], plan: Plan) -> Corpus | None:
 
 
 def read_corpora(lines: list[dict]) -> list[Corpus]:
-    """The results on the corpora of the plan that have enough whole blocks."""
     corpora = [read_corpus(lines, plan) for plan in PLANS]
     return [corpus for corpus in corpora if corpus]
 
@@ -140,7 +139,7 @@ def read_corpora(lines: list[dict]) -> list[Corpus]:
 # ---- Verdicts
 
 def verdict(contrast: Contrast, printed: float) -> str:
-    """The verdict on a mechanism whose paper printed this gain, by the rules of docs/plan.md."""
+    """The verdict on a mechanism whose paper prints this gain, by the rules of docs/plan.md."""
     if contrast.adjusted < LEVEL and contrast.difference < 0:
         return "it loses"
     if contrast.adjusted < LEVEL:
@@ -154,8 +153,8 @@ def verdict(contrast: Contrast, printed: float) -> str:
 
 
 def judge(arm: str, control: str | None, printed: float, corpus: Corpus) -> str:
-    """The verdict on an arm by its difference from the baseline, and on a gain also by that from
-    its control."""
+    """The verdict on an arm. If it gains over the baseline, it is also compared with its
+    control."""
     words = verdict(corpus.contrasts[arm, "baseline"], printed)
     if control is None or not words.startswith("it gains"):
         return words
