@@ -347,8 +347,13 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     kinds = ["subspace", "position", "output"]
     scores = analysis["disagreement"]["plain"]["mean"]["cross"]
     assert kinds in rows and ["plain", "cross", *(f"{scores[kind]:.3f}" for kind in kinds)] in rows
-    assert "published: output (enc) 0.989 0.006 0.997".split() in rows       # Li 2018 Table 4
-    assert "routed enc:1 " in out
+    table_5 = rows.index(["layer", *"123456"])
+    assert "published: output (enc) 0.989 0.006 0.997".split() in rows[:table_5]
+    layers = analysis["disagreement"]["plain"]["layers"]["cross"]["position"]
+    assert ["plain", "cross", *(f"{x:.3f}" for x in layers)] in [x[:4] for x in rows[table_5:]]
+    routing = analysis["routing"]["routed"]["enc:1"]
+    columns = [f"{x:.3f}" for x in (*routing["entropy"], *routing["agreement"])]
+    assert ["routed", "enc:1", *columns] in [row[:-1] for row in rows]
     assert join_labels(analysis["attention"]["routed"]["keys"][:-1]) == ENGLISH[1].replace(" ", "")
     bins = analysis["length"]["plain"]["bins"]
     assert sum(x["count"] for x in bins) == len(ENGLISH)

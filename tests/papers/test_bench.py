@@ -4,7 +4,7 @@ import re
 import pytest
 import torch
 
-from nmt.flags import parse
+from nmt.flags import ModelFlags, parse
 from nmt.search import beam_search
 from nmt.tokenizer import EOS
 from papers import bench
@@ -25,6 +25,14 @@ def size(monkeypatch):
 @pytest.fixture
 def settings():
     return parse(bench.Settings, SMALL.split(), bench.presets)
+
+
+def test_a_row_has_the_mechanism_of_its_name():
+    aggs = {name: parse(ModelFlags, flags.split()).agg for name, flags in bench.ROWS.items()}
+    for name in ("linear", "torch", "reg-output", "capsule"):
+        assert aggs.pop(name) == "linear"
+    assert all(name.removesuffix("-enc") in (agg, f"{agg}-low", f"{agg}-all")
+               for name, agg in aggs.items())
 
 
 def test_parameters_of_the_rows(settings):

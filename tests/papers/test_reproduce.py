@@ -340,6 +340,14 @@ def test_a_stored_run_is_a_line_and_is_not_trained_again(project, capsys):
     assert "4 of 12 runs are missing" in capsys.readouterr().out
 
 
+def test_a_line_has_the_precision_of_its_run(project):
+    for words in ("--amp --seeds 1", "--no-amp --seeds 2"):
+        assert project(f"duan-4 {words} --store") == 0
+    lines = (project.root / "results" / "runs.jsonl").read_text().splitlines()
+    precisions = [json.loads(line)["precision"] for line in lines]
+    assert precisions == ["bfloat16"] * 4 + ["float32"] * 4
+
+
 def test_probing_beside_the_published_numbers():
     cells = {name: {"mean": 0.5, "spread": None} for name in ("baseline", "simple", "majority")}
     cells["simple"]["spread"] = 0.01

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib import pyplot
 from scipy import stats
 
 from papers import claims, plan, results, verdicts
@@ -162,6 +163,17 @@ def test_a_gain_is_compared_with_that_of_its_control(difference, adjusted, words
     assert verdicts.judge("em", "uniform", 0.95, corpus) == f"it gains as much as printed, {words}"
 
 
+def test_printed_gains_are_beside_the_differences_from_the_baseline(tmp_path, monkeypatch):
+    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+    claims.draw(verdicts.read_corpora(made_up_lines(20)), tmp_path / "forest.png")
+    (ax,) = pyplot.gcf().axes
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    diamonds = [line for line in ax.lines if line.get_marker() == "D"]
+    assert {labels[x.get_ydata()[0]]: x.get_xdata()[0] for x in diamonds} == {
+        "output - baseline": 0.87, "em - baseline": 0.95, "both - baseline": 1.10,
+        "gu-em - baseline": 0.43, "capsule - baseline": 0.61}
+
+
 def test_the_page_has_the_differences_of_the_stored_runs():
     """Computed again, with numpy and a table of t: Welch's test where the page says so."""
     page = (ROOT / "docs" / "claims.md").read_text("utf-8")
@@ -195,6 +207,7 @@ def test_the_planned_runs_are_stored_as_the_page_reads_them():
         for row, (run,) in plan.plan(table, {}, (1,)):
             assert (run.scale, run.flags) == (table.scale, row.flags)
             assert run.settings.heads == (1 if row.label == "one-head" else 8)
+            assert ("--amp" if corpus is ENJA else "--no-amp") in run.words
 
 
 def test_the_runs_between_english_and_japanese_are_in_bfloat16():
