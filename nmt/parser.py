@@ -17,13 +17,11 @@ ALIASES = {"--aggregation": "--agg", "--routing": "--agg", "--size": "--arch", "
            "--length-penalty": "--lenpen"}
 
 
-class ShowVersion(argparse.Action):
-    """Prints the version in pyproject.toml, which is read only then."""
-
-    def __call__(self, parser, *_):
-        project = Path(__file__).resolve().parents[1] / "pyproject.toml"
-        print(tomllib.loads(project.read_text())["project"]["version"])
-        parser.exit()
+@functools.cache
+def read_version() -> str:
+    """Returns the project's version from pyproject.toml."""
+    project = Path(__file__).resolve().parents[1] / "pyproject.toml"
+    return tomllib.loads(project.read_text())["project"]["version"]
 
 
 class Parser(argparse.ArgumentParser):
@@ -36,7 +34,7 @@ class Parser(argparse.ArgumentParser):
         formatter = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=35)
         super().__init__(prog, description="\n\n".join(paragraphs), allow_abbrev=False,
                          formatter_class=formatter, **options)
-        self.add_argument("--version", action=ShowVersion, nargs=0,
+        self.add_argument("--version", action="version", version=read_version(),
                           help="show the project's version and exit")
 
     def parse_args(self, args=None, namespace=None):
