@@ -99,7 +99,7 @@ def make_text(text: Path) -> None:
     remedy = f"or put {source.name} and {target.name} (one sentence per line) into {text.parent}"
     for archive in dict.fromkeys(archive for part in parts for archive, _ in part[:2]):
         fetch(archive, place / archive.name, remedy)
-    write_text(source, target, parts, place)
+    write_text([source, target], parts, place)
 
 
 def fetch(archive: Archive, path: Path, instead: str) -> None:
@@ -133,18 +133,12 @@ def download(archive: Archive, remedy: str, file) -> None:
         raise UserError(f"cannot download {archive.url} ({error}): {remedy}") from error
 
 
-def write_text(source: Path, target: Path, parts: list[Part], place: Path) -> None:
-    """Writes both files of a parallel text, atomically. place: the folder of the archives."""
-    print(f"writing {source} and {target}", file=sys.stderr, flush=True)
-
-    def write_both(source_file):
-        def write_target(target_file):
-            for left, right in pair_lines(parts, place):
-                source_file.write(left + b"\n")
-                target_file.write(right + b"\n")
-        atomic_write(target, write_target)
-
-    atomic_write(source, write_both)
+def write_text(paths: list[Path], parts: list[Part], place: Path) -> None:
+    """Writes both files of a parallel text atomically. place: the folder of the archives."""
+    for side, path in enumerate(paths):
+        print(f"writing {path}", file=sys.stderr, flush=True)
+        lines = (pair[side] + b"\n" for pair in pair_lines(parts, place))
+        atomic_write(path, lambda file: file.writelines(lines))
 
 
 def pair_lines(parts: list[Part], place: Path):
