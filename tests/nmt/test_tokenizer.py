@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from small_run import TEXT
-from tokenizers import Tokenizer, models
 
 from nmt import tokenizer as module
 from nmt.corpus import Pairs
@@ -89,16 +88,8 @@ def test_the_tokenizer_of_a_large_corpus_learns_from_a_part(monkeypatch):
     assert list(lines_to_learn_from(pairs)) == ["a", "d", "g", "t", "w", "z"]
 
 
-# ---- Foreign files
-
-WORDS = {token: i for i, token in enumerate([*SPECIAL_TOKENS, "the", "dog"])}
-
-
-@pytest.mark.parametrize("make", [
-    lambda own: "", lambda own: "[1, 2]", lambda own: own.replace("⟨pad⟩", "[PAD]"),
-    lambda own: Tokenizer(models.WordLevel(WORDS, unk_token="the")).to_str()])
-def test_another_tokenizer_is_refused(make, tokenizer, tmp_path):
-    """No tokenizer, other special tokens, one that does not give back what it reads."""
-    (tmp_path / "t.json").write_text(make(tokenizer.to_str()), encoding="utf-8")
+@pytest.mark.parametrize("content", ["", "[1, 2]"])
+def test_a_file_that_is_no_tokenizer_is_refused(content, tmp_path):
+    (tmp_path / "t.json").write_text(content)
     with pytest.raises(UserError, match="t.json is not a tokenizer"):
         load_tokenizer(tmp_path / "t.json")
