@@ -162,13 +162,8 @@ def train(s: Settings) -> None:
 
     # data: token ids, and the tokenizer learned from the training text
     started = time.perf_counter()
-    try:
-        with machine.first_on_each_node():               # it downloads and encodes for the others
-            data = load_data(s, path / "tokenizer.json")
-    except UserError:
-        if machine.first:
-            folder.remove_if_new()
-        raise
+    with machine.first_on_each_node():                   # it downloads and encodes for the others
+        data = load_data(s, path / "tokenizer.json")
     config = s.model_config(vocab_size=data.tokenizer.get_vocab_size())
     if machine.first:
         folder.begin(model=asdict(config), text=data.text_hashes,
@@ -205,9 +200,6 @@ def train(s: Settings) -> None:
         say(f"{sum(p.numel() for p in model.parameters()):,} parameters on {machine.world} x "
             f"{machine.device}, {products}, step {state['step']:,} of {s.steps:,}")
 
-        if state["unvalidated"]:                         # stopped in a validation
-            validate_and_save(model, optimizer, state, data, folder, s)
-
     # training loop
     window = torch.zeros(2, device=machine.device)       # cross-entropy and D since the last log
     window_tokens = 0
@@ -220,6 +212,9 @@ def train(s: Settings) -> None:
     started = time.perf_counter()
     for step in training_steps(data.train, state["place"], machine, s.max_tokens, s.accumulate,
                                s.seed, s.workers):
+        if state["unvalidated"] and machine.first:       # again, if a run was killed in it
+            validate_and_save(model, optimizer, state, data, folder, s)
+            started = time.perf_counter()
         if stopped_by or state["step"] >= s.steps:
             break
         state["step"] += 1
@@ -252,8 +247,6 @@ def train(s: Settings) -> None:
             state["unvalidated"] = validating
             if saving and machine.first:
                 save_last(folder, model, optimizer, state)
-            if validating and machine.first:
-                validate_and_save(model, optimizer, state, data, folder, s)
             window.zero_()
             window_tokens = 0
             largest_norm.zero_()
@@ -299,7 +292,8 @@ def validate_and_save(model, optimizer, state, data: Data, folder: RunFolder, s:
         say(f"    source      {source}\n    reference   {reference}\n    translation {lines[i]}")
     if s.average:
         folder.save(f"step-{step}.pt", model=model.state_dict())
-        folder.keep_newest(s.average)
+        for older in folder.numbered()[:-s.average]:
+            older.unlink()
     if (scores.bleu, -nll) > tuple(state["best"]):       # ties are broken by the loss
         state["best"] = (scores.bleu, -nll)
         folder.save("best.pt", model=model.state_dict())

@@ -6,7 +6,6 @@ executes no code.
 """
 import contextlib
 import json
-import math
 import sys
 import time
 import zipfile
@@ -29,11 +28,9 @@ SHOWN = {"step": "step {:6}", "epoch": "epoch {:3}", "loss": "loss {:.3f} (smoot
          "disagreement": "D {:.3f}", "lr": "lr {:.2e}",
          "tokens_per_second": "{:,.0f} target tokens/s", "valid_loss": "loss {:.3f}",
          "valid_perplexity": "perplexity {:.2f}", "valid_bleu": "BLEU {:.2f} (greedy)"}
-PATHS = ("data_dir", "train", "valid", "test")           # of the text
-# checksums in config.json, and what is said where one differs; older folders lack the last two
+# checksums in config.json, and what is said where one differs
 CHECKSUMS = {"text": "the text of --train differs", "valid_text": "the text of --valid differs",
              "tokenizer": "tokenizer.json differs: put its own back"}
-NEWER = {"valid_text", "tokenizer"}
 RESTORE = "put the run's own back, or train again under another --name"
 FORMAT = 3                      # of checkpoints and config.json; counts up when they change
 
@@ -112,7 +109,7 @@ def read_config(folder) -> dict:
 
 def name_runs_beside(folder) -> str:
     """A phrase with the translation models beside a folder, newest first."""
-    paths = Path(folder).parent.glob("*/tokenizer.json")
+    paths = Path(folder).parent.glob("*/best.pt")
     newest = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
     names = ", ".join(str(path.parent) for path in newest[:10])
     return f"there are {names}" if names else "there are none here"
@@ -167,15 +164,6 @@ class RunFolder(contextlib.AbstractContextManager):
     def __exit__(self, *_):
         self.lock.release()
 
-    def remove_if_new(self) -> None:
-        """Deletes the folder of a run that did not begin."""
-        if not (self.path / "config.json").exists():
-            self.lock.release()
-            for name in ("lock", "tokenizer.json"):
-                (self.path / name).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):                      # it holds something else
-                self.path.rmdir()
-
     def check(self, config: dict) -> None:
         """Raises UserError unless the folder has the same settings, or none yet."""
         if not (self.path / "config.json").exists():
@@ -184,7 +172,7 @@ class RunFolder(contextlib.AbstractContextManager):
         if "model" in old and "model" in config:
             model = asdict(read_model_config(old, self.path))
             old["model"] = json.loads(json.dumps(model))
-        checked = sorted(config.keys() - {*self.free} - (NEWER - old.keys()))
+        checked = sorted(config.keys() - {*self.free})
         changed = [name for name in checked if config[name] != old.get(name)]
         words = [f"{name} was {old.get(name)!r}, is now {config[name]!r}" for name in changed[:3]]
         words = [CHECKSUMS[name] for name in changed if name in CHECKSUMS] or words
@@ -194,8 +182,7 @@ class RunFolder(contextlib.AbstractContextManager):
                             "to resume that run")
 
     def begin(self, **more) -> None:
-        """Writes config.json with `more` settings; a folder that has it must have the same. Where
-        its text has moved, config.json gets the new paths."""
+        """Writes config.json with `more` settings; a folder that has it must have the same."""
         self.config |= json.loads(json.dumps(more))
         if (self.path / "tokenizer.json").exists():
             self.config["tokenizer"] = tokenizer_checksum(self.path)
@@ -203,26 +190,16 @@ class RunFolder(contextlib.AbstractContextManager):
         for half_written in self.path.glob(".*.tmp"):    # by a run that was killed
             half_written.unlink()
         path = self.path / "config.json"
-        config = self.config
-        if path.exists():
-            old = read_config(self.path)
-            renewed = {*PATHS, *NEWER} & self.config.keys()
-            config = old | {name: self.config[name] for name in renewed}
-            if config == old:
-                return
-        atomic_write(path, json.dumps({"format": FORMAT, **config}, indent=1) + "\n")
+        if not path.exists():
+            atomic_write(path, json.dumps({"format": FORMAT, **self.config}, indent=1) + "\n")
 
     def log(self, type: str, **numbers) -> dict:
-        """Adds a row to metrics.jsonl, with null for NaN and infinity, and prints its numbers."""
-        row = {"type": type, "time": time.time()}
-        words = []
-        for name, value in numbers.items():
-            bad = isinstance(value, float) and not math.isfinite(value)
-            row[name] = None if bad else value
-            if name in SHOWN and isinstance(value, (int, float)):
-                words.append(SHOWN[name].format(value))
+        """Adds a row to metrics.jsonl and prints its numbers, those of a test excepted."""
+        row = {"type": type, "time": time.time(), **numbers}
         self.append_metrics(row)
         if type != "test":
+            words = [SHOWN[name].format(value) for name, value in numbers.items()
+                     if name in SHOWN and value is not None]
             say(f"{type:5} {'  '.join(words)}")
         return row
 
@@ -253,11 +230,6 @@ class RunFolder(contextlib.AbstractContextManager):
         """The checkpoints step-N.pt, ascending."""
         paths = [path for path in self.path.glob("step-*.pt") if path.stem[5:].isdecimal()]
         return sorted(paths, key=lambda path: int(path.stem[5:]))
-
-    def keep_newest(self, count: int) -> None:
-        """Deletes all numbered checkpoints but the newest `count` > 0."""
-        for path in self.numbered()[:-count]:
-            path.unlink()
 
     @optional_figure("loss.png")
     @literal_text()
@@ -299,12 +271,10 @@ def load_run(folder, name: str = "best", device="cpu"):
     settings = read_config(folder)
     if "model" not in settings:
         raise UserError(f"{folder}: is not a translation model; {name_runs_beside(folder)}")
-    name = name.removesuffix(".pt")
-    if Path(name).name != name:
-        raise UserError(f"--checkpoint {name}: give its name alone, as in --checkpoint best")
-    state = load_checkpoint(folder / f"{name}.pt")
+    path = folder / f"{name.removesuffix('.pt')}.pt"
+    state = load_checkpoint(path)
     model = Transformer(read_model_config(settings, folder)).to(device)
-    load_weights(model, state, folder / f"{name}.pt")
+    load_weights(model, state, path)
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     checksum = tokenizer_checksum(folder)
     if settings.get("tokenizer", checksum) != checksum:

@@ -1,6 +1,4 @@
 """Whole runs of train_mt.py: what is validated, kept, averaged, tested and written."""
-import json
-
 import pytest
 import torch
 from small_run import load, name_files, rows, same, stop_after, train, write_text
@@ -127,17 +125,6 @@ def test_a_finished_run_is_not_trained_or_tested_again(text, tmp_path, capsys):
     assert "train step" not in outputs[1]
     assert outputs[0].splitlines()[-8:] == outputs[1].splitlines()[-8:]      # of the test
     assert files[0] == files[1]
-
-
-def test_a_folder_without_newer_checksums_resumes_and_gets_them(text, tmp_path):
-    assert train(text, "--steps 2 --name a") == 0
-    path = tmp_path / "runs" / "a" / "config.json"
-    whole = path.read_text()
-    config = json.loads(whole)
-    assert config.pop("tokenizer") and config.pop("valid_text")
-    path.write_text(json.dumps(config))
-    assert train(text, "--steps 2 --name a") == 0
-    assert json.loads(path.read_text()) == json.loads(whole)
 
 
 def test_the_time_of_a_run_adds_up(text, tmp_path):
