@@ -50,7 +50,7 @@ def small_corpus(folder) -> list[str]:
     words = "ein zwei drei vier der die das Haus Baum geht sieht und rot blau klein".split()
     random = np.random.default_rng(0)
     for name, count in (("train", 120), ("valid", 12), ("test", 8)):
-        german = [random.choice(words, random.integers(2, 9)) for _ in range(count)]
+        german = [random.choice(words, random.integers(2, 6)) for _ in range(count)]
         source = [" ".join(line[::-1]) for line in german]
         write_text(folder, name, source, [" ".join(line) for line in german])
     return name_files(folder)

@@ -122,7 +122,7 @@ def by_hand(s, data, updates: int):
     return np.array(metrics), model
 
 
-HAND = ("--steps 3 --warmup 2 --lr 0.01 --decay linear --clip 0.7 --accumulate 2 --dropout 0 "
+HAND = ("--max-tokens 160 --steps 3 --warmup 2 --lr 0.01 --decay linear --clip 0.7 --accumulate 2 --dropout 0 "
         "--label-smoothing 0.2 --reg output --reg-weight 0.5 --seed 3 --name a")
 
 
