@@ -86,21 +86,13 @@ def check_error(flags, *words) -> None:
     assert "\n" not in message and all(str(word) in message for word in words), message
 
 
-def test_error_missing_text(tmp_path):
-    flags = write_own(tmp_path)
-    flags.valid = "no/such"
-    check_error(flags, "no/such.en does not exist; a corpus is PREFIX.LANGUAGE", "none with")
-    flags = write_own(tmp_path)
-    flags.tgt = "fr"
-    check_error(flags, "valid.fr does not exist", "valid.de, ", "valid.en")
-
-
 def test_every_mistake_in_the_texts_is_named(tmp_path):
     flags = write_own(tmp_path)
+    flags.tgt = "fr"
     flags.valid = "no/val"
     flags.test = ("no/test", "no/test")
-    check_error(flags, "no/val.en does not exist", "no/test.en does not exist",
-                "two sets are named test")
+    check_error(flags, "train.fr does not exist", "train.de, ", "no/val.en does not exist",
+                "none with", "no/test.en does not exist", "two sets are named test")
 
 
 def test_pairs_in_two_texts_are_counted(tmp_path, capsys):
@@ -110,12 +102,6 @@ def test_pairs_in_two_texts_are_counted(tmp_path, capsys):
     flags.valid = flags.train
     load_data(flags)
     assert re.search(r"warning: .* also \d+ validation or test pairs", capsys.readouterr().out)
-
-
-def test_error_two_test_sets_of_one_name(tmp_path):
-    flags = write_own(tmp_path)
-    flags.test = (f"{tmp_path}/valid", f"{tmp_path}/../{tmp_path.name}/valid")
-    check_error(flags, "--test", "two sets are named valid")
 
 
 def test_error_vocabulary_too_large(tmp_path):

@@ -85,16 +85,10 @@ def place(tmp_path_factory):
 MISTAKES = [
     # flags
     (train_mt, "--aggg em", "--aggg em; did you mean --agg?"),
-    (train_mt, "--lambda 2", "did you mean --reg-weight?"),
-    (train_mt, "--epochs 3", "did you mean --steps?"),
-    (train_mt, "--batch-size 3", "did you mean --max-tokens?"),
-    (train_mt, "--learning-rate 3", "did you mean --lr?"),
-    (train_mt, "--gpu", "did you mean --device?"),
-    (train_mt, "--routing em", "did you mean --agg?"),
-    (train_mt, "--capsule enc", "did you mean --capsule-attention?"),
-    (train_mt, "--beem 3", "did you mean --beam?"),
-    (train_mt, "--size base", "did you mean --arch?"),
-    (train_mt, "--lam 3", "arguments: --lam 3; did you mean --"),
+    (train_mt, "--lambda 2 --epochs 3 --batch-size 3 --learning-rate 3 --gpu --routing em --beem 3",
+     "did you mean --reg-weight, --steps, --max-tokens, --lr, --device, --agg, --beam?"),
+    (train_mt, "--capsule enc --size base --beam-size 3",
+     "did you mean --capsule-attention, --arch, --beam?"),
     (train_mt, "--amp yes", "arguments: yes; --amp takes no value"),
     (train_mt, "--lr 0.1 0.2", "arguments: 0.2; --lr takes one value"),
     (train_mt, "em", "arguments: em (--help lists"),
@@ -130,7 +124,6 @@ MISTAKES = [
     (train_mt, NEW + "--data multi30k", "--data multi30k and --train text: leave out one"),
     (train_mt, "--data toy --src fr --name new", "--data toy is between en and de"),
     (train_mt, NEW + "--src de --tgt de", "--src and --tgt are both de"),
-    (train_mt, "--beam-size 3", "did you mean --beam?"),
     # the run's folder
     # (before it reads the text)
     (train_mt, TRAIN + "sound --train gone --agg em", "agg was 'linear', is now 'em'", "--name"),

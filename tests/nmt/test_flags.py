@@ -12,7 +12,6 @@ import torch
 import logic
 import probe
 import train_mt
-import translate
 from nmt import flags
 from nmt.files import UserError
 from nmt.flags import command_line, flag, parse
@@ -69,13 +68,11 @@ def test_presets_do_not_override_what_is_given():
 @pytest.mark.parametrize("words, message", [
     ("--coun 3", "--coun; did you mean --count?"),               # no abbreviations
     ("--unlike-any", "--unlike-any (--help"),
-    ("--count 0", "--count: '0' is not a whole number from 1 to"),
     pytest.param("--count 1" + "0" * 5000, "--count", id="a long number"),
     ("--rate 0", "--rate: '0' is not a number above 0, at most 2"),
     ("--rate nan", "--rate: 'nan' is not a number"),
     ("--count", "--count: expected one argument"),
     ("--long-name=yes", "takes no value such as 'yes'"),
-    ("--kinds a c", "--kinds: invalid choice: 'c'"),
     ("--sizes 1 10", "--sizes: '10' is not a whole number from 1 to 9"),
 ])
 def test_the_parser_errs_in_one_line(words, message, capsys):
@@ -90,23 +87,14 @@ def test_the_parser_errs_in_one_line(words, message, capsys):
 @pytest.mark.parametrize("module", [
     "train_mt", "translate", "probe", "logic", "papers.reproduce", "papers.analyze", "papers.bench",
     "toy.__main__", "exercises.make", "exercises.grade"])
-def test_help_has_80_columns(module, capsys):
-    with pytest.raises(SystemExit):
-        importlib.import_module(module).main(["--help"])
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
-
-
-@pytest.mark.parametrize("script", [train_mt, translate])
-def test_help_shows_the_docstring_and_every_flag(script, capsys):
+def test_help_has_80_columns_and_the_docstring(module, capsys):
+    script = importlib.import_module(module)
     with pytest.raises(SystemExit) as exit:
         script.main(["--help"])
     text = capsys.readouterr().out
     assert exit.value.code == 0
+    assert max(map(len, text.splitlines())) <= 80
     assert " ".join(script.__doc__.split()) in " ".join(text.split())
-    prose = [line for line in text.splitlines() if not line.startswith("    ")]
-    assert max(map(len, prose)) <= 78
-    for word in command_line(script.Settings, dict.fromkeys(vars(script.Settings()), True)):
-        assert word in text
 
 
 @pytest.mark.parametrize("script, recipe, words", [

@@ -122,8 +122,8 @@ def by_hand(s, data, updates: int):
     return np.array(metrics), model
 
 
-HAND = ("--max-tokens 160 --steps 3 --warmup 2 --lr 0.01 --decay linear --clip 0.7 --accumulate 2 --dropout 0 "
-        "--label-smoothing 0.2 --reg output --reg-weight 0.5 --seed 3 --name a")
+HAND = ("--steps 3 --warmup 2 --lr 0.01 --decay linear --clip 0.7 --max-tokens 160 --accumulate 2 "
+        "--dropout 0 --label-smoothing 0.2 --reg output --reg-weight 0.5 --seed 3 --name a")
 
 
 def test_three_updates_by_hand(text, tmp_path):
