@@ -7,6 +7,7 @@ import pytest
 from small_run import write_text
 
 import toy
+from nmt import corpus
 from nmt.corpus import DataFlags, load_corpora, load_data
 from nmt.files import UserError
 from nmt.flags import parse
@@ -50,6 +51,20 @@ def test_load_data(tmp_path):
     german = hashlib.sha256(b"x x\ny\ny y\n").hexdigest()
     assert data.text_hashes.keys() == {"train.en", "train.de"}
     assert german.startswith(data.text_hashes["train.de"])
+
+
+def test_a_large_text_gets_a_larger_vocabulary(tmp_path, monkeypatch):
+    sizes = []
+
+    def learn(lines, vocab_size, exact):
+        sizes.append(vocab_size)
+        return train_tokenizer(lines, vocab_size, exact)
+
+    monkeypatch.setattr(corpus, "train_tokenizer", learn)
+    for large in (3, 2):                                        # the text has two pairs
+        monkeypatch.setattr(corpus, "LARGE", large)
+        load_data(write_own(tmp_path))
+    assert sizes == [10_000, 32_000]
 
 
 def test_load_data_with_the_tokenizer_of_a_run(tmp_path):

@@ -76,6 +76,7 @@ def place(tmp_path_factory):
         damage("headless", "config.json", b"")
         Path("runs/headless/config.json").unlink()
         write_text(folder, "other", ["the dog"], ["der Hund"])
+        write_text(folder, "retold", ["the dog sees a man"] * 40, ["ein Mann"] * 40)
         os.mkfifo("pipe")
         os.utime("runs/sound/best.pt")                   # the newest is named first
         with FileLock("runs/busy/lock"):
@@ -142,6 +143,7 @@ MISTAKES = [
     (train_mt, TRAIN + "swapped", "tokenizer.json differs"),
     (train_mt, TRAIN + "sound --train other", "the text of --train differs"),
     (train_mt, TRAIN + "sound --valid other", "the text of --valid differs"),
+    (train_mt, TRAIN + "sound --valid retold", "the text of --valid differs"),
     (train_mt, TRAIN + "headless", "headless", "lacks the run's config.json"),
     (train_mt, TRAIN + "new --name=", "--name '': is not a folder in --runs"),
     (train_mt, TRAIN + "sound/..", "--name 'sound/..': is not a folder in --runs"),

@@ -13,6 +13,7 @@ from nmt import evaluate, languages
 from nmt.batches import batches, collate
 from nmt.corpus import Pairs
 from nmt.evaluate import corpus_bleu, corpus_chrf, validate
+from nmt.search import translate_lines
 from nmt.significance import bleu_interval
 from nmt.tokenizer import EOS
 from transformer import Transformer, TransformerConfig
@@ -155,9 +156,9 @@ def test_pairs_too_long_for_the_memory_are_left_out(corpus, monkeypatch, capsys)
     assert nll == pytest.approx(torch.cat(losses).mean().item())
 
 
-def score(sets: dict, model=None, tokenizer=None, beam=1, **settings) -> evaluate.Scores:
+def score(sets: dict, model=None, tokenizer=None, beam=1, longest_source=99, **settings):
     """`score_sets` with these settings."""
-    data = Namespace(tokenizer=tokenizer, longest_source=99, tgt="de")
+    data = Namespace(tokenizer=tokenizer, longest_source=longest_source, tgt="de")
     return evaluate.score_sets(model, data, sets, Namespace(**settings), beam)
 
 
@@ -184,6 +185,16 @@ def test_the_length_penalty_makes_translations_longer(tokenizer):
         lines = score({"test": pairs}, model, tokenizer, 4, lenpen=lenpen, lowercase=False)
         lengths.append(sum(map(len, lines.translations["test"])))
     assert lengths[0] < lengths[1]
+
+
+def test_lines_longer_than_any_in_training_are_translated_in_pieces(tokenizer):
+    model = small(tokenizer)
+    lines = ["a man sees the dog. " * 4]
+    scores = score({"test": Pairs(lines, lines)}, model, tokenizer, longest_source=20, lenpen=0.6,
+                   lowercase=False)
+    pieces, whole = (translate_lines(model, tokenizer, lines, beam=1, max_source=n)
+                     for n in (20, 99))
+    assert scores.translations["test"] == pieces != whole
 
 
 def test_bleu_interval_holds_the_score():

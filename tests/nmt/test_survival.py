@@ -18,14 +18,15 @@ from nmt.machine import Machine
 from nmt.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
-LONG = ("--agg em --agg-at enc cross --reg output subspace position --capsule-attention enc dec "
-        "--average 2 --dropout 0.1 --accumulate 2 --max-tokens 160 --lr 0.01 --steps 6 "
-        "--eval-every 3 --name a")
+LONG = ("--agg em --coupling random --agg-at enc cross --reg output subspace position "
+        "--capsule-attention enc dec --average 2 --dropout 0.1 --accumulate 2 --max-tokens 160 "
+        "--lr 0.01 --steps 6 --eval-every 3 --name a")
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The folder of a run without interruptions, with every mechanism, over the end of an epoch."""
+    """The folder of a run without interruptions, over the end of an epoch, with mechanisms of every
+    kind and all that draws random numbers."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunFolder, "draw_curves", lambda folder: None)
