@@ -122,8 +122,8 @@ def learning_rate(step: int, s: Settings) -> float:
 
 def train_step(objective, optimizer, step: Step, machine: Machine, label_smoothing: float,
                reg_weight: float, clip: float = 0.0, amp: bool = False):
-    """One update. It maximizes `J = likelihood + lambda D` (Li 2018 §3.1) per target token, however
-    the tokens fall on micro-batches and processes. Returns [cross-entropy, D times target tokens],
+    """One update. It maximizes `J = likelihood + lambda D` (Li 2018 §3.1) per target token, for any
+    division into micro-batches and processes. Returns [cross-entropy, D times target tokens],
     summed over this process's micro-batches, and the norm of the gradient, on the device."""
     optimizer.zero_grad(set_to_none=True)
     total = torch.zeros(2, device=machine.device)
@@ -148,7 +148,7 @@ def train_step(objective, optimizer, step: Step, machine: Machine, label_smoothi
 # ---- The run
 
 def train(s: Settings) -> None:
-    """Data, model, resuming, training loop, test: one run from start to end."""
+    """One run from start to end: data, model, resuming, training loop, test."""
     machine = setup_machine(s.device)
     s.check_model()
     path = Path(s.runs) / s.name
@@ -278,7 +278,7 @@ def save_last(folder: RunFolder, model, optimizer, state: dict) -> None:
 
 
 def validate_and_save(model, optimizer, state, data: Data, folder: RunFolder, s: Settings) -> None:
-    """Validation loss and greedy BLEU, two translations to look at, checkpoints, the curves."""
+    """Logs loss and greedy BLEU, prints two translations, saves checkpoints, draws the curves."""
     step = state["step"]
     seed_torch(s.seed)                                   # of random couplings
     nll, D = validate(model, data.valid, s.max_tokens, s.amp)
@@ -303,7 +303,7 @@ def validate_and_save(model, optimizer, state, data: Data, folder: RunFolder, s:
 
 
 def test(model, state: dict, data: Data, folder: RunFolder, s: Settings) -> None:
-    """Scores of the test sets, taken once, with the best checkpoint or the average of the last."""
+    """Scores the test sets once, with the best checkpoint or the average of the last ones."""
     sets = data.tests or {"valid": data.valid_pairs}
     texts = {name: list(map(hash_text, pairs)) for name, pairs in sets.items()}
     rows = [row for row in folder.read_metrics() if row.get("texts") == texts]

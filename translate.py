@@ -91,7 +91,6 @@ def translate_terminal(translate) -> None:
 
 
 def p_in_words(p: float) -> str:
-    """p to four decimals."""
     return "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}"
 
 
@@ -159,7 +158,7 @@ def command(settings: Settings) -> None:
             references = read_lines(settings.reference)
     if settings.reference and len(references) != len(lines):
         raise UserError(f"--reference {settings.reference} has {len(references)} lines and the "
-                        f"input {len(lines)}; line i of the one must translate line i of the other")
+                        f"input {len(lines)}; line i of one must translate line i of the other")
     if settings.reference and not references:
         raise UserError(f"--reference {settings.reference} is empty, as is the input: fill both")
     systems = {}

@@ -104,7 +104,7 @@ def micro_batches(encoded: EncodedPairs, place: tuple[int, int], max_tokens: int
 def training_steps(encoded: EncodedPairs, place: tuple[int, int], machine, max_tokens: int,
                    accumulate: int = 1, seed: int = 1, workers: int = 0):
     """Yields the updates from `place` on, without end: every `accumulate x world` micro-batches
-    make one, dealt out to the processes in turn; an epoch's last few go with the next one's."""
+    make one, dealt out to the processes in turn; an epoch's last few join the next one's."""
     size = accumulate * machine.world
     all_of_them, ahead = itertools.tee(micro_batches(encoded, place, max_tokens, seed))
     own = (indices for indices, _ in itertools.islice(ahead, machine.rank, None, machine.world))

@@ -164,7 +164,7 @@ def read_pairs(prefix, src: str, tgt: str) -> Pairs:
     target = Lines(f"{prefix}.{tgt}")
     if len(source) != len(target):
         raise UserError(f"{source.path} has {len(source)} lines and {target.path} has"
-                        f" {len(target)}; line i of the one must translate line i of the other")
+                        f" {len(target)}; line i of one must translate line i of the other")
     return Pairs(source, target)
 
 
@@ -185,7 +185,7 @@ def load_data(flags: DataFlags, tokenizer_path=None) -> Data:
         held_out = {pair for pairs in (valid, *tests.values()) for pair in zip(*pairs)}
         repeated = len(held_out.intersection(zip(*train)))
         if repeated:
-            print(f"warning: in the training text are also {repeated:,} validation or test pairs")
+            print(f"warning: the training text contains {repeated:,} validation or test pairs")
         if tokenizer_path:
             Path(tokenizer_path).parent.mkdir(parents=True, exist_ok=True)
             save_tokenizer(tokenizer, tokenizer_path)

@@ -38,8 +38,8 @@ class Archive(NamedTuple):
 class Part(NamedTuple):
     """A part of a parallel text: per language, an archive and a pattern of member names.
 
-    lines: the first of its pairs and the end of them; None: all. unseen: a text of the corpus, made
-    before; pairs of which a side is in it are left out.
+    lines: the range (first, end) of its pairs; None: all. unseen: a text of the corpus that is made
+    before; pairs that share a side with it are left out.
     """
     src: tuple[Archive, str]
     tgt: tuple[Archive, str]
@@ -70,8 +70,8 @@ CORPORA = read_corpora_table()
 
 
 def corpus_files(name: str, data_dir: Path) -> list[Path]:
-    """The prefixes DATA_DIR/NAME/TEXT of the training, validation and test texts of a known corpus,
-    downloaded if they are not there. Raises UserError, with what to put where, if that fails."""
+    """The prefixes DATA_DIR/NAME/TEXT of the training, validation and test texts of a known corpus.
+    Downloads what is missing. Raises UserError, which says what to put where, if that fails."""
     folder = data_dir / name
     texts = [folder / text for text in CORPORA[name][1]]
     if not all(path.is_file() for text in texts for path in paths_of(text)):
@@ -103,7 +103,7 @@ def make_text(text: Path) -> None:
 
 
 def fetch(archive: Archive, path: Path, instead: str) -> None:
-    """Downloads an archive unless it is there. Raises UserError, with `instead` as another way."""
+    """Downloads an archive if it is missing. Raises UserError; instead: another remedy to name."""
     if path.exists():
         with as_user_error("read", path), open(path, "rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != archive.sha256:
@@ -116,7 +116,7 @@ def fetch(archive: Archive, path: Path, instead: str) -> None:
 
 
 def download(archive: Archive, remedy: str, file) -> None:
-    """Writes an archive to a file. Raises UserError if that fails, or it is not as published."""
+    """Downloads an archive into a file. Raises UserError if that fails or the SHA-256 differs."""
     digest = hashlib.sha256()
     try:
         with urllib.request.urlopen(archive.url, timeout=60) as response:
@@ -128,7 +128,7 @@ def download(archive: Archive, remedy: str, file) -> None:
                     file.write(block)
                     bar.update(len(block))
         if archive.sha256 not in (None, digest.hexdigest()):
-            raise ValueError("another SHA-256 than that of the published file")
+            raise ValueError("its SHA-256 is not that of the published file")
     except (OSError, HTTPException, ValueError) as error:
         raise UserError(f"cannot download {archive.url} ({error}): {remedy}") from error
 

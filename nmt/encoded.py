@@ -88,11 +88,11 @@ def encode_files(tokenizer, pairs, max_length: int, folder: Path) -> EncodedPair
 def make_folder(encoded: EncodedPairs, folder: Path) -> None:
     """Writes the arrays under another name and renames the folder: it is complete or missing."""
     unfinished = folder.with_name("unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)                    # of a program that was killed
+    shutil.rmtree(unfinished, ignore_errors=True)            # left by a killed program
     unfinished.mkdir()
     for name in ARRAYS:
         array = getattr(encoded, name)
-        # a real file NumPy writes itself, and does not notice a full disk
+        # into a real file NumPy writes by itself, and does not notice a full disk
         atomic_write(unfinished / f"{name}.npy",
                      lambda file: np.save(SimpleNamespace(write=file.write), array))
     unfinished.rename(folder)

@@ -63,8 +63,9 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
 
 
 def validation_batches(encoded, max_tokens: int, heads: int):
-    """Batches as arrays of indices: at most max_tokens, and WEIGHTS attention weights in `heads`
-    heads of each component, but for single sentences; none of more than LONGEST."""
+    """Yields batches as arrays of indices, of at most max_tokens, and of at most WEIGHTS attention
+    weights in `heads` heads of each component, except for single pairs. Leaves out a pair of more
+    than LONGEST."""
     def weights(indices) -> int:
         m = int(encoded.source_lengths[indices].max()) + 1                   # L_s with EOS
         n = int(encoded.target_lengths[indices].max()) + 1                   # L_t
@@ -130,7 +131,7 @@ def corpus_chrf(hypotheses, references, lowercase: bool = False) -> tuple[float,
 
 class Scores(NamedTuple):
     """Scores of a model's translations."""
-    bleu: float                 # of all test sets as one
+    bleu: float                 # of all test sets together
     chrf: float
     signature: str              # of BLEU
     sets: dict                  # test set -> {"bleu", "chrf"}
@@ -139,7 +140,7 @@ class Scores(NamedTuple):
 
 
 def score_sets(model, data, sets: dict, s, beam: int) -> Scores:
-    """Scores the translations of test sets {name: pairs}, each and all as one; s: settings."""
+    """Translates test sets {name: pairs} and scores them, separately and pooled; s: settings."""
     translations = {}
     scores = {}
     started = time.perf_counter()

@@ -1,5 +1,4 @@
-"""Figures that cannot end a run, with names and tokens as they are written, in fonts that have
-their letters."""
+"""Figures that cannot end a run, with literal text in fonts that have its letters."""
 import contextlib
 import re
 import sys
@@ -14,8 +13,9 @@ CJK = ("CJK|Noto Sans (JP|KR|SC|TC)|Source Han|WenQuanYi|Droid Sans Fallback|IPA
 
 @contextlib.contextmanager
 def literal_text(look: dict | None = None):
-    """A block or function that draws, with the settings `look` of matplotlib. A dollar sign starts
-    no formula, CJK fonts complete the usual one, and letters without a font are one warning."""
+    """A context or decorator for drawing with the settings `look` of matplotlib. A dollar sign
+    starts no formula, CJK fonts complete the usual one, and all letters without a font give one
+    warning."""
     from matplotlib import font_manager, get_cachedir, rc_context, rcParams
     fonts = [name for name in sorted(font_manager.get_font_names()) if re.search(CJK, name)]
     text = {"text.parse_math": False, "font.family": [*rcParams["font.family"], *fonts]}
@@ -32,7 +32,8 @@ def literal_text(look: dict | None = None):
 
 @contextlib.contextmanager
 def optional_figure(name: str):
-    """A function that draws a figure. If it fails, that is one line: hours may come before it."""
+    """Decorates a function that draws a figure. Its failure prints one line and does not end the
+    program, which may have run for hours."""
     try:
         yield
     except Exception as error:

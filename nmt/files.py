@@ -16,9 +16,9 @@ class UserError(ValueError):
 
 
 def how_to_write(error: OSError) -> str:
-    """What helps against an error in writing a file."""
+    """The remedy for an error in writing a file, for its message."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "free some space; the same command goes on from there"
+        return "free some space; the same command continues from there"
     return "choose another place"
 
 
@@ -64,7 +64,7 @@ def atomic_write(path, data) -> None:
 
 
 def read_json(path, remedy: str) -> dict:
-    """A JSON object of a file. Raises UserError, with a remedy for one that is damaged."""
+    """Reads a JSON object from a file. Raises UserError; remedy: what helps if it is damaged."""
     with as_user_error("read", path):
         content = Path(path).read_bytes()
     try:

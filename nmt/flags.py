@@ -1,7 +1,7 @@
 """Command lines from dataclasses: fields are flags, their metadata is the help.
 
-A mistake of the user's (a flag, a file, a line of text) is a `UserError`: `run` prints it as one
-line on stderr and returns 2. Anything else is a bug and keeps its traceback.
+A user's mistake (a flag, a file, a line of text) raises `UserError`: `run` prints it as one line on
+stderr and returns 2. Any other exception is a bug and keeps its traceback.
 """
 import argparse
 import dataclasses
@@ -43,7 +43,7 @@ def parse(kind: type, argv=None, presets=None):
     function of the settings parsed so far to the defaults that depend on them, {field: value}."""
     given = vars(make_parser(kind).parse_args(argv))
     for name, value in given.items():
-        if isinstance(value, list):                      # what is repeated counts once
+        if isinstance(value, list):                      # a repeated value counts once
             given[name] = tuple(dict.fromkeys(value))
     settings = kind(**given)
     settings.given = frozenset(given)

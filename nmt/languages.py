@@ -1,4 +1,4 @@
-"""What BLEU needs to know of a language: sacreBLEU's tokenizer, by any name of the language."""
+"""sacreBLEU's tokenizer for a language, by any name of the language."""
 import re
 
 # names: ISO 639-1, 639-2 and 639-3, and what people write; FLORES adds a script, as in zho_Hans

@@ -1,7 +1,7 @@
 """The cross-entropy of a large vocabulary from the vectors before the output matrix.
 
-The logits [tokens, words] are the largest tensor of a training step. Here some thousand tokens are
-computed at a time, their gradient with their loss.
+The logits [tokens, words] are the largest tensor of a training step. Here they are
+computed for a few thousand tokens at a time, and the gradient together with the loss.
 """
 import torch
 from torch import Tensor, nn

@@ -149,7 +149,7 @@ def setup_machine(name: str) -> Machine:
 
 
 def seed_torch(*numbers: int) -> None:
-    """Seeds torch's generators with numbers >= 0: seed, process and step, say."""
+    """Seeds torch's generators with numbers >= 0, such as seed, process and step."""
     torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))
 
 

@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
 
     def find_hint(self, words: list[str], unknown: list[str]) -> str:
-        """What may have been meant by those of the words that are no arguments."""
+        """Suggests what the user meant by the words that are not arguments."""
         flags = self._option_string_actions
         if not unknown[0].startswith("-"):
             before = [word for word in words[:words.index(unknown[0])] if word in flags]

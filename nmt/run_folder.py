@@ -28,7 +28,7 @@ SHOWN = {"step": "step {:6}", "epoch": "epoch {:3}", "loss": "loss {:.3f} (smoot
          "disagreement": "D {:.3f}", "lr": "lr {:.2e}",
          "tokens_per_second": "{:,.0f} target tokens/s", "valid_loss": "loss {:.3f}",
          "valid_perplexity": "perplexity {:.2f}", "valid_bleu": "BLEU {:.2f} (greedy)"}
-# checksums in config.json, and what is said where one differs
+# checksums in config.json, and the message if one differs
 CHECKSUMS = {"text": "the text of --train differs", "valid_text": "the text of --valid differs",
              "tokenizer": "tokenizer.json differs: put its own back"}
 RESTORE = "put the run's own back, or train again under another --name"
@@ -41,7 +41,8 @@ def say(text: str) -> None:
 
 
 def load_checkpoint(path) -> dict:
-    """A checkpoint, on the CPU. Raises UserError: missing, damaged, unsafe, of another version."""
+    """Loads a checkpoint on the CPU. Raises UserError if it is missing, damaged, unsafe, or of
+    another version."""
     path = Path(path)
     if not path.is_file():
         names = ", ".join(sorted(file.stem for file in path.parent.glob("*.pt"))) or "none"
@@ -62,7 +63,7 @@ def load_checkpoint(path) -> dict:
 
 
 def check_format(version, path) -> None:
-    """Raises UserError unless files of that version are read here."""
+    """Raises UserError unless this version of the project reads that format."""
     if version != FORMAT:
         raise UserError(f"{path}: has format {version}, and this version reads format {FORMAT}: use"
                         " the version that wrote it, or train again under another --name")
@@ -97,7 +98,8 @@ def tokenizer_checksum(folder: Path) -> int:
 
 
 def read_config(folder) -> dict:
-    """The settings in config.json. Raises UserError: missing, damaged or of another version."""
+    """The settings in config.json. Raises UserError if it is missing, damaged or of another
+    format."""
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise UserError(f"{folder}: is not a run folder (it has no config.json); "
@@ -108,7 +110,7 @@ def read_config(folder) -> dict:
 
 
 def name_runs_beside(folder) -> str:
-    """A phrase with the translation models beside a folder, newest first."""
+    """A phrase that names the translation models beside a folder, newest first."""
     paths = Path(folder).parent.glob("*/best.pt")
     newest = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
     names = ", ".join(str(path.parent) for path in newest[:10])
@@ -135,8 +137,8 @@ class RunFolder(contextlib.AbstractContextManager):
     """A run's folder, which only this process writes to.
 
     config: the settings; those named in `free` may differ from those of the folder; those that an
-    older folder lacks were the `defaults`. Raises UserError where another run is at work there, or
-    the folder is another run's or no run's.
+    older folder lacks were the `defaults`. Raises UserError if another run is at work there, or if
+    the folder belongs to another run or to none.
     """
 
     def __init__(self, path, config: dict, free=(), defaults: dict = {}):
@@ -194,7 +196,7 @@ class RunFolder(contextlib.AbstractContextManager):
             atomic_write(path, json.dumps({"format": FORMAT, **self.config}, indent=1) + "\n")
 
     def log(self, type: str, **numbers) -> dict:
-        """Adds a row to metrics.jsonl and prints its numbers, those of a test excepted."""
+        """Adds a row to metrics.jsonl and prints its numbers, except for a test row."""
         row = {"type": type, "time": time.time(), **numbers}
         self.append_metrics(row)
         if type != "test":

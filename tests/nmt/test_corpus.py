@@ -116,7 +116,7 @@ def test_pairs_in_two_texts_are_counted(tmp_path, capsys):
     assert "warning" not in capsys.readouterr().out
     flags.valid = flags.train
     load_data(flags)
-    assert re.search(r"warning: .* also \d+ validation or test pairs", capsys.readouterr().out)
+    assert re.search(r"warning: .* contains \d+ validation or test pairs", capsys.readouterr().out)
 
 
 def test_error_vocabulary_too_large(tmp_path):

@@ -86,7 +86,7 @@ def test_broken_off(source, tmp_path):
     path = source / "val.de.gz"
     whole = path.read_bytes()
     path.write_bytes(whole[:len(whole) // 2])
-    check_failure(tmp_path, "val.de.gz", "another SHA-256 than that of the published file")
+    check_failure(tmp_path, "val.de.gz", "its SHA-256 is not that of the published file")
     path.write_bytes(whole)
     for archive in ("train.en.gz", "train.de.gz", "val.en.gz"):
         (source / archive).unlink()
