@@ -23,15 +23,21 @@ def concatenate(outputs: Tensor) -> Tensor:
     return outputs.transpose(-3, -2).flatten(-2)
 
 
+def init_linear(module: nn.Module) -> None:
+    """The start of a linear layer: Glorot and Bengio 2010 for the weight, 0 for the bias. For
+    `Module.apply`; other modules stay as they are."""
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        nn.init.zeros_(module.bias)
+
+
 class LinearAggregation(nn.Module):
-    """`O = [O^1, ..., O^H] W^O`: Li 2019 Eq. 3-4, the Transformer's own. [B, H, L, d_k] ->
-    [B, L, d]."""
+    """The Transformer's own aggregation, `O = [O^1, ..., O^H] W^O`: Li 2019 Eq. 3-4.
+    [B, H, L, d_k] -> [B, L, d]."""
 
     def __init__(self, d_model: int):
         super().__init__()
-        self.output = nn.Linear(d_model, d_model)                            # W^O, and a bias
-        nn.init.xavier_uniform_(self.output.weight)
-        nn.init.zeros_(self.output.bias)
+        self.output = nn.Linear(d_model, d_model).apply(init_linear)         # W^O, and a bias
 
     def forward(self, outputs: Tensor) -> Tensor:
         # O = O_hat W^O                                               Li 2019 Eq. 4
@@ -40,6 +46,7 @@ class LinearAggregation(nn.Module):
 
 class RoutingAggregation(nn.Module):
     """Li 2019 §4.1, in place of W^O: votes from all heads, routing, the capsules concatenated.
+    [B, H, L, d_k] -> [B, L, d].
 
     `Omega_in = f(O_hat)` (Eq. 5) is `relu(hidden(norm(O_hat)))`, one hidden layer for all heads:
     the paper writes a distinct f_h, but its parameter counts fit one shared layer, as in the
@@ -62,8 +69,7 @@ class RoutingAggregation(nn.Module):
         self.norm = nn.LayerNorm(d_model)
         self.hidden = nn.Linear(d_model, d_model)
         self.votes = nn.Linear(d_model, heads * d_model)         # W_{h->n} for all h, n, and biases
-        nn.init.xavier_uniform_(self.hidden.weight)
-        nn.init.zeros_(self.hidden.bias)
+        self.hidden.apply(init_linear)
         for W_h in self.votes.weight.chunk(heads):               # bounds of a [d, d] matrix
             nn.init.xavier_uniform_(W_h)
         nn.init.zeros_(self.votes.bias)

@@ -9,11 +9,12 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from aggregation import Routing, concatenate
+from aggregation import Routing, concatenate, init_linear
 
 
 class CapsuleAggregation(nn.Module):
     """Gu 2019 §4, without W^O: a vote for each head and output capsule, routing, `O = u + FFN(v)`.
+    [B, H, L, d_k] -> [B, L, d].
 
     routing "dynamic" (Eq. 8-11): `u_hat_{j|i} = W_ij u_i` with `weight` [H, N, d_k, d/N], which
     holds W_ij transposed. routing "em" (Eq. 12-15): head i is a pose matrix M_i [p, q], its vote is
@@ -51,13 +52,9 @@ class CapsuleAggregation(nn.Module):
             self.weight = nn.Parameter(torch.empty(heads, self.capsules, fan_in, fan_out))
         bound = math.sqrt(6 / (fan_in + fan_out))                      # Xavier, each W_ij by itself
         nn.init.uniform_(self.weight, -bound, bound)
-        inner = nn.Linear(d_model, d_model)
-        outer = nn.Linear(d_model, d_model)
-        for linear in (inner, outer):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
         # FFN(x) = max(0, x W_1 + b_1) W_2 + b_2                      Gu 2019 Eq. 5
-        self.ffn = nn.Sequential(inner, nn.ReLU(), outer)
+        self.ffn = nn.Sequential(nn.Linear(d_model, d_model), nn.ReLU(),
+                                 nn.Linear(d_model, d_model)).apply(init_linear)
 
     def cast_votes(self, outputs: Tensor) -> Tensor:
         """The votes u_hat [B, L, H, N, D] of the heads' outputs u [B, H, L, d_k]."""

@@ -13,8 +13,8 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from aggregation import COUPLINGS, LinearAggregation, RoutingAggregation
-from attention import Cache, Heads, MultiHeadAttention
+from aggregation import COUPLINGS, LinearAggregation, RoutingAggregation, init_linear
+from attention import Cache, MultiHeadAttention
 from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import PARTS, CapsuleRouting
 from disagreement import KINDS, model_disagreement
@@ -129,11 +129,10 @@ class TransformerConfig:
                     raise ConfigError(declared.name, name, f"choose from {', '.join(choices)}")
         if self.d_model % 2:
             raise ConfigError("d_model", self.d_model, "must be even")
-        if self.d_model % self.heads:
-            raise ConfigError("heads", self.heads, f"does not divide the width {self.d_model}")
-        if self.capsules is not None and (self.capsules < 1 or self.d_model % self.capsules):
-            raise ConfigError("capsules", self.capsules,
-                              f"does not divide the width {self.d_model}")
+        for name in ("heads", "capsules"):
+            number = getattr(self, name)
+            if number is not None and (number < 1 or self.d_model % number):
+                raise ConfigError(name, number, f"does not divide the width {self.d_model}")
         for name in ("agg_at", "reg_at", "capsule_attention"):
             known = [x for x in components if name != "capsule_attention" or x != "cross"]
             for place in getattr(self, name):
@@ -144,11 +143,8 @@ class TransformerConfig:
 
     def layers_at(self, places: tuple[str, ...], component: str) -> list[int]:
         """Returns the layers (from 1) of a component that its places name."""
-        covered = set()
-        for place in places:
-            if place.partition(":")[0] == component:
-                covered.update(layers_of(place, self.layers))
-        return sorted(covered)
+        named = [place for place in places if place.partition(":")[0] == component]
+        return sorted({layer for place in named for layer in layers_of(place, self.layers)})
 
 
 def default_places(config: TransformerConfig) -> tuple[str, ...]:
@@ -204,18 +200,14 @@ class Embedding(nn.Embedding):
         return self.dropout(x + positions(ids.shape[1], d, start, ids.device, self.weight.dtype))
 
 
-def build_aggregation(config: TransformerConfig) -> nn.Module:
-    """Li 2019 Eq. 5-6 or Gu 2019 Eq. 3-7, with dynamic or EM routing, as `config.agg` says."""
-    kind = CapsuleAggregation if config.agg.startswith("gu-") else RoutingAggregation
-    return kind(config.d_model, config.heads, config.capsules, config.agg.removeprefix("gu-"),
-                config.iterations, config.em_activations, config.coupling, config.em_density,
-                config.em_schedule, config.em_gradient)
-
-
 def build_attention(config: TransformerConfig, component: str, layer: int) -> MultiHeadAttention:
     """The attention in one layer (from 1) of a component, with the mechanisms chosen there."""
     if layer in config.layers_at(config.agg_at, component):
-        aggregation = build_aggregation(config)
+        kind = CapsuleAggregation if config.agg.startswith("gu-") else RoutingAggregation
+        aggregation = kind(config.d_model, config.heads, config.capsules,
+                           config.agg.removeprefix("gu-"), config.iterations,
+                           config.em_activations, config.coupling, config.em_density,
+                           config.em_schedule, config.em_gradient)
     else:
         aggregation = LinearAggregation(config.d_model)
     capsule = None
@@ -224,16 +216,6 @@ def build_attention(config: TransformerConfig, component: str, layer: int) -> Mu
         parts = config.capsule_parts if component == "enc" else ("horizontal",)
         capsule = CapsuleRouting(config.heads, parts, config.iterations)
     return MultiHeadAttention(config.d_model, config.heads, config.dropout, aggregation, capsule)
-
-
-def build_ffn(config: TransformerConfig) -> nn.Sequential:
-    """`max(0, x W_1 + b_1) W_2 + b_2` (Vaswani et al. 2017, Eq. 2)."""
-    inner = nn.Linear(config.d_model, config.d_ff)
-    outer = nn.Linear(config.d_ff, config.d_model)
-    for linear in (inner, outer):
-        nn.init.xavier_uniform_(linear.weight)
-        nn.init.zeros_(linear.bias)
-    return nn.Sequential(inner, nn.ReLU(), nn.Dropout(config.dropout), outer)
 
 
 class Memory(NamedTuple):
@@ -265,7 +247,10 @@ class Layer(nn.Module):
             self.cross = build_attention(config, "cross", layer)
             self.norm3 = nn.LayerNorm(config.d_model)
             self.cross_weights = reads_weights and layer in config.layers_at(config.reg_at, "cross")
-        self.ffn = build_ffn(config)
+        # FFN(x) = max(0, x W_1 + b_1) W_2 + b_2                      Vaswani 2017 Eq. 2
+        self.ffn = nn.Sequential(nn.Linear(config.d_model, config.d_ff), nn.ReLU(),
+                                 nn.Dropout(config.dropout),
+                                 nn.Linear(config.d_ff, config.d_model)).apply(init_linear)
 
     def before(self, x: Tensor, norm: nn.Module) -> Tensor:
         """Returns the input of a sub-layer: norm(x), or x in a post-norm layer."""
@@ -308,7 +293,7 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
 
     def forward(self, x: Tensor, mask: Tensor, need_weights: bool = False):
-        heads: list[Heads] = []
+        heads = []
         for layer in self.layers:
             x, own, _ = layer(x, mask[:, None, None, :], need_weights=need_weights)
             heads.append(own)
