@@ -17,7 +17,7 @@ from aggregation import LinearAggregation
 
 
 class Heads(NamedTuple):
-    """Values, weights and outputs of the heads of one attention."""
+    """Values, weights and outputs of the heads in one attention."""
     values: Tensor              # V^h [B, H, L_k, d_k]
     weights: Tensor | None      # A^h [B, H, L_q, L_k], before dropout; None if it was fused
     outputs: Tensor             # O^h [B, H, L_q, d_k], as passed on to the aggregation
@@ -25,11 +25,12 @@ class Heads(NamedTuple):
 
 class MultiHeadAttention(nn.Module):
     """`A^h = softmax(Q^h K^hT / sqrt(d_k))`, `O^h = A^h V^h` for every head h, then the aggregation
-    of the heads.
+    of the heads: Li 2019 Eq. 1-2.
 
-    Li 2019 Eq. 1-2. aggregation: a module [B, H, L_q, d_k] -> [B, L_q, d] (default:
-    LinearAggregation, Eq. 3-4); capsule: a module on the logits [B, H, L_q, L_k] of self-attention,
-    or None. Raises ValueError if the heads do not divide d_model.
+    dropout: rate on the A^h that weights V^h. aggregation: a module [B, H, L_q, d_k] ->
+    [B, L_q, d] (default: LinearAggregation, Eq. 3-4). capsule: a module that routes the logits
+    [B, H, L, L] of self-attention, such as CapsuleRouting, or None. Raises ValueError if the heads
+    do not divide d_model.
     """
 
     def __init__(self, d_model: int, heads: int, dropout: float = 0.0,
@@ -77,6 +78,36 @@ class MultiHeadAttention(nn.Module):
             weights, O = None, self.attend_fused(Q, K, V, mask, causal)      # O [B, H, L_q, d_k]
         return self.aggregation(O), Heads(V, weights, O)
 
+    def attend_explicitly(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, causal: bool,
+                          cache: "Cache | None") -> tuple[Tensor, Tensor]:
+        """A^h [B, H, L_q, L_k] and O^h [B, H, L_q, d_k] written out; with a capsule the logits are
+        routed before the mask."""
+        # E^h = Q^h K^hT / sqrt(d_k)                                  Li 2019 Eq. 2, Duan 2020 Eq. 5
+        E = Q @ K.transpose(-2, -1) / math.sqrt(self.d_k)                    # [B, H, L_q, L_k]
+        if self.capsule is not None:
+            E = self.routed_logits(E, mask, causal, cache)                   # [B, H, L_q, L_k]
+        if causal:
+            mask = both_masks(mask, causal_mask(*E.shape[2:], E.device))
+        if mask is not None:
+            E = E.masked_fill(~mask, torch.finfo(E.dtype).min)
+        # A^h = softmax(E^h)                                          Li 2019 Eq. 2, Duan 2020 Eq. 4
+        A = E.softmax(-1)                                                    # [B, H, L_q, L_k]
+        # O^h = A^h V^h                                               Li 2019 Eq. 2, Duan 2020 Eq. 2
+        O = self.dropout(A).to(V.dtype) @ V                                  # [B, H, L_q, d_k]
+        return A, O
+
+    def attend_fused(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None,
+                     causal: bool) -> Tensor:
+        """O^h [B, H, L_q, d_k] by the fused kernel, which returns no A^h and routes no logits."""
+        queries, keys = Q.shape[2], K.shape[2]
+        dropout = self.dropout.p if self.training else 0.0
+        # O^h = softmax(Q^h K^hT / sqrt(d_k)) V^h                     Li 2019 Eq. 2, Gu 2019 Eq. 1
+        if causal and mask is None and queries == keys:
+            return F.scaled_dot_product_attention(Q, K, V, is_causal=True, dropout_p=dropout)
+        if causal and queries > 1:                       # one newest query sees every key
+            mask = both_masks(mask, causal_mask(queries, keys, Q.device))
+        return F.scaled_dot_product_attention(Q, K, V, attn_mask=mask, dropout_p=dropout)
+
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """[B, L, n d] -> n tensors [B, H, L, d_k]."""
         return x.unflatten(-1, (-1, self.heads, self.d_k)).transpose(1, 3).unbind(2)
@@ -95,40 +126,10 @@ class MultiHeadAttention(nn.Module):
             cache.fixed[self] = (K, V)
         return Q, K, V
 
-    def attend_fused(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None,
-                     causal: bool) -> Tensor:
-        """`attend_explicitly` without A^h and without a capsule, by the fused kernel: O^h."""
-        queries, keys = Q.shape[2], K.shape[2]
-        dropout = self.dropout.p if self.training else 0.0
-        # O^h = softmax(Q^h K^hT / sqrt(d_k)) V^h                     Li 2019 Eq. 2, Gu 2019 Eq. 1
-        if causal and mask is None and queries == keys:
-            return F.scaled_dot_product_attention(Q, K, V, is_causal=True, dropout_p=dropout)
-        if causal and queries > 1:                       # one newest query sees every key
-            mask = both_masks(mask, causal_mask(queries, keys, Q.device))
-        return F.scaled_dot_product_attention(Q, K, V, attn_mask=mask, dropout_p=dropout)
-
-    def attend_explicitly(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, causal: bool,
-                          cache: "Cache | None") -> tuple[Tensor, Tensor]:
-        """A^h and O^h written out, with the routing of the logits where there is a capsule."""
-        # E^h = Q^h K^hT / sqrt(d_k)                                  Li 2019 Eq. 2, Duan 2020 Eq. 5
-        E = Q @ K.transpose(-2, -1) / math.sqrt(self.d_k)                    # [B, H, L_q, L_k]
-        if self.capsule is not None:
-            E = self.routed_logits(E, mask, causal, cache)                   # [B, H, L_q, L_k]
-        if causal:
-            mask = both_masks(mask, causal_mask(*E.shape[2:], E.device))
-        if mask is not None:
-            E = E.masked_fill(~mask, torch.finfo(E.dtype).min)
-        # A^h = softmax(E^h)                                          Li 2019 Eq. 2, Duan 2020 Eq. 4
-        A = E.softmax(-1)                                                    # [B, H, L_q, L_k]
-        # O^h = A^h V^h                                               Li 2019 Eq. 2, Duan 2020 Eq. 2
-        O = self.dropout(A).to(V.dtype) @ V                                  # [B, H, L_q, d_k]
-        return A, O
-
     def routed_logits(self, E: Tensor, keys: Tensor | None, causal: bool,
                       cache: "Cache | None") -> Tensor:
-        """Returns the routed logits of the given queries. With a cache these are the newest rows,
-        and the routing runs over all rows t <= l so far, which the cache keeps (Duan 2020
-        §3.4.3)."""
+        """Routed logits [B, H, L_q, L] of the queries. With a cache these are the newest rows, and
+        the routing runs over all rows so far, which the cache keeps (Duan 2020 §3.4.3)."""
         newest = E.shape[2]
         if cache is not None:
             E = cache.extend_logits(self, E)                                 # [B, H, L, L]
@@ -149,8 +150,7 @@ def both_masks(mask: Tensor | None, other: Tensor) -> Tensor:
 class Cache:
     """Keys and values of earlier decoding steps and, for capsule attention, their logits.
 
-    `Cache()` is empty. One cache serves a whole model: every attention finds its own tensors in it,
-    and adds to them in place.
+    `Cache()` is empty. One cache serves a whole model: each attention is the key of its tensors.
     """
 
     def __init__(self):
@@ -178,7 +178,8 @@ class Cache:
         return new
 
     def reorder(self, index: Tensor) -> None:
-        """Keeps the target sentences `index` [B']: the beams that live on, repeated or dropped."""
+        """Keeps the target sentences `index` [B'], such as the beams that survive a step of the
+        search; a sentence can repeat."""
         for attention, E in self.logits.items():
             self.logits[attention] = E.index_select(0, index)
         for attention, tensors in self.growing.items():
