@@ -109,6 +109,8 @@ class CapsuleRouting(nn.Module):
         row l sees only keys up to l (§3.4.3). Raises ValueError for last < L with a vertical part,
         which routes to all tokens at once.
         """
+        if "vertical" in self.parts and last not in (None, logits.shape[-2]):
+            raise ValueError("vertical routing sees all tokens: it cannot run step by step")
         L = logits.shape[-2]
         last = L if last is None else last
         mask = None if keys is None else keys & keys.transpose(-2, -1)       # [B, 1, L, L]
@@ -117,8 +119,6 @@ class CapsuleRouting(nn.Module):
         out = logits[..., L - last:, :]
         # E' = E + Omega_vertical + Omega_horizontal                  Duan 2020 §3.2
         if "vertical" in self.parts:
-            if last < L:
-                raise ValueError("vertical routing sees all tokens: it cannot run step by step")
             out = out + vertical_routing(logits, self.weight, self.bias, self.iterations, mask)
         if "horizontal" in self.parts:
             out = out + horizontal_routing(logits, self.iterations, mask, last)
