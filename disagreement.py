@@ -101,7 +101,7 @@ def squared_subspace_disagreement(values: Tensor, mask: Tensor | None = None) ->
 def squared_output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> Tensor:
     """Disagreement on outputs by squared cosines, `D = -(1/H^2) sum_i sum_j cos(O^i, O^j)^2`.
 
-    See `squared_subspace_disagreement`; shapes as in `output_disagreement`.
+    As `squared_subspace_disagreement`. Shapes: `output_disagreement`.
     """
     return -masked_mean(squared_cosines(outputs), mask)
 
@@ -174,10 +174,11 @@ def mask_of(kind: str, component: str, source_mask: Tensor,
 
 def layer_disagreement(kind: str, component: str, heads: Heads, source_mask: Tensor,
                        target_mask: Tensor | None = None, reduce: str = "mean") -> Tensor:
-    """D of one kind in one layer of a component ("enc", "cross", "dec"); masks [B, L], True at a
-    token.
+    """D of one kind in one layer of a component ("enc", "cross", "dec"): Li 2018 Eq. 1-3.
 
-    Raises ValueError where the attention weights are asked for and were not kept.
+    heads: the layer's; source_mask [B, L_s], target_mask [B, L_t]: True at a token; reduce: of the
+    kinds that read the weights, see `position_disagreement`. Returns a scalar. Raises ValueError if
+    the kind reads the attention weights and the fused kernel ran, which returns none.
     """
     D, reads = KINDS[kind]
     x = getattr(heads, reads)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 
 class DynamicRouting(NamedTuple):
+    """The result of `dynamic_routing`."""
     capsules: Tensor             # Omega [..., N, D]
     coupling: Tensor             # C [..., M, N], of the last iteration; a row sums to 1
     logits: Tensor               # B [..., M, N], after the last update
@@ -77,8 +78,8 @@ def combine(V: Tensor, B: Tensor, normalize: bool = True,
 def squash(s: Tensor, dim: int = -1) -> Tensor:
     """Shrinks a vector's length into [0, 1): `||s||^2 / (1 + ||s||^2) * s / ||s||`, and 0 at s = 0.
 
-    Li 2019 Eq. 8, Gu 2019 Eq. 10, Duan 2020 Eq. 6. s: [..., D] with the vectors along `dim`; the
-    same shape comes back. The gradient at s = 0 is 0. Half precision is computed in float32.
+    Li 2019 Eq. 8, Gu 2019 Eq. 10, Duan 2020 Eq. 6. s: [..., D] with the vectors along `dim`.
+    Returns the same shape. The gradient at s = 0 is 0. Half precision is computed in float32.
     """
     s = at_least_float32(s)
     length = torch.linalg.vector_norm(s, dim=dim, keepdim=True)              # ||s||

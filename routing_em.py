@@ -19,6 +19,7 @@ GRADIENTS = ("full", "last")
 
 
 class EMRouting(NamedTuple):
+    """The result of `em_routing`."""
     capsules: Tensor               # Omega [..., N, D]
     activations: Tensor            # A [..., N], in [0, 1]
     coupling: Tensor               # C [..., M, N], after the last E-step; a row sums to 1
@@ -83,8 +84,8 @@ def m_step(V: Tensor, log_C: Tensor, beta_a: Tensor | None = None, beta_mu: Tens
            lambda_t: float = 1.0, eps: float = 1e-9) -> tuple[Tensor, Tensor, Tensor]:
     """The M-step of Li 2019 Algorithm 2, Eq. 10-11, and Gu 2019 Eq. 12-13.
 
-    V: votes [..., M, N, D]; log_C: [..., M, N] or [M, N]; beta_a, beta_mu: [N], or None twice for
-    A = 1.
+    V: votes [..., M, N, D]; log_C: [..., M, N] or [M, N]; beta_a, beta_mu: [N], or both None for
+    A = 1; lambda_t: inverse temperature; eps: added to the variance.
     Returns mu [..., N, D], log sigma [..., N, D], log A [..., N].
     """
     # C_mn / sum_m C_mn = softmax_m(log C_mn), which stays exact where the sum underflows
