@@ -17,13 +17,12 @@ def m_step(V: Tensor, C: Tensor, eps: float = 1e-9) -> tuple[Tensor, Tensor, Ten
     sigma = torch.zeros(N, D, dtype=V.dtype)
     for n in range(N):
         S_n = sum(C[m, n] for m in range(M))
-        S = S.index_put((torch.tensor(n),), S_n)
+        S[n] = S_n
         for i in range(D):
-            at = (torch.tensor(n), torch.tensor(i))
             mean = sum(C[m, n] * V[m, n, i] for m in range(M)) / S_n
             variance = sum(C[m, n] * (V[m, n, i] - mean) ** 2 for m in range(M)) / S_n + eps
-            mu = mu.index_put(at, mean)
-            sigma = sigma.index_put(at, variance.sqrt())
+            mu[n, i] = mean
+            sigma[n, i] = variance.sqrt()
     return S, mu, sigma
 
 
