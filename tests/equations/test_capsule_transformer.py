@@ -37,13 +37,12 @@ def test_duan_alg3_eq12_to_eq14_horizontal(H, L_q, L_k, T):
     assert close(got, torch.stack([by_hand.horizontal_routing(e, T) for e in E]), 1e-9)
 
 
-@pytest.mark.parametrize("H", [1, 3])
-@pytest.mark.parametrize("garbage", [1.0, 1e4, math.inf])
-def test_duan_alg2_alg3_padding(H, garbage):
+@pytest.mark.parametrize("garbage", [1.0, math.inf])
+def test_duan_alg2_alg3_padding(garbage):
     """The content of masked cells has no effect: the valid cells are those of the sentence
     without padding."""
     lengths = 5, 3, 1
-    E, weight, bias = inputs(H, 5, 5, B=3)
+    E, weight, bias = inputs(3, 5, 5, B=3)
     keys = torch.arange(5) < torch.tensor(lengths)[:, None]
     mask = keys[:, None, :, None] & keys[:, None, None, :]  # [B, 1, L, L]
     E = torch.where(mask, E, garbage * torch.ones_like(E))
@@ -56,18 +55,6 @@ def test_duan_alg2_alg3_padding(H, garbage):
         valid = E[b, :, :n, :n]
         assert close(vertical[b, :, :n, :n], by_hand.vertical_routing(valid, weight, bias, 3), 1e-9)
         assert close(horizontal[b, :, :n, :n], by_hand.horizontal_routing(valid, 3), 1e-9)
-
-
-def test_duan_alg2_key_mask_keeps_every_query():
-    """A mask of only keys leaves every row a True, so that every query is an output capsule;
-    masked cells are 0."""
-    E, weight, bias = inputs(2, 4, 4)
-    keys = (torch.arange(4) < torch.tensor([4, 2])[:, None])[:, None, None]  # [B, 1, 1, L_k]
-    zeroed = E.masked_fill(~keys, 0.0)
-    want = torch.stack([by_hand.vertical_routing(e, weight, bias, 3) for e in zeroed])
-    assert close(vertical_routing(E, weight, bias, mask=keys), want, 1e-9)
-    want = torch.stack([by_hand.horizontal_routing(e, 3) for e in zeroed])
-    assert close(horizontal_routing(E, mask=keys), want, 1e-9)
 
 
 def test_duan_alg2_padded_query_is_no_output_capsule():
@@ -94,16 +81,6 @@ def test_duan_masked_routing_in_decoder(H, L):
         future[:, :, l + 1:] = 5.0
         future[:, :, :, l + 1:] = 5.0
         assert close(horizontal_routing(future, mask=causal(L))[:, :, l], got[:, :, l], 1e-12)
-
-
-@pytest.mark.parametrize("H", [1, 2, 4])
-def test_duan_eq10_fresh_parameters_share_evenly(H):
-    """Zero weight and bias: every head takes 1/H of the capsules."""
-    E, _, _ = inputs(H, 3, 3)
-    got = vertical_routing(E, torch.zeros(H, H).double(), torch.zeros(H).double())
-    for e, o in zip(E, got):
-        omega, _, _ = by_hand.dynamic_routing(e.tolist(), 3, normalize=False)
-        assert close(o, torch.tensor(omega, dtype=torch.float64).expand(H, 3, 3) / H, 1e-9)
 
 
 @pytest.mark.parametrize("parts, in_decoder", [
@@ -136,6 +113,8 @@ def test_duan_eq4_eq5_attention(parts, in_decoder):
             routed = routed.masked_fill(~causal(n)[0], -math.inf)
         assert close(heads.weights[b, :, :n, :n], routed.softmax(-1), 1e-9)
         assert not heads.weights[b, :, :n, n:].any()
+    _, unasked = attention(x, mask=mask, causal=in_decoder)      # routed without need_weights, too
+    assert torch.equal(unasked.outputs, heads.outputs)
 
 
 @pytest.mark.parametrize("H, L", [(1, 1), (2, 3), (3, 2)])
@@ -144,9 +123,10 @@ def test_gradcheck_routings(H, L):
     padded = (keys[:, None] & keys)[None, None]
     E, weight, bias = [x.requires_grad_() for x in inputs(H, L, L, B=1, scale=1.0)]
     for mask in (None, padded):
-        assert gradcheck(lambda *x: vertical_routing(*x, mask=mask), (E, weight, bias))
+        assert gradcheck(lambda *x: vertical_routing(*x, mask=mask), (E, weight, bias),
+                         fast_mode=True)
     for mask in (None, padded, causal(L)):
-        assert gradcheck(lambda E: horizontal_routing(E, mask=mask), E)
+        assert gradcheck(lambda E: horizontal_routing(E, mask=mask), E, fast_mode=True)
 
 
 @pytest.mark.parametrize("hard", ["identical", "zeros", "1e-4", "1e4", "no sentence"])
@@ -196,6 +176,7 @@ def test_duan_iterations_reach_both_parts(T):
 @pytest.mark.parametrize("route, message", [
     (lambda E: vertical_routing(E, torch.zeros(3, 3), torch.zeros(3), 0), "iterations"),
     (lambda E: horizontal_routing(E, 0), "iterations"),
+    (lambda E: CapsuleRouting(3)(E, last=1), "cannot run step by step"),
     (lambda E: CapsuleRouting(3, parts=()), "choose from 'vertical' and 'horizontal'"),
     (lambda E: CapsuleRouting(3, parts=("vertical", "diagonal")), "choose from 'vertical'")])
 def test_wrong_arguments_are_errors(route, message):

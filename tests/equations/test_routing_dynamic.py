@@ -7,7 +7,7 @@ from helpers import normal
 from torch import Tensor
 from torch.testing import assert_close
 
-from routing_dynamic import dynamic_routing, squash
+from routing_dynamic import agreement, combine, dynamic_routing, squash
 
 SIZES = [(1, 1, 1), (1, 4, 3), (4, 1, 3), (3, 5, 1), (6, 2, 4), (2, 3, 5)]           # M, N, D
 every_size = pytest.mark.parametrize("M, N, D", SIZES, ids=str)
@@ -15,7 +15,7 @@ ROUTINGS = [((), 1, 1, 1, 3), ((), 3, 5, 1, 1), ((1,), 1, 4, 3, 2), ((2, 3), 4, 
             ((2,), 6, 2, 4, 5), ((2, 3), 2, 3, 5, 2)]    # leading dimensions, M, N, D, iterations
 every_routing = pytest.mark.parametrize("lead, M, N, D, T", ROUTINGS, ids=str)
 both_kinds = pytest.mark.parametrize("normalize", [True, False], ids=["li2019", "sabour2017"])
-several_iterations = pytest.mark.parametrize("T", [1, 2, 3, 5])
+several_iterations = pytest.mark.parametrize("T", [1, 3])
 
 
 def assert_by_hand(votes: Tensor, T: int, normalize: bool):
@@ -55,10 +55,6 @@ def test_squash_of_zero_is_zero_with_a_finite_gradient(dtype):
     assert slope.abs().max() < 1e-3                      # ‖squash(s)‖ ~ ‖s‖²: flat at 0
 
 
-def test_gradcheck_squash():
-    assert torch.autograd.gradcheck(lambda s: squash(s, 0), normal(3, 2).requires_grad_())
-
-
 # The equations, one by one
 
 
@@ -66,38 +62,29 @@ def test_gradcheck_squash():
 @every_size
 def test_li2019_eq7_li2021_eq10_gu_eq8_duan_eq7(M, N, D, normalize):
     """Ω_n is the squashed Σ_m C_mn V_mn, divided by Σ_m C_mn in Li 2019."""
-    votes = normal(M, N, D)
-    V = votes.tolist()
-    for T in (1, 3):
-        _, C, _ = by_hand.dynamic_routing(V, T, normalize)
-        want = votes.new_tensor([by_hand.output_capsule(V, C, n, normalize) for n in range(N)])
-        assert_close(dynamic_routing(votes, T, normalize).capsules, want)
+    V = normal(M, N, D)
+    capsules, C = combine(V, normal(M, N), normalize)
+    votes, coupling = V.tolist(), C.tolist()
+    want = [by_hand.output_capsule(votes, coupling, n, normalize) for n in range(N)]
+    assert_close(capsules, V.new_tensor(want))
 
 
-@both_kinds
 @every_size
-def test_gu_eq9(M, N, D, normalize):
-    """The coupling is the softmax over the output capsules of the logits before the iteration; at
-    first these are 0."""
-    votes = 3 * normal(M, N, D)
-    even = torch.full((M, N), 1 / N).double()
-    assert_close(dynamic_routing(votes, 1, normalize).coupling, even)
-    for T in (1, 2, 4):
-        _, _, logits = by_hand.dynamic_routing(votes.tolist(), T, normalize)
-        want = votes.new_tensor([by_hand.softmax(row) for row in logits])
-        assert_close(dynamic_routing(votes, T + 1, normalize).coupling, want)
+def test_gu_eq9(M, N, D):
+    """The coupling is the softmax of the logits over the output capsules."""
+    B = 3 * normal(M, N)
+    _, C = combine(normal(M, N, D), B)
+    assert_close(C, B.new_tensor([by_hand.softmax(row) for row in B.tolist()]))
 
 
-@both_kinds
 @every_size
-def test_gu_eq11(M, N, D, normalize):
-    """Every iteration adds the dot product of the vote and the output capsule to the logits."""
-    votes = normal(M, N, D)
-    logits = torch.zeros(M, N).double()
-    for T in (1, 2, 3, 4):
-        capsules, _, _ = by_hand.dynamic_routing(votes.tolist(), T, normalize)
-        logits += (votes * votes.new_tensor(capsules)).sum(-1)
-        assert_close(dynamic_routing(votes, T, normalize).logits, logits)
+def test_gu_eq11(M, N, D):
+    """What an iteration adds to the logits: the dot product of capsule and vote."""
+    V = normal(M, N, D)
+    capsules = normal(N, D)
+    want = [[by_hand.dot(omega, V_mn) for omega, V_mn in zip(capsules.tolist(), V_m)]
+            for V_m in V.tolist()]
+    assert_close(agreement(V, capsules), V.new_tensor(want))
 
 
 # The algorithms
@@ -142,7 +129,7 @@ def test_one_input_capsule_with_the_division_is_squashed_whole(T, size):
 EXISTS = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 0, 1]]).bool()
 
 
-@pytest.mark.parametrize("garbage", [0.0, 1.0, -1e4, 1e15])
+@pytest.mark.parametrize("garbage", [1.0, 1e15])
 @both_kinds
 @several_iterations
 def test_masked_output_capsules_behave_as_if_they_did_not_exist(T, normalize, garbage):
@@ -180,7 +167,7 @@ def test_masked_output_capsules_send_no_gradient(normalize):
 def test_gradcheck_dynamic_routing(T, normalize, mask):
     votes = normal(2, 4, 3, 2).requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda v: tuple(dynamic_routing(v, T, normalize, mask))[:2], votes)
+        lambda v: tuple(dynamic_routing(v, T, normalize, mask))[:2], votes, fast_mode=True)
 
 
 @both_kinds

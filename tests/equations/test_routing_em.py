@@ -30,7 +30,6 @@ SIZES = [(1, 1, 1), (1, 4, 3), (4, 1, 3), (3, 5, 1), (2, 3, 4)]  # M, N, D
 every_size = pytest.mark.parametrize("M, N, D", SIZES, ids=str)
 with_and_without = pytest.mark.parametrize("active", [True, False], ids=["activations", "none"])
 every_density = pytest.mark.parametrize("density", DENSITIES)
-every_schedule = pytest.mark.parametrize("schedule", SCHEDULES)
 every_gradient = pytest.mark.parametrize("gradient", GRADIENTS)
 
 
@@ -54,11 +53,10 @@ def assert_routing(result, expected, atol=1e-7, rtol=1e-6):
 
 
 @with_and_without
-@every_size
-def test_li2019_eq9_li2021_eq12_capsules(M, N, D, active):
+def test_li2019_eq9_li2021_eq12_capsules(active):
     """Omega_n = A_n mu_n; Gu leaves A_n out of the result, and it changes nothing else."""
-    votes = normal(M, N, D)
-    beta = betas(N, active)
+    votes = normal(4, 3, 2)
+    beta = betas(3, active)
     mu, A, C = em_by_hand.em_routing(votes, *beta)
     assert_routing(em_routing(votes, *beta), (A.unsqueeze(-1) * mu, A, C))
     assert_routing(em_routing(votes, *beta, scale_by_activation=False), (mu, A, C))
@@ -129,28 +127,12 @@ def test_schedules_of_lambda(schedule, expected):
     assert lambdas == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("T", [1, 3, 4])
-@every_schedule
-def test_the_schedule_reaches_the_activations(schedule, T):
-    """Same votes for all n: the densities cancel, C_mn = A_n / sum_k A_k: the routing is a
-    recursion in A only."""
-    votes = normal(5, 1, 2).expand(5, 3, 2)
-    beta_a, beta_mu = betas(3)
-    cost = (votes[:, 0].var(0, correction=0).log() / 2 + (1 + math.log(2 * math.pi)) / 2).sum()
-    share = torch.full((3,), 1 / 3, dtype=torch.float64)
-    for t in range(T):
-        lambda_t = em_by_hand.inverse_temperature(t, T, schedule)
-        A = torch.sigmoid(lambda_t * (beta_a - (beta_mu + cost) * 5 * share))
-        share = A / A.sum()
-    result = em_routing(votes, beta_a, beta_mu, T, schedule=schedule)
-    assert_routing(result[1:], (A, share.expand(5, 3)), atol=1e-6)
-
-
 # The algorithm
 
 CASES = [((2, 3, 2), 3, options)
          for options in itertools.product(DENSITIES, SCHEDULES, (True, False))]
 CASES += [(size, T, ("product", "hinton", True)) for size in SIZES for T in (1, 2, 5)]
+CASES += [((4, 3, 2), T, ("product", "released", True)) for T in (1, 2, 4)]
 
 
 @pytest.mark.parametrize("size, T, options", CASES, ids=str)
@@ -183,19 +165,12 @@ def test_li2019_alg2_gradient(gradient, density, active):
     learned = [votes, *(b for b in beta if active)]
     result = em_routing(votes, *beta, density=density, gradient=gradient, scale_by_activation=False)
     by_hand = em_by_hand.em_routing(votes, *beta, T=3, density=density, gradient=gradient)
+    assert_routing(result, by_hand)                      # no result depends on `gradient`
     weights = [torch.randn_like(x) for x in by_hand]
     used = (0, 1, 2) if active else (0, 2)
     gradients = torch.autograd.grad(sum((result[i] * weights[i]).sum() for i in used), learned)
     expected = torch.autograd.grad(sum((by_hand[i] * weights[i]).sum() for i in used), learned)
     assert_routing(gradients, expected, rtol=1e-5)
-
-
-@with_and_without
-def test_the_gradient_changes_no_result(active):
-    votes = normal(2, 4, 3, 5).requires_grad_()
-    beta = betas(3, active)
-    for results in zip(*[em_routing(votes, *beta, gradient=gradient) for gradient in GRADIENTS]):
-        assert all(torch.equal(results[0], other) for other in results[1:])
 
 
 def test_start_replaces_the_uniform_coupling():
@@ -242,10 +217,11 @@ def test_gradcheck_em_routing(density, schedule, active, scale):
     beta = [b.requires_grad_() for b in betas(3)] if active else []
 
     def route(votes, *beta):
-        return tuple(em_routing(votes, *beta, scale_by_activation=scale, density=density,
-                                schedule=schedule))
+        result = em_routing(votes, *beta, scale_by_activation=scale, density=density,
+                            schedule=schedule)
+        return tuple(x for x in result if x.requires_grad)       # without betas A = 1 does not
 
-    assert torch.autograd.gradcheck(route, (votes, *beta))
+    assert torch.autograd.gradcheck(route, (votes, *beta), fast_mode=True)
 
 
 def assert_finite(result, inputs):
@@ -304,21 +280,8 @@ def test_no_precision_below_float32(dtype, active, precision):
     assert slope.dtype == dtype and slope.isfinite().all() and slope.any()
 
 
-@pytest.mark.parametrize("gradient", ["full", "last"])
-def test_without_gradients_there_is_no_graph(gradient):
-    votes = torch.randn(4, 3, 2, requires_grad=True)
-    with torch.no_grad():
-        result = em_routing(votes, gradient=gradient, scale_by_activation=False)
-    assert not any(x.requires_grad for x in result)
-
-
-@pytest.mark.parametrize("size", [1e-4, 1e-3, 30.0])
-def test_li2019_alg2_at_any_size(size):
-    votes = size * torch.randn(4, 3, 2, dtype=torch.float64)
-    result = em_routing(votes, scale_by_activation=False)
-    assert_routing(result, em_by_hand.em_routing(votes), atol=1e-9)
-
-
-def test_eps_reaches_the_variance():
-    votes = torch.randn(4, 3, 2, dtype=torch.float64)
-    assert_routing(em_routing(votes, eps=0.5), em_by_hand.em_routing(votes, eps=0.5))
+@pytest.mark.parametrize("size, eps", [(1e-4, 1e-9), (1e-3, 1e-9), (30.0, 1e-9), (1.0, 0.5)])
+def test_li2019_alg2_at_any_size(size, eps):
+    votes = size * normal(4, 3, 2)
+    result = em_routing(votes, eps=eps)
+    assert_routing(result, em_by_hand.em_routing(votes, eps=eps), atol=1e-9)

@@ -2,6 +2,7 @@
 what must hold for all of them together: padding, causality, decoding with the cache, the published
 parameter counts, training."""
 
+import functools
 import json
 import math
 import warnings
@@ -121,11 +122,10 @@ def test_tied_embeddings():
         assert model.output.bias is None
 
 
-def everywhere(agg, capsule, **changes):
+def everywhere(agg, capsule):
     """A model with the aggregation in every attention and the capsule attention in every
     self-attention."""
-    return build(agg=agg, agg_at=None if agg == "linear" else EVERYWHERE, capsule_attention=capsule,
-                 **changes)
+    return build(agg=agg, agg_at=None if agg == "linear" else EVERYWHERE, capsule_attention=capsule)
 
 
 @every_combination
@@ -142,12 +142,11 @@ def test_padding_changes_nothing(agg, capsule):
     assert close(model(wider, target)[0][target != 0], logits[target != 0])
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
 @every_combination
 @every_aggregation
 @torch.no_grad()
-def test_decoding_with_cache_equals_full_pass(agg, capsule, norm):
-    model = everywhere(agg, capsule, norm=norm)
+def test_decoding_with_cache_equals_full_pass(agg, capsule):
+    model = everywhere(agg, capsule)
     source, target = batch((5, 3), (6, 6))
     full, _ = model(source, target)
     memory = model.encode(source)
@@ -232,22 +231,23 @@ def test_training_gets_the_weights_that_its_disagreement_needs():
     assert model.encoder.layers[1].attention.in_proj.weight.grad.abs().sum() > 0
 
 
-def added(size, **changes):
-    """The parameters that the changes add to a Transformer of this size; neither is given any
-    memory."""
-    d, H, layers, d_ff = SIZES[size]
+@functools.cache
+def count(size, **changes):
+    """The parameters of a Transformer of this size, which gets no memory."""
     with torch.device("meta"):
-        models = [Transformer(TransformerConfig(1000, d, H, layers, d_ff, **c))
-                  for c in (changes, {})]
-    assert all(p.is_meta for model in models for p in model.parameters())
-    changed, plain = [sum(map(torch.numel, model.parameters())) for model in models]
-    return changed - plain
+        model = Transformer(TransformerConfig(1000, *SIZES[size], **changes))
+    assert all(p.is_meta for p in model.parameters())
+    return sum(map(torch.numel, model.parameters()))
+
+
+def added(size, **changes):
+    """The parameters that the changes add to a Transformer of this size."""
+    return count(size, **changes) - count(size)
 
 
 @pytest.mark.parametrize("size, agg, agg_at, places, published", [
     ("base", "em", ("enc:1-6",), 6, 12.6), ("base", "dynamic", ("enc:1-6",), 6, 12.6),
-    ("base", "em", ("enc:4-6",), 3, 6.3), ("base", "em", ("enc:1-3",), 3, 6.3),
-    ("base", "em", ("enc:1-2",), 2, 4.2), ("base", "em", None, 2, 4.2),
+    ("base", "em", ("enc:4-6",), 3, 6.3), ("base", "em", None, 2, 4.2),
     ("base", "em", ("enc:6",), 1, 2.1), ("base", "em", ("enc", "cross"), 12, 25.2),
     ("base", "em", EVERYWHERE, 18, 37.8), ("big", "em", ("enc:1-2",), 2, 33)])
 def test_li2019_table2_to_table4_parameters(size, agg, agg_at, places, published):
