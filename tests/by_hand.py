@@ -101,9 +101,8 @@ def position_double_sum(weights: Tensor, mask: Tensor | None = None, reduce: str
                         cell=None) -> float:
     """-1/H² Σ_i Σ_j |A^i ⊙ A^j| over the cells of valid queries.
 
-    reduce: "mean" per valid query, "sum" per sentence.
-
-    cell(a, b): what a cell of two heads adds, in place of -|a b|.
+    reduce: "mean" per valid query, "sum" per sentence. cell(a, b): what a cell of two heads adds,
+    in place of -|a b|.
     """
     total = 0.0
     queries = 0

@@ -162,7 +162,7 @@ def test_hard_inputs_stay_finite(D):
         assert disagreement.item() == pytest.approx(exact, rel=1e-5, abs=1e-5), hard
 
 
-@pytest.mark.parametrize("size", [1e-8, 1e-12, 1e-16, 1e-20, 1e-30, 1e-40])
+@pytest.mark.parametrize("size", [1e-8, 1e-16, 1e-40])
 @both_cosines
 def test_what_dropout_leaves_of_a_head_has_a_finite_gradient(D, size):
     """A head whose one attended position is dropped puts out next to nothing."""

@@ -59,7 +59,7 @@ def embedded(table, ids):
     return x * pattern(x)
 
 
-def torchs(torch_model, model, source, target):
+def torch_logits(torch_model, model, source, target):
     """The logits of torch.nn.Transformer on the embedding by hand."""
     torch_model.train()
     for module in torch_model.modules():
@@ -83,7 +83,7 @@ def test_dropout_acts_where_torch_has_it(norm, need_weights, no_chance):
     source, target = batch()
     logits, _ = model(source, target, need_weights)
     asked = list(no_chance)
-    want = torchs(torch_transformer(model), model, source, target)
+    want = torch_logits(torch_transformer(model), model, source, target)
     assert close(logits[target != 0], want[target != 0])
     # 2 embeddings; per layer 3 in the encoder, 4 in the decoder, and the attention weights where
     # written out

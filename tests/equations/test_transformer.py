@@ -339,11 +339,13 @@ def test_capsule_attention_lands_where_it_was_asked_for(capsule, parts, want):
     (dict(reg=("output",), reg_at=("dec:3",)), ["dec:3", "2"]),
     (dict(capsule_attention=("cross",)), ["cross", "enc", "dec"]),
     (dict(heads=3), ["heads", "3", "8"]),
+    (dict(heads=0), ["heads", "0", "8"]),
     (dict(d_model=9, heads=3), ["d_model", "9", "even"]),
     (dict(agg="em", capsules=5), ["capsules", "5", "8"]),
     (dict(agg="nonsense"), ["nonsense", "gu-em"]),
     (dict(norm="middle"), ["middle", "pre"]),
     (dict(em_density="mean"), ["em_density=mean", "product"]),
+    (dict(em_gradient="beta"), ["em_gradient=beta: choose from full, last"]),
 ])
 def test_what_does_not_exist_is_one_clear_error(changes, words):
     with pytest.raises(ValueError) as error:
@@ -400,16 +402,6 @@ def test_a_string_is_one_place_or_one_kind():
                    capsule_parts="vertical")
     tuples = {name: (value,) for name, value in strings.items()} | {"agg": "em"}
     assert TransformerConfig(10, **strings) == TransformerConfig(10, **tuples)
-    with pytest.raises(ValueError, match="agg_at=encoder: no such place"):
-        TransformerConfig(10, agg="em", agg_at="encoder")
-
-
-def test_the_gradient_is_the_papers_but_for_gu_em():
-    defaults = {agg: TransformerConfig(10, agg=agg).em_gradient for agg in ("em", "gu-em")}
-    assert defaults == {"em": "full", "gu-em": "last"}
-    assert TransformerConfig(10, agg="gu-em", em_gradient="full").em_gradient == "full"
-    with pytest.raises(ValueError, match="em_gradient=beta: choose from full, last"):
-        TransformerConfig(10, agg="em", em_gradient="beta")
 
 
 @pytest.mark.parametrize("words", [
