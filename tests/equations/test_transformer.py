@@ -120,6 +120,8 @@ def test_tied_embeddings():
         assert len({id(table) for table in tables}) == shared
         assert (model.target_embedding.weight is model.output.weight) == (tie != "none")
         assert model.output.bias is None
+        # a shared parameter has several names: nothing but the tables is shared
+        assert len(model.state_dict()) - len(list(model.parameters())) == 3 - shared
 
 
 def everywhere(agg, capsule):
@@ -157,6 +159,22 @@ def test_decoding_with_cache_equals_full_pass(agg, capsule):
         for step in steps:
             start, stop = stop, stop + step
             assert close(model.decode(target[:, start:stop], memory, cache), full[:, start:stop])
+
+
+@every_combination
+@torch.no_grad()
+def test_a_cache_follows_its_sentences(capsule):
+    """Sentences that move, repeat or go, as the beams of a search do."""
+    model = everywhere("em", capsule)
+    source, target = batch((5, 3, 4), (6, 6, 6))
+    memory = model.encode(source)
+    cache = Cache()
+    model.decode(target[:, :3], memory, cache)
+    index = torch.tensor([2, 0, 0, 1])
+    cache.reorder(index)
+    cache.select_sources(index)
+    last = model.decode(target[index, 3:], memory.select(index), cache)
+    assert close(last, model(source[index], target[index])[0][:, 3:])
 
 
 @torch.no_grad()
