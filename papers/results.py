@@ -38,7 +38,10 @@ def read_run(path: Path, run: PlannedRun) -> dict:
     s = run.settings
     settings = {**asdict(s), "accumulate_times_processes": s.accumulate}
     defaults = asdict(train_mt.Settings())
-    with RunFolder(path, settings, train_mt.FREE, defaults):         # compares the settings
+    free = set(train_mt.FREE)
+    if "amp" in s.given:                 # a run's name does not say its precision
+        free.remove("amp")
+    with RunFolder(path, settings, free, defaults):                  # compares the settings
         test = read_test(path)
     config = read_config(path)
     on_cpu = config["device"] == "cpu"

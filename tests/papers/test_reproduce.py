@@ -346,6 +346,8 @@ def test_a_line_has_the_precision_of_its_run(project):
     lines = (project.root / "results" / "runs.jsonl").read_text().splitlines()
     precisions = [json.loads(line)["precision"] for line in lines]
     assert precisions == ["bfloat16"] * 4 + ["float32"] * 4
+    assert project("duan-4 --no-amp --lr 0.05") == 0
+    assert project("duan-4 --amp --lr 0.05 --store") == 2
 
 
 def test_probing_beside_the_published_numbers():
