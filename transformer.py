@@ -66,7 +66,7 @@ class TransformerConfig:
     heads: int = option(8, "attention heads", BODY, 1, 4096)
     layers: int = option(6, "layers of the encoder, and as many of the decoder", BODY, 1, 1000)
     d_ff: int = option(2048, "width of the feed-forward layers", BODY, 1, 10 ** 6)
-    dropout: float = option(0.1, "the one dropout rate", BODY, 0, 0.99)
+    dropout: float = option(0.1, "dropout rate, the same everywhere", BODY, 0, 0.99)
     norm: str = option("pre", "layer normalization before or after each sub-layer", BODY,
                        choices=("pre", "post"))
     tie: str = option("all", "which embedding matrices share their weights: target and output, or "
