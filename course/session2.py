@@ -25,10 +25,12 @@ from transformer import TransformerConfig
 
 # %% [markdown]
 # ## What a score means
-# Eq. 1 and 3 are minus the mean cosine over all $H^2$ pairs of heads, $i = j$ included.
+# Eq. 1 and 3 are minus the mean cosine over all $H^2$ pairs of heads, $i = j$ included. The paper's
+# tables print $\exp(D)$, which is 1 for $D = 0$.
 #
 # **Predict before you run.** Two heads have one output vector each in the plane. Which $D$ of Eq. 3
-# do they have where the vectors are alike, orthogonal, or point away from each other?
+# do they have if the vectors are alike, if they are orthogonal, and if they point in opposite
+# directions?
 
 # %%
 pairs = {"alike": [[1.0, 0.0], [1.0, 0.0]], "orthogonal": [[1.0, 0.0], [0.0, 1.0]],
@@ -51,14 +53,14 @@ axes[0].legend(loc="upper left")
 show("session2-scores")
 
 # %% [markdown]
-# Heads that are alike have $D = -1$, orthogonal ones $-1/H$. $D = 0$ requires that the unit vectors
-# cancel: two in the plane point away from each other. $D$ is minus the squared length
-# of the unit vectors' mean.
+# $D$ is minus the squared length of the unit vectors' mean. Heads that are alike have $D = -1$, and
+# orthogonal heads have $D = -1/H$. $D = 0$ requires that the unit vectors cancel, as two vectors in
+# opposite directions do.
 #
-# Table 4 prints $\exp(D)$ for $H = 8$. Without the 8 pairs $i = j$, which always agree, that is a
-# mean cosine of two different heads. The baseline's heads are orthogonal on average. The
-# regularization moves them from there to heads that cancel, nearly as far as 8 vectors can
-# ($-1/7$).
+# Table 4 prints $\exp(D)$ for $H = 8$. The $H$ pairs $i = j$ always have the cosine 1. With $c$ for
+# the mean cosine of two different heads, $-D H^2 = H + (H^2 - H) c$, so $c = (-D H - 1)/(H - 1)$.
+# The baseline's heads are orthogonal on average. The regularization of the outputs makes them
+# nearly cancel: 8 vectors cannot have a mean cosine below $-1/7 = -0.143$.
 
 # %%
 H = 8
@@ -73,7 +75,7 @@ assert math.isclose(math.exp(-1 / H), 0.882, abs_tol=5e-4)
 # Four vectors climb the gradient of $D$, as in a training that only maximizes $D$.
 #
 # **Predict before you run.** Which mean cosine do four vectors reach under Eq. 3? Which one do they
-# reach if the cosines are squared, as in an early form of the authors' code?
+# reach if the cosines are squared, as in an early version of the authors' code?
 
 # %%
 def uphill(D, start, steps=100):
@@ -111,10 +113,11 @@ figure.colorbar(image, ax=axes, label="cosine", shrink=0.8)
 show("session2-uphill")
 
 # %% [markdown]
-# The cosines of Eq. 3 end below 0. Squared, they end at 0: orthogonal.
+# Under Eq. 3 the mean cosine ends at $-1/3$: the heads cancel. With squared cosines, the cosine of
+# any two heads ends at 0: the heads are orthogonal.
 #
-# How strong is the pull from orthogonal heads? For unit vectors it is $2 \sqrt{H - 1} / H^2$ per
-# head: the same $\lambda$ pulls more with fewer heads.
+# How large is the gradient where the heads are orthogonal? For unit vectors its length is
+# $2 \sqrt{H - 1} / H^2$ per head: the same $\lambda$ pulls more with fewer heads.
 
 # %%
 for H in (4, 8):
@@ -125,19 +128,11 @@ for H in (4, 8):
     assert math.isclose(pull, 2 * math.sqrt(H - 1) / H ** 2, rel_tol=1e-5)
 
 # %% [markdown]
-# **Predict before you run.** Four heads that attend to four positions climb the gradient of Eq. 2.
-# Do they end at four different positions?
-#
-# Eq. 2 depends only on the mean of the heads:
-# $\frac{1}{H^2}\sum_i\sum_j A^i \odot A^j = (\frac{1}{H}\sum_h A^h)^2$. Four heads at four
-# different positions have the $D$ of four heads that attend to all positions alike.
+# **Predict before you run.** Four heads attend to four positions, with random logits, and climb the
+# gradient of Eq. 2. Which mean weight does each position get? Must the heads end at four different
+# positions?
 
 # %%
-apart = torch.eye(4).unsqueeze(1)                                            # [H, L_q = 1, L_k]
-alike = torch.full((4, 1, 4), 1 / 4)
-assert position_disagreement(apart) == position_disagreement(alike) == -1 / 4
-
-
 def position_of_logits(logits):
     """D_position of the heads' logits [H, L_q, L_k]."""
     return position_disagreement(logits.softmax(-1))
@@ -154,10 +149,22 @@ figure.colorbar(image, label="attention weight")
 show("session2-positions")
 
 # %% [markdown]
+# Each position gets a mean weight of 1/4. Where each head ends depends on its start, because Eq. 2
+# depends only on the mean of the heads:
+# $\frac{1}{H^2}\sum_i\sum_j A^i \odot A^j = (\frac{1}{H}\sum_h A^h)^2$. Four heads at four
+# different positions have the same $D$ as four heads that attend to all positions alike.
+
+# %%
+apart = torch.eye(4).unsqueeze(1)                                            # [H, L_q = 1, L_k]
+alike = torch.full((4, 1, 4), 1 / 4)
+assert position_disagreement(apart) == position_disagreement(alike) == -1 / 4
+
+# %% [markdown]
 # ## What i = j does
-# With one head only $i = j$ is left. A vector's cosine with itself is always 1: the term changes
-# the value of Eq. 1 and 3 but not their gradient. In Eq. 2 it is $|A \odot A|$, which falls as a
-# head spreads out: its gradient makes every head attend everywhere.
+# With one head, only the pair $i = j$ is left. A vector's cosine with itself is always 1, so these
+# pairs change the value of Eq. 1 and 3 but not their gradient. In Eq. 2 such a pair is
+# $|A \odot A|$, which falls as the head spreads its weights: its gradient makes every head attend
+# everywhere.
 
 # %%
 one_output = torch.randn(1, 1, 8, requires_grad=True)
@@ -170,8 +177,9 @@ print(f"one head, positions: |gradient| {one_head.grad.norm():.3f}")
 
 # %% [markdown]
 # ## In a model
-# The encoder counts 1, the decoder's two attentions together 1 (`docs/readings.md`): three times
-# the same heads give twice their D.
+# $D$ of the model is a sum over the three attentions: the encoder's has weight 1, and the decoder's
+# two have weight 1/2 each (`docs/readings.md`). If all three have the same heads, as here, the
+# model's $D$ is twice that of a layer.
 
 # %%
 config = TransformerConfig(vocab_size=100, layers=1, reg=("output",))
