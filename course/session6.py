@@ -3,11 +3,13 @@
 #
 # Read Duan 2020 §3-4, then `capsule_transformer.py`.
 #
-# Here the attention logits themselves are routed, before mask and softmax: $E^\prime = E +
-# \Omega^\uparrow + \Omega^\leftrightarrow$ (§3.2). The votes are the rows of the cube: $e_{l,h}$,
-# the logits of token $l$ on head $h$. In vertical routing (Algorithm 2) heads are the parts and
-# tokens the wholes. In horizontal routing (Algorithm 3) tokens are the parts and heads the wholes,
-# and for each $l$ only the tokens $t \le l$ take part.
+# The Capsule-Transformer routes the attention logits themselves, before mask and softmax. The
+# logits of all heads form a cube $E$ of heads, queries and keys. Routing adds two cubes of the same
+# shape, a vertical and a horizontal one: $E^\prime = E + \Omega^\uparrow +
+# \Omega^\leftrightarrow$ (§3.2). The votes are the rows of $E$: $e_{l,h}$ has the logits of token
+# $l$ in head $h$, one for each key. In vertical routing (Algorithm 2) heads are the parts and
+# tokens are the wholes. In horizontal routing (Algorithm 3) tokens are the parts and heads are the
+# wholes. It runs once for each token $l$, and only the tokens $t \le l$ take part.
 
 # %%
 import torch
@@ -20,7 +22,7 @@ from capsule_transformer import CapsuleRouting, horizontal_routing, vertical_rou
 torch.manual_seed(1)
 H, L = 2, 5
 E = torch.randn(H, L, L)                                 # logits [H, L_q, L_k] of five tokens
-W, b = torch.zeros(H, H), torch.zeros(H)                 # Eq. 11; a new model's: a head takes 1/H
+W, b = torch.zeros(H, H), torch.zeros(H)                 # Eq. 11; as in a new model: shares of 1/H
 
 
 def vertical(E, mask=None):
@@ -29,8 +31,9 @@ def vertical(E, mask=None):
 
 
 # %% [markdown]
-# The four cubes, a row per head; every column has its own scale. A capsule is squashed: a row of
-# $\Omega$ has a length below 1, so routing shifts the softmax but hardly overrules a strong logit.
+# The figure shows $E$, the vertical part, the horizontal part and the softmax of $E^\prime$, with a
+# row per head. Every column has its own scale. A capsule is squashed, so a row of $\Omega$ has a
+# length below 1: routing shifts the softmax but hardly overrules a strong logit.
 
 # %%
 up = vertical(E)
@@ -62,8 +65,8 @@ draw({"E": E, "vertical": up, "horizontal": across, "softmax(E')": routed.softma
      "session6-cubes")
 
 # %% [markdown]
-# All heads get the same row of $\Omega^\uparrow$, each times its share $\lambda_h$ (Eq. 10), here
-# 1/2.
+# Vertical routing gives one capsule per token. Every head gets this row, multiplied by the head's
+# share $\lambda_h$ (Eq. 10), which is 1/2 here.
 
 # %%
 assert torch.allclose(up[0], up[1])
@@ -75,7 +78,8 @@ print("longest row:  vertical", f"{up.norm(dim=-1).max():.3f}",
 # A row of $\Omega$ has L cells and a length below 1, so its cells get smaller as L grows. Vertical
 # routing also shares each head's vote among all L tokens.
 #
-# **Predict before you run.** By which factor do the cells shrink from L = 25 to L = 100?
+# **Predict before you run.** By which factor do the cells shrink from L = 25 to L = 100 in
+# horizontal routing? Is the factor larger or smaller in vertical routing?
 
 # %%
 print("rms of a cell:")
@@ -88,9 +92,15 @@ for length in (5, 25, 100):
     print(f"L = {length:3}: vertical {down:.3f}  horizontal {along:.2f}")
 
 # %% [markdown]
+# Horizontal rows have a length near 1, so their cells shrink by about $\sqrt{100/25} = 2$. Vertical
+# cells shrink more, because the rows get shorter too: each whole gets a smaller share of the votes,
+# and the squash shortens short vectors most.
+
+# %% [markdown]
 # ## Order
-# Vertical routing does not know the order of the tokens: the cube of a reordered sentence gives the
-# reordered result. For horizontal routing the order matters, by $t \le l$ (§3.4.2).
+# Vertical routing does not know the order of the tokens: if the tokens are reordered, its result is
+# reordered in the same way. For horizontal routing the order matters, because only the tokens
+# $t \le l$ take part (§3.4.2).
 
 # %%
 order = [4, 2, 0, 3, 1]
@@ -108,11 +118,12 @@ for name, routing in (("vertical", vertical), ("horizontal", horizontal_routing)
 
 # %% [markdown]
 # ## What a decoder may see
-# A new fifth token changes the fifth row and the fifth column. How much does it change the routed
-# logits among the first four?
+# A decoder must not see later tokens. Another fifth token changes the fifth row and the fifth
+# column of $E$. How much does it change $\Omega$ among the first four tokens? The forward mask is
+# the causal mask, applied before the routing.
 #
-# **Predict before you run.** Is that 0 for horizontal routing, in which only the tokens $t \le l$
-# take part? And for vertical routing with the forward mask?
+# **Predict before you run.** Is the change 0 for horizontal routing, in which only the tokens
+# $t \le l$ take part? Is it 0 for vertical routing with the forward mask?
 
 # %%
 other = E.clone()
@@ -128,15 +139,16 @@ for name, routing in (("horizontal", horizontal_routing), ("vertical", vertical)
         assert (early < 1e-6) == (name == "horizontal" and mask is causal)
 
 # %% [markdown]
-# With $t \le l$ horizontal routing leaves out the fifth row. But a vote is a whole row with its
-# fifth column, which the dot products $\Omega \cdot V$ read. The forward mask before the routing
-# (§3.4.3) sets it to 0. Vertical routing leaks even with the mask: its softmax runs over all
-# tokens, so the coupling of early rows depends on the fifth.
+# The rule $t \le l$ keeps the fifth row out of the first four routings. But a vote is a whole row,
+# and its fifth cell enters the dot products $\Omega \cdot V$. The forward mask (§3.4.3) sets this
+# cell to 0 before the routing. Vertical routing leaks even with the mask: its softmax runs over all
+# tokens, so the coupling of the early tokens depends on the fifth.
 
 # %% [markdown]
 # ## A trained model
-# Now with sentences: a small model of `training.py`, 30 steps on 500 pairs, with routed logits in
-# its encoder. We look at the first layer on one sentence.
+# So far the logits were random. `training.py` now trains a small model for 30 steps on 500 sentence
+# pairs, with routed logits in its encoder. We look at the logits of its first layer for one
+# sentence.
 
 # %%
 model, losses = train(capsule_attention=("enc",))
