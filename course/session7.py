@@ -22,10 +22,11 @@ from papers.tables import TABLES
 from train_mt import Settings, learning_rate
 
 # %% [markdown]
-# ## A corpus, a step `training.py` has 500 pairs of the embedded grammar with one byte-level BPE
-# vocabulary for both languages, and calls `train_step` of train_mt.py, whose loss is cross-entropy
-# per target token $- \lambda D$. Li 2021 §4.1.1 uses 32K merges for both language pairs, neither
-# joint nor byte-level.
+# ## A corpus and a training step
+# `training.py` has 500 pairs of the embedded grammar with one byte-level BPE vocabulary for both
+# languages. It calls `train_step` of `train_mt.py`, whose loss is the cross-entropy per target
+# token minus $\lambda D$. Li 2021 §4.1.1 uses 32K merges for both language pairs, neither joint nor
+# byte-level.
 
 # %%
 few = encode_pairs(tokenizer, Pairs(pairs.source[:50], pairs.target[:50]))
@@ -33,10 +34,10 @@ print(pairs.source[0], "->", pairs.target[0])
 
 # %% [markdown]
 # ## Four models
-# $D$ of all three components: $D_{enc} + (D_{cross} + D_{dec}) / 2$, where orthogonal heads score
-# $-2/H = -0.5$. It rises to 0 within 20 steps: making heads cancel is easier than learning to
-# translate. Below, $\exp(D)$ of the encoder's outputs (Li 2018 §5.5), 0.779 for four
-# orthogonal heads.
+# The figure shows $D$ of all three components, $D_{enc} + (D_{cross} + D_{dec}) / 2$, where
+# orthogonal heads score $-2/H = -0.5$. It rises to 0 within 20 steps: making heads cancel is easier
+# than learning to translate. The table has $\exp(D)$ of the encoder's outputs (Li 2018 §5.5), which
+# is 0.779 for four orthogonal heads.
 #
 # **Predict before you run.** What does $D$ near 0 cost in cross-entropy after 30 steps: less than
 # 0.1 or more than 0.5?
@@ -77,7 +78,7 @@ show("session7-rate")
 
 # %% [markdown]
 # ## How many seeds?
-# Table 5: what both together gain over the better of the two. To find a true difference
+# Table 5 shows what both together gain over the better of the two. To find a true difference
 # $\delta$ at the 5 % level with a power of 80 %, if the spread between seeds is $s$, takes
 # about $n = 2 \, (1.96 + 0.84)^2 \, (s / \delta)^2$ seeds of each model; the t test, whose power
 # we compute, takes one or two more. On the embedded corpus the spread between seeds of such models
