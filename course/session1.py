@@ -102,7 +102,7 @@ print("the fused kernel's weights:  ", fused.weights)
 
 # %% [markdown]
 # **Aggregation**, Eq. 3-4: $O = [O^1, \ldots, O^H] W^O$. That is a sum over the heads, in which
-# each adds its part $O_h W_h^O$, whatever the others do. In sessions 3 to 5 the parts depend on one
+# each adds its part $O^h W_h^O$, whatever the others do. In sessions 3 to 5 the parts depend on one
 # another.
 
 # %%

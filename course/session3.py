@@ -21,10 +21,11 @@ T = 6
 
 # %% [markdown]
 # ## Squash, Eq. 8
-# A capsule's length is the probability that its entity is present: any length becomes one below 1,
-# the direction stays.
+# A capsule's length is the probability that its entity is present. The squash maps any length to
+# one below 1 and keeps the direction.
 #
-# **Predict before you run.** Which lengths do vectors of length 0.1, 1 and 10 have after it?
+# **Predict before you run.** Which lengths do vectors of length 0.1, 1 and 10 have after the
+# squash?
 
 # %%
 lengths = torch.linspace(0, 6, 100)

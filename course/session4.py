@@ -4,7 +4,7 @@
 # Read Li 2019 §4.2.2 (Eq. 9-12, Algorithm 2), Gu 2019 Eq. 12-15, and Hinton et al. 2018 if you can,
 # then `routing_em.py`.
 #
-# A whole is a Gaussian, the votes for it are its data. The M-step (Eq. 10-11) computes mean and
+# A whole is a Gaussian, and the votes for it are its data. The M-step (Eq. 10-11) computes mean and
 # variance under the shares $C$. The E-step (Eq. 12) makes the shares proportional to the density at
 # the votes, times the whole's activation $A_n$.
 
@@ -42,9 +42,9 @@ ways = {
 }
 
 # %% [markdown]
-# A noisier draw makes the steps visible: the votes for whole 0 in two of their four dimensions.
-# Rings mark the parts of whole 0, whose votes agree on it; colour is a part's share of whole 0, the
-# cross its mean $\mu_0$ under the shares.
+# A noisier draw makes the steps visible. The figure shows the votes for whole 0 in two of their
+# four dimensions. Rings mark the parts of whole 0, whose votes agree on it. The colour is a part's
+# share of whole 0, and the cross is the mean $\mu_0$ under the shares.
 
 # %%
 votes, whole = planted(4, seed=5, noise=0.7)

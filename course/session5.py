@@ -4,8 +4,9 @@
 # Read Li 2019 §4.1 (Eq. 5-6) and §5.2, Gu 2019 §4 (Eq. 3-7) and §5.2-5.4, then `aggregation.py` and
 # `capsule_aggregation.py`.
 #
-# Three ways from the heads' outputs $O_h$ to one vector: the linear map (Eq. 3-4), Li's routing in
-# its place (Eq. 5-6 with Algorithm 1 or 2), Gu's capsules added to them, $u + \mathrm{FFN}(v)$.
+# Three ways lead from the heads' outputs $O_h$ to one vector: the linear map (Eq. 3-4), Li's
+# routing in its place (Eq. 5-6 with Algorithm 1 or 2), and Gu's capsules, which are added to the
+# outputs, $u + \mathrm{FFN}(v)$.
 
 # %%
 import torch
@@ -23,9 +24,9 @@ d = 16
 # %% [markdown]
 # ## How much of a head arrives
 # The Jacobian $\partial O / \partial O_h$ of a token measures how much the result changes with head
-# $h$. In the linear map it is the same at every token; in the others it depends on the heads. Is
-# that due to the routing? The control $T = 1$, a uniform coupling, shows it: what is left
-# then comes from the layers around it, Li's $f_h$ and Gu's FFN.
+# $h$. With the linear map it is the same at every token; with the others it depends on the heads.
+# Is that due to the routing? The control is $T = 1$, a uniform coupling: what still varies then
+# comes from the layers around the routing, Li's $f_h$ and Gu's FFN.
 #
 # **Predict before you run.** In which of the five ways does a head's share vary between tokens?
 
@@ -88,8 +89,9 @@ for agg in ("em", "gu-em"):
 
 # %% [markdown]
 # ## Parameters
-# What each mechanism adds to the base and the big model, on torch's meta device: nothing is
-# allocated. `docs/readings.md` compares all published counts. Which forms of $f_h$ fit +12.6M?
+# The cell counts the parameters that each mechanism adds to the base and the big model. On torch's
+# meta device nothing is allocated. `docs/readings.md` compares all published counts. Which forms of
+# $f_h$ fit +12.6M?
 
 # %%
 def count(size, **changes):
