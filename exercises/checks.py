@@ -39,7 +39,11 @@ def check(name: str, **shapes):
 def name_parts(names: str, values, case: str = "") -> dict:
     """Returns {"A": ..., "O": ...} for the names "A O", or {"A, case": ...} with a case."""
     ending = f", {case}" if case else ""
-    return {name + ending: value for name, value in zip(names.split(), values, strict=True)}
+    names = names.split()
+    count = 0 if values is None else len(values)
+    if count != len(names):
+        raise Wrong(f"number of results is {count}, expected {len(names)}: {', '.join(names)}")
+    return {name + ending: value for name, value in zip(names, values)}
 
 
 def error_of(function, *arguments, **settings) -> str:
@@ -94,7 +98,7 @@ def linear_in_heads(D) -> None:
     growth = numbers[1] / numbers[0]
     if growth > 24:
         raise Wrong(f"16 times the heads take {growth:.0f} times the work: find a form without "
-                    "pairs of heads")
+                    "a sum over pairs of heads")
 
 
 # ---- Session 1: heads
@@ -289,8 +293,9 @@ def li2019_eq10_eq11(module, V, B):
 @check("M-step, activations", V=(2, 4, 3, 2), B=(2, 4, 3), beta_a=(3,), beta_mu=(3,))
 def li2019_alg2_gu_eq13(module, V, B, beta_a, beta_mu):
     log_C = B.log_softmax(-1)
-    return {"log A": module.m_step(V, log_C, beta_a, beta_mu)[2],
-            "log A, lambda_t=0.01": module.m_step(V, log_C, beta_a, beta_mu, 0.01)[2]}
+    _, _, log_A = module.m_step(V, log_C, beta_a, beta_mu)
+    _, _, cooled = module.m_step(V, log_C, beta_a, beta_mu, 0.01)
+    return {"log A": log_A, "log A, lambda_t=0.01": cooled}
 
 
 @check("E-step", V=(2, 4, 3, 2), mu=(2, 3, 2), log_sigma=(2, 3, 2), a=(2, 3))
@@ -398,8 +403,8 @@ def duan_alg3_eq12_to_eq14(module, E):
             module.horizontal_routing(torch.ones(2, L, L))
         calls[L] = work.calls
     if calls[4] != calls[12]:
-        raise Wrong(f"12 tokens take {calls[12]} calls of torch, 4 take {calls[4]}: route all at "
-                    "once")
+        raise Wrong(f"12 tokens take {calls[12]} calls of torch, 4 tokens take {calls[4]}: route "
+                    "all tokens at once, without a loop over them")
     return {"Omega": module.horizontal_routing(E),
             "Omega, padding": module.horizontal_routing(E, mask=CELLS),
             "Omega, the forward mask": module.horizontal_routing(E, 2, FORWARD),

@@ -172,6 +172,21 @@ def test_a_mistake_is_one_line(squash, message, tmp_path):
     assert message in error and "\n" not in error and len(error) < 500
 
 
+@pytest.mark.parametrize("file, task, solution, error", [
+    ("disagreement.py", "D of a model", "def model_disagreement(*_): D = 0",
+     "D with one layer is None, expected float64 of shape []"),
+    ("routing_dynamic.py", "output capsules", "def combine(V, B, *_, **__): return V,",
+     "number of results is 1, expected 2: Omega, C"),
+    # raised in another task's body, which is the project's: the line that calls it
+    ("disagreement.py", "D of a layer",
+     "def layer_disagreement(*_): return position_disagreement(None)",
+     ": def layer_disagreement(*_): return position_disagreement(None)"),
+])
+def test_a_message_names_the_students_mistake(file, task, solution, error, tmp_path):
+    write_solution(tmp_path, file, solution)
+    assert find_error(TASKS[task], tmp_path).endswith(error)
+
+
 def test_a_missing_file_is_reported_by_name(tmp_path):
     assert find_error(TASKS["E-step"], tmp_path) == "missing file routing_em.py"
 
