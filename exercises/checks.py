@@ -5,6 +5,7 @@ A check takes a module, the student's or the project's, and inputs. Its results,
 both modules. It raises Wrong if a solution does too much work.
 """
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -38,11 +39,11 @@ def check(name: str, **shapes):
 
 def name_parts(names: str, values, case: str = "") -> dict:
     """Returns {"A": ..., "O": ...} for the names "A O", or {"A, case": ...} with a case."""
-    ending = f", {case}" if case else ""
     names = names.split()
     count = 0 if values is None else len(values)
     if count != len(names):
         raise Wrong(f"number of results is {count}, expected {len(names)}: {', '.join(names)}")
+    ending = f", {case}" if case else ""
     return {name + ending: value for name, value in zip(names, values)}
 
 
@@ -163,9 +164,14 @@ def li2018_eq1(module, V):
             "D_subspace, a head of zeros": module.subspace_disagreement(with_zero(V))}
 
 
+def refuse_eq1(*arguments, **settings):
+    raise Wrong("calls subspace_disagreement, which is another task")
+
+
 @check("cosines in O(H)", O=(2, 3, 4, 5))
 def li2018_eq3_linear(module, O):
-    linear_in_heads(module.output_disagreement)
+    with patch.object(module, "subspace_disagreement", refuse_eq1):
+        linear_in_heads(module.output_disagreement)
     return {"D_output": module.output_disagreement(O),
             "D_output, a mask": module.output_disagreement(O, SOURCE),
             "D_output, a head of zeros": module.output_disagreement(with_zero(O))}

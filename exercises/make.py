@@ -90,8 +90,9 @@ HINTS = {
     "routed attention": "with self.capsule, self.routed_logits(E, mask, causal, cache) before "
                         "masking",
     "positions": "row i is the position start + i; dtype None means float32",
-    "cosines in O(H)": "as Eq. 1, in time proportional to H, not to H^2",
-    "positions in O(H)": "the same, in time proportional to H, not to H^2",
+    "cosines in O(H)": "as Eq. 1, but in time proportional to H, not H^2, and without "
+                       "subspace_disagreement",
+    "positions in O(H)": "the same, in time proportional to H, not H^2",
     "unchosen capsules": "Eq. 7 stays exact where C_mn underflows to 0 for every m",
     "M-step, activations": "log A with beta_a and beta_mu",
     "E-step, far votes": "log C stays exact where every density underflows to 0",

@@ -113,6 +113,10 @@ def output_disagreement(outputs, mask=None):
     cosines = (x.unsqueeze(-3) * x.unsqueeze(-4)).sum(-1)                    # [..., H, H, L]
     return -masked_mean(cosines.mean((-3, -2)), mask)
 """),
+    ("disagreement.py", "cosines in O(H)", """
+def output_disagreement(outputs, mask=None):
+    return subspace_disagreement(outputs, mask)
+"""),
     ("routing_dynamic.py", "unchosen capsules", """
 def combine(V, B, normalize=True, mask=None):
     C = (B if mask is None else B.masked_fill(~mask.unsqueeze(-2), -torch.inf)).softmax(-1)
