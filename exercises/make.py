@@ -86,24 +86,25 @@ TABLE = {
 # What a task asks for, where its name and the docstring do not say it
 HINTS = {
     "attention": "self.dropout acts on the A^h that weights V^h, not on the A^h returned",
-    "masked attention": "with causal, queries are the last positions; every key masked: uniform",
-    "routed attention": "with self.capsule, self.routed_logits(E, mask, causal, cache) before "
+    "masked attention": "with causal, the queries are the last positions; a row whose keys are all "
+                        "masked is uniform",
+    "routed attention": "with self.capsule, call self.routed_logits(E, mask, causal, cache) before "
                         "masking",
     "positions": "row i is the position start + i; dtype None means float32",
     "cosines in O(H)": "as Eq. 1, but in time proportional to H, not H^2, and without "
                        "subspace_disagreement",
     "positions in O(H)": "the same, in time proportional to H, not H^2",
     "unchosen capsules": "Eq. 7 stays exact where C_mn underflows to 0 for every m",
-    "M-step, activations": "log A with beta_a and beta_mu",
+    "M-step, activations": "log A if beta_a and beta_mu are given",
     "E-step, far votes": "log C stays exact where every density underflows to 0",
     "E-step, sum of densities": 'density="sum"',
     "EM routing, last gradient": 'gradient="last"',
     "Gu's votes": 'routing="dynamic"',
     "Gu's pose votes": 'routing="em"; the shapes are in the docstring of the class',
-    "horizontal, one token": "last=1",
-    "horizontal, all at once": "every last, without a loop over the tokens",
-    "layer": "with the cache, need_weights, self.own_weights and self.cross_weights",
-    "learning rate": "the straight line to 0 ends at step steps + 1",
+    "horizontal, one token": "only for last=1",
+    "horizontal, all at once": "for every value of last, without a loop over the tokens",
+    "layer": "also handle cache, need_weights, self.own_weights and self.cross_weights",
+    "learning rate": "the linear decay reaches 0 at step steps + 1",
 }
 
 # What would reveal a solution: classes that stubs leave out, and docstrings that are replaced
