@@ -1,5 +1,4 @@
 """Batches: every pair once per epoch, full, of similar lengths; the stream of updates."""
-import multiprocessing
 
 import numpy as np
 import pytest
@@ -88,10 +87,10 @@ def encoded():
     return random_pairs(50, longest=8)
 
 
-def stream(encoded, place=(0, 0), accumulate=1, rank=0, world=1):
+def stream(encoded, accumulate=1, rank=0, world=1):
     """The updates of a process."""
     machine = Machine(torch.device("cpu"), rank, world)
-    return training_steps(encoded, place, machine, 40, accumulate)
+    return training_steps(encoded, (0, 0), machine, 40, accumulate)
 
 
 def pairs_of(micro_batches) -> list:
@@ -122,30 +121,10 @@ def test_an_epoch_has_every_pair_once_in_an_order_of_its_own(encoded):
 def test_the_processes_share_the_micro_batches_of_one(encoded, world, accumulate):
     """Over the ends of several epochs."""
     alone = stream(encoded, accumulate=accumulate * world)
-    shards = [stream(encoded, (0, 0), accumulate, rank, world) for rank in range(world)]
+    shards = [stream(encoded, accumulate, rank, world) for rank in range(world)]
     for _ in range(12):
         whole = next(alone)
         parts = [next(shard) for shard in shards]
         assert all(len(part.batches) == accumulate for part in parts)
         assert pairs_of(whole.batches) == pairs_of([b for part in parts for b in part.batches])
         assert {whole[1:]} == {part[1:] for part in parts}               # tokens, place
-
-
-def test_the_processes_of_workers_start_once(encoded):
-    """Over three epochs; the batches are those without workers."""
-    updates = training_steps(encoded, (0, 0), Machine(torch.device("cpu")), 40, workers=2)
-    workers = set()
-    for update, alone in zip(updates, stream(encoded)):
-        assert pairs_of(update.batches) == pairs_of(alone.batches) and update[1:] == alone[1:]
-        workers |= {process.pid for process in multiprocessing.active_children()}
-        if update.place[0] == 2:
-            break
-    assert len(workers) == 2
-
-
-def test_the_stream_goes_on_from_any_place(encoded):
-    updates = stream(encoded, accumulate=3)
-    first = [next(updates) for _ in range(9)]
-    for before, after in zip(first, first[1:]):
-        again = next(stream(encoded, before.place, accumulate=3))
-        assert pairs_of(again.batches) == pairs_of(after.batches)

@@ -8,7 +8,6 @@ import pytest
 from nmt import corpus, encoded
 from nmt.corpus import DataFlags, Pairs, load_data, read_pairs
 from nmt.encoded import encode_files, encode_pairs
-from nmt.files import UserError
 from nmt.search import pieces
 from nmt.tokenizer import train_tokenizer
 
@@ -94,17 +93,10 @@ def test_a_large_vocabulary_needs_wider_ids(tokenizer):
     assert wide.source_ids.dtype == np.int32 and tokenizer.decode(wide.source_ids) == "zz69999zz a"
 
 
-@pytest.mark.parametrize("max_length", [8, 100])
-def test_mapped_files_equal_memory(pairs, tokenizer, tmp_path, max_length):
-    memory = encode_pairs(tokenizer, pairs, max_length)
-    mapped = encode_files(tokenizer, pairs, max_length, tmp_path / "encoded")
-    assert isinstance(mapped.source_ids.base, np.memmap) and same(memory, mapped)
-    assert memory.source_ids.dtype == mapped.source_ids.dtype
-
-
 def test_pickle_maps_instead_of_copying(pairs, tokenizer, tmp_path):
     """A worker process gets the folder of a mapped corpus, and the arrays of one in memory."""
     mapped = encode_files(tokenizer, pairs, 100, tmp_path / "encoded")
+    assert isinstance(mapped.source_ids.base, np.memmap)
     assert len(pickle.dumps(mapped)) < 1000 < mapped.source_ids.nbytes
     for pairs in (mapped, encode_pairs(tokenizer, pairs, 100)):
         assert same(pickle.loads(pickle.dumps(pairs)), pairs)
@@ -115,15 +107,6 @@ def test_a_killed_encoding_is_cleared_away(pairs, tokenizer, tmp_path):
     (tmp_path / "cache" / "unfinished" / "source_ids.npy").write_bytes(b"half")
     encode_files(tokenizer, pairs, 100, tmp_path / "cache" / "text")
     assert {path.name for path in (tmp_path / "cache").iterdir()} == {".lock", "text"}
-
-
-@pytest.mark.parametrize("name", ["source_ids", "target_offsets"])
-def test_damaged_files(pairs, tokenizer, tmp_path, name):
-    folder = encode_files(tokenizer, pairs, 100, tmp_path / "encoded").folder
-    content = (folder / f"{name}.npy").read_bytes()
-    (folder / f"{name}.npy").write_bytes(content[:-1])
-    with pytest.raises(UserError, match="damaged: delete it"):
-        encode_files(tokenizer, pairs, 100, folder)
 
 
 def test_a_large_text_is_encoded_once(pairs, tmp_path, monkeypatch):
