@@ -186,14 +186,3 @@ def test_member_that_points_outside(tmp_path):
     write_text([inside / "out.zh", inside / "out.en"], parts, inside)
     assert names_in(tmp_path) == {"inside"}
     assert names_in(inside) == {"evil.zip", "out.en", "out.zh", "source"}
-
-
-def test_table_of_sources():
-    """Every archive has a SHA-256, a secure address and a unique name in its corpus."""
-    for _, texts in download.CORPORA.values():
-        parts = [part for parts in texts.values() for part in parts]
-        archives = {archive for part in parts for archive, _ in part[:2]}
-        assert len(texts) >= 3 and len({archive.name for archive in archives}) == len(archives)
-        for archive in archives:
-            assert archive.size > 0 and len(bytes.fromhex(archive.sha256)) == 32
-            assert archive.url.startswith("https://")
