@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import nmt.loss
-from nmt.loss import Objective, smoothed_cross_entropy
-from transformer import Transformer, TransformerConfig
+from nmt.loss import smoothed_cross_entropy
 
 
 @pytest.fixture(autouse=True)
@@ -39,14 +38,6 @@ def test_it_is_cross_entropy(n, scale, smoothing):
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
 
 
-def test_a_weight_that_is_embedding_too_gets_both_gradients():
-    _, weight, target = arguments()
-    ids = torch.randint(7, (11,))
-    gradients = [torch.autograd.grad(loss(F.embedding(ids, weight), weight, target, 0.1), weight)
-                 for loss in (smoothed_cross_entropy, with_all_logits)]
-    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
-
-
 def test_no_logits_are_kept():
     hidden, weight, target = arguments(40, 30, 5)
     kept = []
@@ -67,24 +58,3 @@ def test_under_autocast_only_the_products_are_rounded():
     for a, b in zip(torch.autograd.grad(nll, (hidden, weight)),
                     torch.autograd.grad(expected, (hidden, weight))):
         torch.testing.assert_close(a, b, rtol=0, atol=0.02 * b.abs().max().item())
-
-
-def test_the_same_without_gradients():
-    hidden, weight, target = arguments()
-    with torch.inference_mode():
-        nll = smoothed_cross_entropy(hidden, weight, target)
-    torch.testing.assert_close(nll, with_all_logits(hidden, weight, target), rtol=1e-12, atol=0)
-
-
-def test_the_objective_leaves_out_padding():
-    """Cross-entropy of the tokens after BOS, and the model's D."""
-    model = Transformer(TransformerConfig(9, 8, 2, 1, 8, dropout=0.0, reg=("output",)))
-    source = torch.tensor([[3, 4, 2], [5, 2, 0]])
-    target = torch.tensor([[1, 3, 2, 0], [1, 4, 5, 2]])
-    nll, D = Objective(model)(source, target, 5, 0.1)
-    logits, heads = model(source, target[:, :-1])
-    out = target[:, 1:]
-    expected = F.cross_entropy(logits.flatten(0, 1), out.flatten(), ignore_index=0,
-                               reduction="sum", label_smoothing=0.1)
-    torch.testing.assert_close(nll, expected)
-    torch.testing.assert_close(D, model.disagreement(heads, source != 0, out != 0))
