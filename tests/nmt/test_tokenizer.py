@@ -4,12 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from small_run import TEXT
 
 from nmt import tokenizer as module
 from nmt.corpus import Pairs
-from nmt.files import UserError
 from nmt.tokenizer import (
     BOS,
     EOS,
@@ -48,14 +46,6 @@ def test_special_tokens(tokenizer):
     assert tokenizer.decode([BOS, *ids, EOS, PAD, PAD]) == "Hello"
 
 
-def test_frequent_look_alikes_do_not_become_special():
-    """Text full of the special tokens' names, so that BPE merges them as far as it can."""
-    text = "⟨s⟩ ⟨/s⟩ ⟨pad⟩ <s> </s> <pad>"
-    tokenizer = train_tokenizer([text] * 50, 400, exact=False)
-    ids = tokenizer.encode(text).ids
-    assert min(ids) > EOS and tokenizer.decode(ids) == text
-
-
 def test_save_and_load(tokenizer, tmp_path):
     save_tokenizer(tokenizer, tmp_path / "tokenizer.json")
     loaded = load_tokenizer(tmp_path / "tokenizer.json")
@@ -86,10 +76,3 @@ def test_the_tokenizer_of_a_large_corpus_learns_from_a_part(monkeypatch):
     monkeypatch.setattr(module, "LEARN_FROM", 3)
     pairs = Pairs(list("abcdefg"), list("tuvwxyz"))
     assert list(lines_to_learn_from(pairs)) == ["a", "d", "g", "t", "w", "z"]
-
-
-@pytest.mark.parametrize("content", ["", "[1, 2]"])
-def test_a_file_that_is_no_tokenizer_is_refused(content, tmp_path):
-    (tmp_path / "t.json").write_text(content)
-    with pytest.raises(UserError, match="t.json is not a tokenizer"):
-        load_tokenizer(tmp_path / "t.json")
