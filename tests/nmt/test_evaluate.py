@@ -187,7 +187,7 @@ def test_the_length_penalty_makes_translations_longer(tokenizer):
     assert lengths[0] < lengths[1]
 
 
-def test_lines_longer_than_any_in_training_are_translated_in_pieces(tokenizer):
+def test_lines_longer_than_those_of_training_are_cut(tokenizer):
     model = small(tokenizer)
     lines = ["a man sees the dog. " * 4]
     scores = score({"test": Pairs(lines, lines)}, model, tokenizer, longest_source=20, lenpen=0.6,

@@ -58,13 +58,6 @@ def test_vaswani_learning_rate(arch):
         assert train_mt.learning_rate(step, s) == pytest.approx(expected, rel=0.01)
 
 
-def test_linear_learning_rate():
-    s = settings("--steps 30 --warmup 10 --lr 0.01 --decay linear")
-    rates = [train_mt.learning_rate(step, s) for step in range(1, 32)]
-    assert rates[:10] == pytest.approx(np.linspace(0.001, 0.01, 10))
-    assert rates[9:] == pytest.approx(np.linspace(0.01, 0, 22))              # 0 after the last
-
-
 # ---- Names
 
 @pytest.mark.parametrize("words, name", [
@@ -77,14 +70,6 @@ def test_linear_learning_rate():
 ])
 def test_the_name_of_a_run(words, name):
     assert settings(words).name == name
-
-
-def test_runs_that_differ_have_names_that_differ():
-    given = ["", "--arch base", "--heads 8", "--agg em --agg-at enc", "--agg em --agg-at enc:1",
-             "--seed 2", "--capsule-attention enc", "--capsule-attention enc:1",
-             "--capsule-attention enc dec", "--reg output",
-             "--reg output --reg-weight 0.5", "--src de", "--average 5", "--lowercase", "--beam 1"]
-    assert len({settings(words).name for words in given}) == len(given)
 
 
 # ---- Updates

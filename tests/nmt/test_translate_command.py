@@ -48,14 +48,6 @@ def test_as_a_filter(runs, model, tokenizer, monkeypatch, capfd):
     assert capfd.readouterr().out == ""
 
 
-def test_with_files(runs, model, tokenizer, capfd):
-    (runs / "in.txt").write_text("a man\n\nthe dog\n")
-    assert call("NAME --input in.txt --output out.txt --beam 3") == 0
-    assert capfd.readouterr().out == ""
-    expected = translate_lines(model, tokenizer, ["a man", "", "the dog"], beam=3)
-    assert (runs / "out.txt").read_text().split("\n") == [*expected, ""]
-
-
 def test_scores_and_comparison(runs, capfd):
     assert call("OTHER --input in.txt --output reference.txt --beam 2") == 0
     translations = (runs / "reference.txt").read_text()
@@ -101,7 +93,7 @@ def test_bleu_has_the_tokenizer_of_the_runs_target_language(runs, capfd):
     assert "tok:zh|" in capfd.readouterr().err
 
 
-def test_lines_longer_than_any_in_training_are_translated_in_pieces(runs, model, tokenizer, capfd):
+def test_lines_longer_than_those_of_training_are_cut(runs, model, tokenizer, capfd):
     change_config(runs / "NAME", longest_source=20)
     line = "a man sees the dog. " * 4
     (runs / "in.txt").write_text(line)
