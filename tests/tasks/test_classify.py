@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn as nn
 
-from tasks.classifier import accuracy, fit, like_length_batches, percent, summarize_seeds
+from tasks.classifier import accuracy, fit, like_length_batches
 
 
 class Examples(NamedTuple):
@@ -63,7 +63,7 @@ def test_the_first_epoch_of_the_best_validation_accuracy_is_kept():
 
 
 @pytest.mark.parametrize("decay", [False, True])
-def test_the_learning_rate_stays_or_rises_and_falls_to_0_over_all_steps(decay, monkeypatch):
+def test_the_learning_rate_stays_or_rises_and_falls_to_0(decay, monkeypatch):
     """30 steps of 4 examples and 30 of 2: a twentieth rise. Adam moves the weight by the learning
     rate at every step."""
     data = {part: examples([[0.0, 1.0]] * 6, [1] * 6) for part in ("train", "valid")}
@@ -122,7 +122,7 @@ def test_the_seed_draws_the_dropout_of_every_epoch():
     assert len({*losses(0.5, 3), *losses(0.5, 4)}) == 4
 
 
-def test_batches_hold_every_example_once_and_examples_of_like_length():
+def test_batches_hold_every_example_once_by_length():
     lengths = torch.randint(1, 60, (5000,))
     batches = like_length_batches(lengths, 32, seed=1)
     assert torch.cat(batches).sort().values.tolist() == list(range(5000))
@@ -132,8 +132,3 @@ def test_batches_hold_every_example_once_and_examples_of_like_length():
     assert widest != sorted(widest)
     same, other = (torch.cat(like_length_batches(lengths, 32, seed)) for seed in (1, 2))
     assert torch.equal(torch.cat(batches), same) and not torch.equal(same, other)
-
-
-def test_a_cell_is_the_mean_over_the_seeds():
-    assert percent(summarize_seeds([0.6, 0.8]), 1) == "70.0 ±14.1"
-    assert percent(summarize_seeds([0.6]), 2) == "60.00"

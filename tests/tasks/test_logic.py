@@ -49,7 +49,7 @@ def test_padding_changes_nothing(agg, capsule, reach):
     assert (logits[0] - logits[5]).abs().max() > 1e-3
 
 
-def test_two_queries_pool_each_formula_and_four_vectors_are_classified():
+def test_two_queries_pool_each_formula():
     """Written out for one pair: softmax(Q K^T / sqrt(d_k)) V by head, concatenated, W^O; then 4d ->
     d -> d -> 7."""
     model = build()
@@ -122,7 +122,7 @@ def test_spread_positions_in_a_test_are_even():
             [0, 6], [0, 2, 4, 7, 9], [0], [0, 4, 8]]
 
 
-def test_spread_positions_in_training_are_drawn_in_ascending_order():
+def test_spread_positions_in_training_are_drawn_in_order():
     drawn = [set() for _ in LENGTHS]
     for _ in range(100):
         for row, length, seen in zip(find_places(True, IDS_OF_FOUR), LENGTHS, drawn):
@@ -184,8 +184,7 @@ def negated(n):
     return "( not " * n + "a" + " )" * n
 
 
-def test_trained_on_up_to_6_operators_and_tested_on_the_test_part(tmp_path, write_files,
-                                                                  monkeypatch):
+def test_trained_on_up_to_6_operators_tested_on_all(tmp_path, write_files, monkeypatch):
     """Every part and bin has formulas with a number of negations of its own, and a test bin has a
     share of `=` of its own."""
     train, test = {}, {}

@@ -84,9 +84,7 @@ def test_spaces_around_brackets_may_be_left_out():
 @pytest.mark.parametrize("formula, token", [
     ("", "token 1 of formula '' is 'the end'"),
     ("( not a", "token 4 .* is 'the end': expected \\)"),
-    ("g", "token 1 .* is 'g'"),
     ("( a ( xor b ) )", "token 4 .* is 'xor': expected and or or"),
-    ("( a ( and b c ) )", "token 6 .* is 'c'"),
     ("( a ( and b ) ) ( or c )", "token 8 .* is '\\('"),
 ])
 def test_a_parsing_error_names_the_first_token_out_of_place(formula, token):
@@ -157,7 +155,7 @@ def test_splits_are_disjoint_and_complete():
 
 # ---- Files
 
-def test_the_last_ninth_of_a_training_file_is_the_validation_part(tmp_path, write_files):
+def test_the_last_ninth_of_a_training_file_is_for_validation(tmp_path, write_files):
     pairs = [Pair("#", letter, f"( not {other} )") for letter in "abc" for other in LETTERS]
     write_files(tmp_path / "new", {part: dict.fromkeys(BINS, pairs) for part in ("train", "test")})
     read = read_files(tmp_path / "new")
@@ -215,7 +213,7 @@ def test_letters_are_renamed_in_order_of_appearance():
 
 
 @pytest.mark.parametrize("notation", ["brackets", "compact"])
-def test_with_truth_tables_a_batch_has_the_relations_of_all_its_formulas(notation):
+def test_with_truth_tables_a_batch_has_all_its_relations(notation):
     bins = generate(raw=4000)
     pairs = [pair for size in BINS for pair in bins[size][:5]]
     pairs.append(Pair("#", "( f ( and ( not f ) ) )", "( f ( or ( not f ) ) )"))
