@@ -1,79 +1,15 @@
 """The table of claims: comparisons, and where the numbers come from."""
-import re
 
 import pytest
 
-from papers import claims, plan
+from papers import claims
 from papers.claims import BASE, BOTH, EM
-from papers.tables import SCORES, TABLES
-
-
-def test_every_comparison_is_of_models_that_a_table_trains():
-    """A misspelled model would read "not run" for ever."""
-    trained = {}                        # table -> the flags of its rows
-    for name in ("claims", "li2018-1", "li2018-2", "li2021-5", "gu-2"):
-        rows = plan.plan(TABLES[name], {}, (1,))
-        trained[name] = {runs[0].flags for row, runs in rows if runs and row.size == "base"}
-    for claim in claims.CLAIMS:
-        known = set.union(*trained.values())
-        if claim.metric == claims.BLEU:
-            known = trained["claims"] | trained["li2018-1"]
-        elif claim.metric in (claims.FORMULAS, claims.PROBES):
-            known = {row.flags for row in TABLES["li2021-7"].rows}
-        models = {model for pair in claim.compared for model in pair}
-        assert {name for name in models - {BASE} if not name.startswith("later.")} <= known
-
-
-def gain(table: str, column: str, label: str, against: str) -> float:
-    """The gain of a row of a published table over another."""
-    place = TABLES[table].columns.index(column)
-    cells = {row.label: row.published[place] for row in TABLES[table].rows if row.published}
-    a, b = (float(cells[name].split()[0].rstrip("↑⇑*")) for name in (label, against))
-    return round(a - b, 3)
 
 
 def find_claim(start: str) -> claims.Claim:
     (claim,) = [claim for claim in claims.CLAIMS if claim.text.startswith(start)]
     return claim
 
-
-DE = "En-De BLEU"
-
-
-@pytest.mark.parametrize("start, gains", [
-    ("Output disagreement in", [gain("li2018-2", "BLEU", "Enc", "baseline")]),
-    ("Disagreement of outputs", [gain("li2018-1", "BLEU", "4  output", "2  subspace"),
-                                 gain("li2018-1", "BLEU", "4  output", "3  position")]),
-    ("Disagreement of subspaces", [gain("li2018-1", "BLEU", "5  subspace, output", "4  output")]),
-    ("Rewarding the heads' outputs for disagreeing makes",
-     [round(float(SCORES["output"][2]) - float(SCORES["baseline"][2]), 3)]),
-    ("Simple", [gain("li2019-2", "BLEU", "3  Enc, simple", "2  baseline")]),
-    ("EM routing beats", [gain("li2019-2", "BLEU", "4  Enc, EM", "3  Enc, simple")]),
-    ("EM routing in", [gain("li2019-3", "BLEU", "5  [1,2]", "2  [1-6]")]),
-    ("Disagreement and", [gain("li2021-5", DE, "base + Both", f"base + {name}")
-              for name in ("Disagreement", "Aggregation")]),
-    ("Linguistic", [gain("li2021-7", group, "Combine", "Baseline")
-                    for group in ("surface", "syntactic", "semantic")]),
-    ("Gu's capsules: EM", [gain("gu-2", "BLEU", "base + EM Routing", "base + Dynamic Routing"),
-                           gain("gu-1", "AVE.", "+ EM Routing", "+ Dynamic Routing")])])
-def test_published_gains_are_those_of_the_tables(start, gains):
-    published = find_claim(start).published
-    printed = [float(number) for number in re.findall(r"[+-]\d\.\d+", published)]
-    assert printed == gains
-
-
-@pytest.mark.parametrize("source, wanted", [
-    ("Li 2018", gain("li2018-3", DE, "base + Disagreement", "base")),
-    ("Li 2019", gain("li2019-4", DE, "base + Effective Aggregation", "base")),
-    ("Li 2021", gain("li2021-5", DE, "base + Both", "base")),
-    ("Gu 2019", gain("gu-2", "BLEU", "base + EM Routing", "base")),
-    ("Duan 2020", gain("duan-1", DE, "capsule-Transformer base", "base"))])
-def test_main_gains_are_those_of_the_tables(source, wanted):
-    (claim,) = [claim for claim in claims.MAIN_CLAIMS if claim.source == source]
-    assert claim.printed == wanted
-
-
-# ---- Where the numbers come from
 
 def lines_of(rows: dict, scale: str = "") -> list[dict]:
     """Lines of results/runs.jsonl: {flags: [(seed, BLEU), ...]}."""
