@@ -1,17 +1,14 @@
 """The verdicts of the planned runs: the statistics against scipy's and by hand, and the rules."""
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib import pyplot
 from scipy import stats
 
-from papers import claims, plan, results, verdicts
+from papers import claims, plan, verdicts
 from papers.tables import TABLES
 from papers.verdicts import PLANS, Plan
 
-ROOT = Path(__file__).resolve().parents[2]
 MULTI30K, ENJA, TOY = PLANS
 
 
@@ -121,22 +118,6 @@ def test_a_corpus_is_read_when_the_plan_allows_it():
     assert corpus.plan is TOY and tuple(corpus.contrasts) == TOY.pairs
 
 
-def test_a_third_corpus_needs_a_table_and_a_plan(monkeypatch):
-    monkeypatch.setitem(TABLES, "plan-third", TABLES[TOY.table]._replace(scale="--data third"))
-    third = Plan("plan-third", "third", range(1, 6), 4,
-                 (("output", "baseline"), ("capsule", "baseline")))
-    monkeypatch.setattr(verdicts, "PLANS", (*PLANS, third))
-    lines = made_up_lines(20, {"one-head": -3.0})
-    lines += made_up_lines(4, {"one-head": -3.0, "capsule": 5.0}, third)
-    _, corpus = corpora = verdicts.read_corpora(lines)
-    assert tuple(corpus.contrasts) == third.pairs
-    assert verdicts.judge("capsule", None, 0.61, corpus) == "it gains as much as printed"
-    page = claims.verdict_page(corpora)
-    assert page.count("### Third\n\n4 seeds") == 1
-    duan = next(line for line in page.splitlines() if line.startswith("**Duan 2020**"))
-    assert "On the embedded corpus " in duan and "On third " in duan         # each has a verdict
-
-
 def test_a_claim_is_judged_on_every_corpus_where_one_head_loses():
     def verdict_text(multi30k: float, toy: float) -> str:
         """The paragraph of Li 2018, of corpora where one head differs by so much."""
@@ -163,7 +144,7 @@ def test_a_gain_is_compared_with_that_of_its_control(difference, adjusted, words
     assert verdicts.judge("em", "uniform", 0.95, corpus) == f"it gains as much as printed, {words}"
 
 
-def test_printed_gains_are_beside_the_differences_from_the_baseline(tmp_path, monkeypatch):
+def test_printed_gains_are_beside_those_over_the_baseline(tmp_path, monkeypatch):
     monkeypatch.setattr(pyplot, "close", lambda figure: None)
     claims.draw(verdicts.read_corpora(made_up_lines(20)), tmp_path / "forest.png")
     (ax,) = pyplot.gcf().axes
@@ -172,33 +153,6 @@ def test_printed_gains_are_beside_the_differences_from_the_baseline(tmp_path, mo
     assert {labels[x.get_ydata()[0]]: x.get_xdata()[0] for x in diamonds} == {
         "output - baseline": 0.87, "em - baseline": 0.95, "both - baseline": 1.10,
         "gu-em - baseline": 0.43, "capsule - baseline": 0.61}
-
-
-def test_the_page_has_the_differences_of_the_stored_runs():
-    """Computed again, with numpy and a table of t: Welch's test where the page says so."""
-    page = (ROOT / "docs" / "claims.md").read_text("utf-8")
-    bleu = {results.key_of(line): line["bleu"] for line in results.stored_lines()}
-    for corpus, arms, seeds, welch in (("plan-toy", 12, 20, True), ("plan-multi30k", 7, 4, False)):
-        table = TABLES[corpus]
-        scores = {}
-        for row in (*table.rows, *table.ended):
-            scores[row.label] = [bleu[table.scale, "base", row.flags, seed]
-                                 for seed in range(1, seeds + 1)]
-        x = np.array(list(scores.values()))              # [arms, seeds]
-        assert x.shape == (arms, seeds)
-        residuals = x - x.mean(0) - x.mean(1)[:, None] + x.mean()
-        for arm in scores.keys() - {"baseline", "one-head"}:
-            difference = np.mean(scores[arm]) - np.mean(scores["baseline"])
-            if welch:
-                variances = np.var([scores[arm], scores["baseline"]], axis=1, ddof=1) / seeds
-                error = variances.sum() ** 0.5
-                freedom = variances.sum() ** 2 * (seeds - 1) / (variances ** 2).sum()
-            else:
-                freedom = (arms - 1) * (seeds - 1)
-                error = ((residuals ** 2).sum() / freedom * 2 / seeds) ** 0.5
-            half = stats.t.ppf(0.975, freedom) * error
-            figures = f"{difference:+.2f} [{difference - half:+.2f}, {difference + half:+.2f}]"
-            assert re.search(rf"\| {arm} +\| baseline +\| {re.escape(figures)} ", page), arm
 
 
 def test_the_planned_runs_are_stored_as_the_page_reads_them():
@@ -218,14 +172,10 @@ def test_the_runs_between_english_and_japanese_are_in_bfloat16():
 
 
 def test_the_planned_runs_are_those_of_the_plan():
-    text = (ROOT / "docs" / "plan.md").read_text("utf-8")
     for corpus, arms in ((TOY, 12), (MULTI30K, 7), (ENJA, 12)):
         rows = (*TABLES[corpus.table].rows, *TABLES[corpus.table].ended)
         assert len(rows) == arms
         assert {x for pair in corpus.pairs for x in pair} == {x.label for x in rows} - {"one-head"}
-        for row in rows:
-            assert f"| {row.label} |" in text
-    assert len(ENJA.pairs) == 11 and "eleven contrasts" in text
-    assert "| 6 seeds | 20 seeds |" in text and (len(MULTI30K.seeds), len(TOY.seeds)) == (6, 20)
-    assert "exactly 2 to 9" in text and "at least six" in text
+    assert len(ENJA.pairs) == 11
+    assert (len(MULTI30K.seeds), len(TOY.seeds)) == (6, 20)
     assert (ENJA.seeds, ENJA.needed) == (range(2, 10), 6)
