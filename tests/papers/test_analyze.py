@@ -307,13 +307,6 @@ def test_length_of_a_line(line, language, length):
 
 # ---- Figures
 
-def test_figures_are_drawn(tmp_path):
-    """Of several runs, with a dollar sign, which would start a formula."""
-    points = [[[0.0, 1.0], [2.0, 5.0]], [[3.0, 7.0], [4.0, 9.0]]]    # [runs][H]
-    figures.draw_heads(["one", "$2"], points, tmp_path / "1.png")
-    assert (tmp_path / "1.png").stat().st_size > 5_000
-
-
 def test_letters_that_no_font_has_are_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(font_manager, "get_font_names", lambda: ["Arial"])
     print_once.cache_clear()
@@ -373,16 +366,13 @@ def copy_run(folders, folder, change: dict) -> dict:
     return config
 
 
-@pytest.mark.parametrize("change, status, message", [
-    ({"text": {"train.en": "other"}}, 0, "other and plain were trained on different texts"),
-    ({"valid": "gone"}, 2, "gone.en does not exist")])
-def test_runs_of_different_texts(folders, tmp_path, capsys, change, status, message):
+def test_runs_of_different_texts(folders, tmp_path, capsys):
     other = tmp_path / "other"
-    copy_run(folders, other, change)
+    copy_run(folders, other, {"text": {"train.en": "other"}})
     words = f"--only disagreement --device cpu --out {tmp_path / 'out'}"
-    assert analyze.main([str(folders / "plain"), str(other), *words.split()]) == status
+    assert analyze.main([str(folders / "plain"), str(other), *words.split()]) == 0
     error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+    assert "other and plain were trained on different texts" in error and error.count("\n") == 1
 
 
 def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
