@@ -1,9 +1,6 @@
 """The pages of docs/build.py, and the notebooks."""
 import html
-import json
 import re
-import shutil
-import subprocess
 import sys
 import xml.etree.ElementTree as tree
 
@@ -131,34 +128,3 @@ def test_a_session_has_its_output_figures_and_notebook(site, pages):
     assert page.count('] = "data:image/png;base64,') == 4          # the frames of the player
     assert 'type="range"' in page and 'href="session3.ipynb"' in page
     assert "squash: length  0.1 -> " in (site / "course" / "session3.ipynb").read_text("utf-8")
-
-
-WIDTHS = """<script>
-const widths = {}
-for (const page of location.hash.slice(1).split(",")) {
-  const frame = document.createElement("iframe")
-  frame.width = 420
-  frame.onload = () => {
-    widths[page] = frame.contentDocument.documentElement.scrollWidth
-    document.title = JSON.stringify(widths)
-  }
-  frame.src = page
-  document.body.append(frame)
-}</script>"""
-
-
-@pytest.mark.skipif(not shutil.which("chromium"), reason="needs Chromium")
-def test_pages_are_as_wide_as_a_phone(site, tmp_path):
-    """Nothing overflows at 420 pixels."""
-    pages = ("index", "docs/course", "docs/equations", "docs/claims", "course/session3.py",
-             "course/session6.py", "capsule_transformer.py")
-    frame = tmp_path / "frame.html"
-    frame.write_text(f"<body>{WIDTHS}</body>")
-    addresses = ",".join(f"{site.as_uri()}/{page}.html" for page in pages)
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
-               "--disable-background-networking", "--disable-component-update", "--disable-sync",
-               "--no-first-run", "--allow-file-access-from-files", f"--user-data-dir={tmp_path}",
-               "--virtual-time-budget=9000", "--dump-dom", f"{frame.as_uri()}#{addresses}"]
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
-    widths = json.loads(html.unescape(re.search("<title>(.*?)</title>", printed)[1]))
-    assert len(widths) == len(pages) and max(widths.values()) <= 420, widths
