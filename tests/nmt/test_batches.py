@@ -1,4 +1,5 @@
 """Batches: every pair once per epoch, full, of similar lengths; the stream of updates."""
+import multiprocessing
 
 import numpy as np
 import pytest
@@ -128,3 +129,15 @@ def test_the_processes_share_the_micro_batches_of_one(encoded, world, accumulate
         assert all(len(part.batches) == accumulate for part in parts)
         assert pairs_of(whole.batches) == pairs_of([b for part in parts for b in part.batches])
         assert {whole[1:]} == {part[1:] for part in parts}               # tokens, place
+
+
+def test_the_processes_of_workers_start_once(encoded):
+    """Over three epochs; the batches are those without workers."""
+    updates = training_steps(encoded, (0, 0), Machine(torch.device("cpu")), 40, workers=2)
+    workers = set()
+    for update, alone in zip(updates, stream(encoded)):
+        assert pairs_of(update.batches) == pairs_of(alone.batches) and update[1:] == alone[1:]
+        workers |= {process.pid for process in multiprocessing.active_children()}
+        if update.place[0] == 2:
+            break
+    assert len(workers) == 2

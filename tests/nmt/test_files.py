@@ -3,7 +3,9 @@ import errno
 import functools
 import io
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -81,3 +83,9 @@ def test_line_ends_and_byte_order_marks(tmp_path, monkeypatch):
     os.write(writer, content)
     os.close(writer)
     assert read_lines(f"/dev/fd/{reader}") == expected
+
+
+def test_writing_a_file_imports_no_torch():
+    code = "import sys, nmt.files; sys.exit('torch' in sys.modules or 'transformer' in sys.modules)"
+    root = Path(__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0

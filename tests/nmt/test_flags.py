@@ -1,5 +1,6 @@
 """flags.py: a dataclass is the flags; mistakes are one line and exit code 2, bugs have
 tracebacks."""
+import importlib
 import io
 import re
 import sys
@@ -181,3 +182,15 @@ def test_torch_has_no_memory_in_the_words_that_run_looks_for(capsys):
 def test_bugs_keep_their_traceback():
     with pytest.raises(RuntimeError):
         call(RuntimeError("a bug"))
+
+
+@pytest.mark.parametrize("module", [
+    "train_mt", "translate", "probe", "logic", "papers.reproduce", "papers.analyze", "papers.bench",
+    "toy.__main__", "exercises.make", "exercises.grade"])
+def test_help_has_80_columns(module, capsys):
+    script = importlib.import_module(module)
+    with pytest.raises(SystemExit) as exit:
+        script.main(["--help"])
+    text = capsys.readouterr().out
+    assert exit.value.code == 0
+    assert max(map(len, text.splitlines())) <= 80

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn as nn
 
-from tasks.classifier import accuracy, fit, like_length_batches
+from tasks.classifier import accuracy, fit, like_length_batches, percent, summarize_seeds
 
 
 class Examples(NamedTuple):
@@ -132,3 +132,8 @@ def test_batches_hold_every_example_once_by_length():
     assert widest != sorted(widest)
     same, other = (torch.cat(like_length_batches(lengths, 32, seed)) for seed in (1, 2))
     assert torch.equal(torch.cat(batches), same) and not torch.equal(same, other)
+
+
+def test_a_cell_is_the_mean_over_the_seeds():
+    assert percent(summarize_seeds([0.6, 0.8]), 1) == "70.0 ±14.1"
+    assert percent(summarize_seeds([0.6]), 2) == "60.00"
