@@ -1,6 +1,7 @@
 """The pages of docs/build.py, and the notebooks."""
 import html
 import re
+import subprocess
 import sys
 import xml.etree.ElementTree as tree
 
@@ -128,3 +129,11 @@ def test_a_session_has_its_output_figures_and_notebook(site, pages):
     assert page.count('] = "data:image/png;base64,') == 4          # the frames of the player
     assert 'type="range"' in page and 'href="session3.ipynb"' in page
     assert "squash: length  0.1 -> " in (site / "course" / "session3.ipynb").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["docs.build", "course.notebooks"])
+def test_without_its_packages_there_is_one_line(name):
+    program = subprocess.run([sys.executable, "-S", "-m", name], cwd=ROOT, capture_output=True,
+                             text=True)
+    assert program.returncode == 2 and program.stderr.count("\n") == 1
+    assert program.stderr.startswith(f"{name}: No module named 'jupytext': pip install")

@@ -330,6 +330,7 @@ def test_many_votes_are_routed_again_in_the_backward_pass(kind, monkeypatch):
     def gradient_and_kept(T: int) -> tuple[torch.Tensor, int]:
         torch.manual_seed(1)
         layer = kind(12, 3, routing="em", iterations=T, gradient="full")
+        torch.nn.init.normal_(layer.beta_a)
         heads = torch.randn(2, 3, 5, 4).requires_grad_()
         tensors = []
         with torch.autograd.graph.saved_tensors_hooks(lambda x: tensors.append(x) or x,

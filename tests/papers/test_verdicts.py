@@ -144,10 +144,13 @@ def test_a_gain_is_compared_with_that_of_its_control(difference, adjusted, words
     assert verdicts.judge("em", "uniform", 0.95, corpus) == f"it gains as much as printed, {words}"
 
 
-def test_printed_gains_are_beside_those_over_the_baseline(tmp_path, monkeypatch):
+def test_the_forest_plot_has_every_interval_and_the_printed_gains(tmp_path, monkeypatch):
     monkeypatch.setattr(pyplot, "close", lambda figure: None)
-    claims.draw(verdicts.read_corpora(made_up_lines(20)), tmp_path / "forest.png")
+    (corpus,) = corpora = verdicts.read_corpora(made_up_lines(20))
+    claims.draw(corpora, tmp_path / "forest.png")
     (ax,) = pyplot.gcf().axes
+    bars = [x for x in ax.lines if (x.get_marker(), x.get_color()) == ("None", "tab:blue")]
+    assert [tuple(x.get_xdata()) for x in bars] == [x.interval for x in corpus.contrasts.values()]
     labels = [label.get_text() for label in ax.get_yticklabels()]
     diamonds = [line for line in ax.lines if line.get_marker() == "D"]
     assert {labels[x.get_ydata()[0]]: x.get_xdata()[0] for x in diamonds} == {
