@@ -177,7 +177,6 @@ def test_the_runs_between_english_and_japanese_are_in_bfloat16():
 def test_the_planned_runs_are_those_of_the_plan():
     for corpus, arms in ((TOY, 12), (MULTI30K, 7), (ENJA, 12)):
         rows = (*TABLES[corpus.table].rows, *TABLES[corpus.table].ended)
-        assert len(rows) == arms
         assert {x for pair in corpus.pairs for x in pair} == {x.label for x in rows} - {"one-head"}
     assert len(ENJA.pairs) == 11
     assert (len(MULTI30K.seeds), len(TOY.seeds)) == (6, 20)
