@@ -101,6 +101,7 @@ def test_links_lead_to_lines_of_code_and_parts_of_pages(site):
     line = module("routing_em.py").start("m_step")
     assert f'href="../routing_em.py.html#L{line}"' in text
     assert 'href="running.html#names"' in text
+    assert "<summary>Contents</summary>" in (site / "docs" / "running.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize("title, number", [("Mean", "Eq. 10"), ("Variance", "Eq. 11")])

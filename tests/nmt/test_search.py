@@ -191,6 +191,18 @@ def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizer):
     assert translate_lines(model, tokenizer, []) == []
 
 
+def test_a_batch_has_at_most_max_tokens_in_all_beams(model, tokenizer, monkeypatch):
+    sizes = []
+
+    def search_one(model, source, beam, lenpen):
+        sizes.append(beam * source.numel())
+        return beam_search(model, source, beam, lenpen)
+
+    monkeypatch.setattr(search, "beam_search", search_one)
+    translate_lines(model, tokenizer, ["a dog"] * 30, beam=3, max_tokens=100)
+    assert 50 < max(sizes) <= 100
+
+
 def test_translating_leaves_the_training_mode(model, tokenizer):
     model.train()
     first = translate_lines(model, tokenizer, TEXT[:2], beam=1)

@@ -87,6 +87,14 @@ def test_a_killed_run_goes_on_at_its_last_checkpoint(whole, text, tmp_path):
     assert rows(whole, "train") == rows(folder, "train")
 
 
+def test_a_run_killed_before_its_test_has_the_same_test(whole, text, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "runs" / "a")
+    metrics = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(metrics[:-1]))
+    assert train(text, LONG) == 0
+    assert rows(folder, "test") == rows(whole, "test")
+
+
 def test_a_moved_run_resumes_and_translates(whole, text, tmp_path, monkeypatch, capsys):
     """Another folder, another name, another current directory, relative paths."""
     stop_after(4, text, LONG)

@@ -36,6 +36,8 @@ def settings(words) -> train_mt.Settings:
     ("--steps 96", dict(warmup=24)),
     ("--steps 3", dict(warmup=1)),
     ("--steps 96 --warmup 50", dict(warmup=50)),
+    ("--data multi30k --steps 1900", dict(eval_every=200)),
+    ("--arch small --steps 3000", dict(eval_every=300)),
 ])
 def test_the_size_the_text_and_the_steps_set_the_rest(words, expected):
     assert expected.items() <= vars(settings(words)).items()

@@ -48,6 +48,14 @@ def test_as_a_filter(runs, model, tokenizer, monkeypatch, capfd):
     assert capfd.readouterr().out == ""
 
 
+def test_the_flags_of_the_search_reach_it(runs, monkeypatch):
+    settings = {}
+    monkeypatch.setattr(translate, "translate_lines",
+                        lambda model, tokenizer, lines, **given: settings.update(given) or lines)
+    assert call("NAME --input in.txt --beam 3 --lenpen 1.5 --max-tokens 99") == 0
+    assert settings == dict(beam=3, lenpen=1.5, max_tokens=99, max_source=512, progress=True)
+
+
 def test_scores_and_comparison(runs, capfd):
     assert call("OTHER --input in.txt --output reference.txt --beam 2") == 0
     translations = (runs / "reference.txt").read_text()

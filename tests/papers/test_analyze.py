@@ -328,7 +328,7 @@ def test_an_installed_font_has_chinese_letters(monkeypatch):
 
 def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     runs = [str(folders / "plain"), str(folders / "routed")]
-    words = f"--out {tmp_path} --device cpu --component cross --layer 1 --sentence 2"
+    words = f"--out {tmp_path} --device cpu --component cross --layer 1 --sentence 2 --beam 2"
     assert analyze.main([*runs, *words.split()]) == 0
     out = capsys.readouterr().out
     names = {"heads.png", "attention.png", "length.png"}
@@ -347,8 +347,10 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     routing = analysis["routing"]["routed"]["enc:1"]
     columns = [f"{x:.3f}" for x in (*routing["entropy"], *routing["agreement"])]
     assert ["routed", "enc:1", *columns] in [row[:-1] for row in rows]
+    assert "two heads (cross)" in out and analysis["attention"]["plain"]["layer"] == 1
     assert join_labels(analysis["attention"]["routed"]["keys"][:-1]) == ENGLISH[1].replace(" ", "")
     bins = analysis["length"]["plain"]["bins"]
+    assert analysis["length"]["plain"]["beam"] == 2
     assert sum(x["count"] for x in bins) == len(ENGLISH)
     assert f"{bins[0]['bleu']:.2f} ({bins[0]['count']})" in out
     assert analyze.main([runs[0], "--only", "heads", "--out", str(tmp_path / "one")]) == 0
@@ -399,6 +401,7 @@ def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("words, message", [
     ("", "which run?"), ("plain ./plain", "two runs are named plain"),
+    ("plain --checkpoint last", "last.pt does not exist"),
     ("plain --layer 3", "has layers 1 to 2"), ("plain --sentence 99", "validation pairs 1 to 18")])
 def test_mistakes_are_one_line(folders, monkeypatch, capsys, words, message):
     monkeypatch.chdir(folders)

@@ -84,6 +84,15 @@ def test_the_command_prints_a_table(capsys):
     assert em.startswith("em-all --agg em --agg-at enc cross dec")
 
 
+def test_training_is_in_bfloat16_with_amp_and_decoding_without_dropout(monkeypatch):
+    seen = []
+    monkeypatch.setattr(bench, "train_step", lambda *args, amp, **more: seen.append(amp))
+    monkeypatch.setattr(bench, "beam_search", lambda model, *args, **more:
+                        seen.append(not model.training))
+    assert bench.main(f"--rows linear --amp {SMALL}".split()) == 0
+    assert len(seen) == 6 and all(seen)
+
+
 def test_ratios_are_medians_within_a_turn():
     """The median of the ratios, 5/10, 16/20 and 24/40, is not the ratio of the medians."""
     rows = {"linear": [bench.Turn(7000, speed, 1.0, 2.0) for speed in (10.0, 20.0, 40.0)],

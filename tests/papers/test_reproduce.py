@@ -266,6 +266,7 @@ def project(tmp_path, monkeypatch):
         write_text(tmp_path, name, ["a b c d e f"] * 9, ["a b c d e f"] * 9)
 
     def train(queue, runs, at_once, device, end):
+        command.at_once = at_once
         for job in queue:
             write_run(job.path, plan.settings_of(job.words))
             command.trained.append(job.path.name)
@@ -283,7 +284,8 @@ def project(tmp_path, monkeypatch):
 
 
 def test_every_run_is_trained_once_and_shared(project, capsys):
-    assert project("duan-3 duan-4 --seeds 2 1") == 0
+    assert project("duan-3 duan-4 --seeds 2 1 --jobs 3") == 0
+    assert project.at_once == 3
     assert len(project.trained) == len(set(project.trained)) == 12      # two baselines, two `enc`
     assert all(name.endswith("seed2") for name in project.trained[:4])  # seed by seed
     assert project("duan-3 --seeds 1 2") == 0
@@ -310,6 +312,8 @@ def test_a_stored_run_is_a_line_and_is_not_trained_again(project, capsys):
     """Also one that was trained before; of another scale it is trained. Numbers are those of the
     best step."""
     assert project("duan-2") == 0
+    assert project("duan-2 --dry-run --store") == 0
+    assert not (project.root / "results").exists()
     assert project("duan-3 --store") == 0
     (project.root / "runs").rename(project.root / "elsewhere")
     assert project("duan-3 --store") == 0

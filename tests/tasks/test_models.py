@@ -64,8 +64,9 @@ def test_data_and_encoders_have_defaults_of_their_own():
 
 
 def test_sizes_reach_every_model():
-    for config in configs(logic, "--full --layers 6 --heads 2 --norm pre").values():
-        assert (config.layers, config.d_model, config.heads, config.norm) == (6, 256, 2, "pre")
+    for config in configs(logic, "--full --layers 6 --heads 2 --norm pre --dropout 0.3").values():
+        assert (config.layers, config.d_model, config.heads) == (6, 256, 2)
+        assert (config.norm, config.dropout) == ("pre", 0.3)
 
 
 @pytest.mark.parametrize("script, flags, name", [

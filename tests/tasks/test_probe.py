@@ -45,11 +45,14 @@ def publish(tmp_path, monkeypatch):
 
 
 def test_a_file_is_read_exactly(publish):
-    """If a line has more than three columns, the last one is the sentence."""
-    _, path = publish([*LINES, "tr\tPAST\tit rained", "va\tPRES\tmore\tcolumns here\tit counts"])
+    """If a line has more than three columns, the last one is the sentence. Only training sentences
+    are limited."""
+    _, path = publish([*LINES, "tr\tPAST\tit rained", "va\tPRES\tmore\tcolumns here\tit counts",
+                       "va\tPRES\tyes"])
     assert read_task(path, limit=2) == {
         "train": [Item("PAST", ("the", "dog", "slept", ".")), Item("PRES", ("he", "sings"))],
-        "valid": [Item("PAST", ("she", "saw", "it", ".")), Item("PRES", ("it", "counts"))],
+        "valid": [Item("PAST", ("she", "saw", "it", ".")), Item("PRES", ("it", "counts")),
+                  Item("PRES", ("yes",))],
         "test": [Item("PRES", ("it", "'s", "cold", "."))],
     }
     with pytest.raises(UserError, match="class PRES is not among the 1 training sentences"):
@@ -221,11 +224,13 @@ def test_the_model_is_tested_on_the_test_part(tmp_path, publish):
     assert by_model["baseline"]["accuracy"] in (1 / 5, 4 / 5)
 
 
-def test_sentences_and_seed_reach_the_tasks():
+def test_sentences_and_seed_reach_the_tasks(monkeypatch):
+    monkeypatch.setattr(probe, "VALID", 20)
+    monkeypatch.setattr(probe, "TEST", 30)
     first, same, other = (
         probe.load_task(parse(probe.Settings, f"--sentences 60 {flags}".split()), "BShif")
         for flags in ("", "--data-seed 1", "--data-seed 7"))
-    assert [len(items) for items in first.values()] == [60, 60, 60]
+    assert [len(items) for items in first.values()] == [60, 20, 30]
     assert first == same != other
 
 
