@@ -91,6 +91,7 @@ def test_a_closed_gate_removes_its_head():
     plain, gated = plain_and_open(GatedAttention)
     torch.nn.init.constant_(gated.gate.bias[1:2], -50)
     x = torch.randn(2, 5, 12)
+    assert not GatedAttention(12, 3).gate(x).any()       # at the start every gate is 1/2
     outputs = plain(x, x)[1].outputs.clone()
     outputs[:, 1] = 0
     torch.testing.assert_close(gated(x, x)[0], plain.aggregation(outputs))

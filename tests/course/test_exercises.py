@@ -186,10 +186,12 @@ def test_the_command_grades_a_folder(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: agreement has shape")
     assert lines[-1].split() == "all 7 of 8 4 of 5".split()
-    with pytest.raises(SystemExit, match="2"):
-        main([str(tmp_path / "none")])
-    line = capsys.readouterr().err
-    assert line.startswith("python -m exercises.grade: error: ") and "no such folder" in line
+    for words, message in ((["none"], "none: no such folder"),
+                           ([str(tmp_path), "--session", "8"], "--session: invalid choice: 8")):
+        with pytest.raises(SystemExit, match="2"):
+            main(words)
+        line = capsys.readouterr().err
+        assert line.startswith("python -m exercises.grade: error: ") and message in line
 
 
 @pytest.mark.parametrize("file, kept, taken_out", [

@@ -56,6 +56,8 @@ def test_download_once(source, tmp_path):
     assert corpora.tests == {"first": (["five"], ["fünf"]), "second": (["six"], ["sechs"])}
     files = {f"{name}.{language}" for name in TEXTS for language in ("en", "de")}
     assert names_in(tmp_path / "data" / "multi30k") - {".lock"} == files
+    (tmp_path / "data" / "multi30k" / "val.de").unlink()
+    assert load(tmp_path).valid == corpora.valid
     for archive in source.iterdir():
         archive.unlink()
     reverse = load(tmp_path, src="de")

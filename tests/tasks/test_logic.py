@@ -157,8 +157,9 @@ def test_finished_models_are_kept_and_others_added(tmp_path, capsys):
     first = results(tmp_path)
     capsys.readouterr()
     assert command(tmp_path, "--models baseline combined") == 0
-    text = capsys.readouterr().out
+    text, error = capsys.readouterr()
     assert "combined, seed 1: epoch 2/2" in text and "baseline, seed 1" not in text
+    assert error == ""                                   # a log has no progress bar
     again = results(tmp_path)
     assert again["runs"][:1] == first["runs"] and len(again["runs"]) == 2
 
