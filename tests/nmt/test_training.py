@@ -1,4 +1,6 @@
 """Whole runs of train_mt.py: what is validated, kept, averaged, tested and written."""
+import re
+
 import pytest
 import torch
 from small_run import load, name_files, rows, same, stop_after, train, write_text
@@ -64,7 +66,11 @@ def test_the_average_of_the_last_checkpoints(average, kept, text, tmp_path):
 @pytest.mark.parametrize("words, checkpoint", [("", "best"), ("--amp --average 2", "average")])
 def test_translate_gives_the_translations_of_the_test(words, checkpoint, text, tmp_path, capsys):
     assert train(text, f"--steps 4 --eval-every 2 --beam 3 --lenpen 1 --name a {words}") == 0
-    capsys.readouterr()
+    out = capsys.readouterr().out
+    pairs = re.findall(r"source +(.*)\n +reference +(.*)\n", out)           # of `small_corpus`
+    assert len(pairs) == 4 and all(a.split() == b.split()[::-1] for a, b in pairs)
+    assert "beam 3, length penalty 1.0" in out
+    assert "0.607 where they are orthogonal" in out      # exp(-1/2), with two heads
     folder = tmp_path / "runs" / "a"
     assert translate.main(f"{folder} --input {tmp_path}/test.en --checkpoint {checkpoint} --beam 3 "
                           "--lenpen 1 --device cpu".split()) == 0
