@@ -308,10 +308,12 @@ def test_length_of_a_line(line, language, length):
 # ---- Figures
 
 def test_bars_of_bleu_by_length_are_the_intervals(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures.pyplot, "close", lambda figure: None)
     x = {"low": 1, "high": None, "count": 3, "bleu": 20.0, "interval": (15.0, 22.0)}
-    figures.draw_lengths({"$1": {"bins": [x]}}, tmp_path / "2.png")
+    with monkeypatch.context() as patch:
+        patch.setattr(figures.pyplot, "close", lambda figure: None)
+        figures.draw_lengths({"$1": {"bins": [x]}}, tmp_path / "2.png")
     bars, = figures.pyplot.gcf().axes[0].collections
+    figures.pyplot.close()
     assert bars.get_segments()[0][:, 1].tolist() == [15.0, 22.0]
 
 

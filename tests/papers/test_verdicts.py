@@ -145,10 +145,12 @@ def test_a_gain_is_compared_with_that_of_its_control(difference, adjusted, words
 
 
 def test_the_forest_plot_has_every_interval_and_the_printed_gains(tmp_path, monkeypatch):
-    monkeypatch.setattr(pyplot, "close", lambda figure: None)
     (corpus,) = corpora = verdicts.read_corpora(made_up_lines(20))
-    claims.draw(corpora, tmp_path / "forest.png")
+    with monkeypatch.context() as patch:
+        patch.setattr(pyplot, "close", lambda figure: None)
+        claims.draw(corpora, tmp_path / "forest.png")
     (ax,) = pyplot.gcf().axes
+    pyplot.close()
     bars = [x for x in ax.lines if (x.get_marker(), x.get_color()) == ("None", "tab:blue")]
     assert [tuple(x.get_xdata()) for x in bars] == [x.interval for x in corpus.contrasts.values()]
     labels = [label.get_text() for label in ax.get_yticklabels()]
