@@ -41,15 +41,18 @@ SCALE_NAMES = {
     "": "embedded",
     "--data multi30k --vocab-size 6000 (test_2016_flickr)": "Multi30K",
     "--steps 300 --eval-every 300": "embedded, 300 steps"}
-ABOUT = """Further claims. Their runs are exploratory: they were not planned, and with three to five
-seeds most differences are not significant. In parentheses is what the paper prints, and in the list
-what was measured here: the place, the two models, the difference in BLEU or in the unit that is
-named, and its 95 % interval by a paired t-test over the seeds. The place is the embedded corpus,
-Multi30K, or a file in results/."""
+ABOUT = """These are further claims. Their runs are exploratory: they were not planned, and with
+three to five seeds most differences are not significant. The parentheses say what the paper prints.
+The list says what was measured here: the place, the two models, the difference in BLEU or in the
+unit that is named, and its 95 % interval by a paired t-test over the seeds. The place is the
+embedded corpus, Multi30K, or a file in results/. The runs on these two corpora have 4 heads and
+train on all pairs, so they differ from the planned runs. Simple routing is dynamic routing.
+`disagreement`, `aggregation` and `combined` are models with output disagreement, with EM routing,
+and with both."""
 
 FOREST_PLOT = """![Differences in BLEU with 95 % intervals, by corpus](verdicts.png)
 
-A dot is a difference in BLEU, its line the 95 % interval, and a diamond the gain over the baseline
+A dot shows a difference in BLEU, a line its 95 % interval, and a diamond the gain over the baseline
 that the paper prints."""
 
 
@@ -81,11 +84,11 @@ MAIN_CLAIMS = (
     MainClaim("Gu 2019", "a capsule layer over the heads, with EM routing, helps", "gu-em", 0.43),
     MainClaim("Duan 2020", "routing the attention logits helps", "capsule", 0.61))
 CLAIMS = (
-    Claim("Output disagreement in the encoder only beats the baseline", "Li 2018 Table 2",
+    Claim("Output disagreement in the encoder alone beats the baseline", "Li 2018 Table 2",
           "+0.65 Zh-En", ((ENCODER, BASE), (f"{ENCODER} --reg-weight 0.5", BASE))),
     Claim("Disagreement of outputs beats that of subspaces and that of positions",
           "Li 2018 Table 1", "+0.14 and +0.36 Zh-En", ((ENCODER, SUBSPACE), (ENCODER, POSITION))),
-    Claim("Disagreement of subspaces and outputs does not beat that of only outputs",
+    Claim("Disagreement of subspaces and outputs does not beat that of outputs alone",
           "Li 2018 Table 1",
           "-0.05 Zh-En", (("--reg subspace output --reg-at enc", ENCODER),)),
     Claim("Rewarding the heads' outputs for disagreeing makes them differ", "Li 2018 Table 4",
@@ -94,9 +97,9 @@ CLAIMS = (
           "+0.67 En-De, all layers", ((SIMPLE, BASE),)),
     Claim("EM routing beats simple routing; here in two layers", "Li 2019 Table 2",
           "+0.30 En-De, all layers", ((EM, SIMPLE),)),
-    Claim("EM routing in the lower layers suffices: no worse than in all",
+    Claim("EM routing in the lower encoder layers suffices: it is no worse than in all of them",
           "Li 2019 Table 3", "-0.02 En-De", ((EM, "--agg em --agg-at enc --em-gradient last"),)),
-    Claim("Gains do not come from the parameters: EM routing beats wider feed-forward layers",
+    Claim("The gain is not due to the parameters: EM routing beats wider feed-forward layers",
           "Li 2019 §5.2", "not measured", ((EM, "--d-ff 321"),)),
     Claim("Disagreement and aggregation together beat each of the two", "Li 2021 Table 5",
           "+0.21 and +0.15 En-De", ((BOTH, OUTPUT), (BOTH, EM))),
@@ -104,7 +107,7 @@ CLAIMS = (
           "Li 2021 Table 7", "+1.02 surface, +2.01 syntactic, +1.70 semantic",
           (("combined", "baseline"),), PROBES),
     Claim("Logical inference on formulas longer than those trained on: both together beat the "
-          "baseline, disagreement and aggregation", "Li 2021 Fig. 4", "a plot",
+          "baseline, disagreement and aggregation", "Li 2021 Fig. 4", "only a plot",
           (("combined", "baseline"), ("combined", "disagreement"), ("combined", "aggregation")),
           FORMULAS),
     Claim("Heads become less redundant (our reading): leaving one out costs more with "
@@ -112,11 +115,12 @@ CLAIMS = (
           ((OUTPUT, BASE), (EM, BASE), (BOTH, BASE)), COST),
     Claim("Gu's capsules: EM routing beats dynamic routing", "Gu 2019 Tables 1, 2",
           "+0.10 En-De, +0.24 Zh-En", ((GU_EM, GU_DYNAMIC),)),
-    Claim("Long sentences gain most from Gu's capsules", "Gu 2019 §5.5, Fig. 3", "a plot",
+    Claim("Long sentences gain most from Gu's capsules", "Gu 2019 §5.5, Fig. 3", "only a plot",
           ((GU_EM, BASE),), LONG),
     # after the five papers: course/later.py
-    Claim("Gated heads beat the baseline, and here gates fixed at 1/2", "Qiu et al. 2025",
-          "not for translation", ((GATED, BASE), (GATED, f"{GATED}, gate fixed at 1/2"))),
+    Claim("Gated heads beat the baseline; compared here also with gates fixed at 1/2",
+          "Qiu et al. 2025", "not for translation",
+          ((GATED, BASE), (GATED, f"{GATED}, gate fixed at 1/2"))),
     Claim("Talking heads beat the baseline", "Shazeer et al. 2020", "not for translation",
           (("later.TalkingHeads", BASE),)),
 )
@@ -220,13 +224,13 @@ def contrast_row(pair: tuple[str, str], contrast: Contrast) -> dict[str, str]:
 
 def describe(corpus: Corpus) -> str:
     """A heading, then the number of seeds, the test used, and the positive control."""
-    test = "The arms' variances differ (Levene's test, p < 0.01): Welch's test"
+    test = "The arms' variances differ (Levene's test, p < 0.01), so the test is Welch's"
     if corpus.deviation:
-        test = f"One residual deviation for all arms: {corpus.deviation:.2f} BLEU"
+        test = f"All arms share one residual standard deviation, {corpus.deviation:.2f} BLEU"
     seeds = len(corpus.lines["baseline"])
     name = corpus.plan.corpus
-    return (f"### {name[0].upper()}{name[1:]}\n\n{seeds} seeds, for which all arms were trained. "
-            f"{test}. The positive control, one head, differs from the baseline by "
+    return (f"### {name[0].upper()}{name[1:]}\n\n{seeds} seeds have runs of all arms; only these "
+            f"count. {test}. The positive control, one head, differs from the baseline by "
             f"{in_figures(corpus.control)}.")
 
 
@@ -315,4 +319,4 @@ def write_page(root: Path, lines: list[dict]) -> None:
         text = head + start + part + end + tail
     atomic_write(page, text)
     draw(corpora, root / "docs" / "verdicts.png")
-    print(f"renewed: {page.relative_to(root)}")
+    print(f"updated: {page.relative_to(root)}")
