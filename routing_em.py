@@ -1,8 +1,8 @@
-"""EM routing, output capsules as Gaussian clusters of the votes: Li 2019, Li 2021, Gu 2019.
+"""EM routing: output capsules are Gaussian clusters of the votes (Li 2019, Li 2021, Gu 2019).
 
 Li et al. 2019, §4.2.2, Algorithm 2 with Eq. 9-12 (Li et al. 2021, Eq. 12-15); Gu and Feng
 2019, Eq. 12-15. Both go back to Hinton, Sabour and Frosst 2018, "Matrix Capsules with EM Routing".
-Where the papers print different things, or do not specify one, `em_routing` has an option.
+Where the papers differ, or leave a point open, `em_routing` has an option.
 """
 import math
 from typing import NamedTuple
@@ -35,21 +35,22 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     `Omega_n = mu_n`: Gu 2019 keeps the activations inside the routing and leaves them out of its
     result.
 
-    votes: V [..., M, N, D]; beta_a, beta_mu: [N], learned; both None leaves the activations out
-    (A = 1). eps: added to the variance.
-    density: "product" of the densities of the D dimensions, as in Hinton et al. 2018, or their
-    "sum", to the letter of Li 2019 (Gu Eq. 14 prints one dimension); the same for D = 1. With
-    "product" and without activations the mixture's likelihood does not decrease between
+    votes: V [..., M, N, D]. beta_a, beta_mu: [N], learned; if both are None, there are no
+    activations (A = 1). eps: added to the variance.
+    density: how the densities of the D dimensions are combined. "product" is that of Hinton et al.
+    2018, "sum" is what Li 2019 prints (Gu Eq. 14 prints one dimension). For D = 1 they are equal.
+    With "product" and without activations the mixture's likelihood does not decrease between
     iterations, apart from the effect of eps.
     schedule: of lambda, see `inverse_temperature`.
-    gradient: "full" runs through every iteration, as in Hinton et al. 2018, to whom both papers
-    refer. "last" is a departure from them: the coupling that enters the last M-step is a constant,
-    so that the gradient is that of one M-step; beta_a and beta_mu then learn only through A_n in
-    the result, and with scale_by_activation=False not at all.
+    gradient: "full" flows through every iteration, as in Hinton et al. 2018, to whom both papers
+    refer. "last" departs from them: the coupling that enters the last M-step is a constant, so the
+    gradient is that of one M-step. Then beta_a and beta_mu learn only through A_n in the result,
+    and with scale_by_activation=False they do not learn at all.
     start: log C [..., M, N] or [M, N] to start from; None: C = 1/N.
     Returns capsules [..., N, D], activations [..., N], coupling [..., M, N]. Half precision is
-    computed in float32. The coupling after iteration t = 1, 2, ... is that of a routing with
-    iterations=t; with "released" only if the whole routing has at most 3 iterations.
+    computed in float32. To read the coupling after t iterations, call the routing with
+    iterations=t. With "released" this holds only up to 3 iterations, because its lambda depends on
+    their number.
     Raises ValueError unless iterations >= 1, when only one of beta_a and beta_mu is None, and for
     unknown options.
 
@@ -132,13 +133,13 @@ def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
 
 
 def inverse_temperature(t: int, T: int, schedule: str) -> float:
-    """lambda_t of iteration t = 0 .. T-1 (counted from 0, as in its formulas), a fixed schedule in
-    both papers, which print no number and refer to Hinton et al. 2018.
+    """lambda_t of iteration t = 0 .. T-1, a factor in the activation. Both papers have a fixed
+    schedule, but print no number and refer to Hinton et al. 2018.
 
     "hinton": 0.01 (1 - 0.95^(t+1)), which Hinton et al. give in a reply on OpenReview (HJWLfGWRb),
-    not in the paper. "released": 1 + (min(T, 3) - 1) t / max(1, T-1), from 1 to 3 for T = 3, in the
-    code that Li et al. released, where chi_n is standardized over the capsules; with the printed
-    chi_n it saturates A. Raises ValueError for an unknown schedule.
+    not in the paper. "released": 1 + (min(T, 3) - 1) t / max(1, T-1), so 1, 2, 3 for T = 3. It is
+    that of the code that Li et al. released, which standardizes chi_n over the capsules; with the
+    printed chi_n it saturates A. Raises ValueError for an unknown schedule.
     """
     if schedule == "hinton":
         return 0.01 * (1 - 0.95 ** (t + 1))
