@@ -4,9 +4,11 @@
 # Read Li 2019 §4.2.2 (Eq. 9-12, Algorithm 2), Gu 2019 Eq. 12-15, and Hinton et al. 2018 if you can,
 # then `routing_em.py`.
 #
-# A whole is a Gaussian, and the votes for it are its data. The M-step (Eq. 10-11) computes mean and
-# variance under the shares $C$. The E-step (Eq. 12) makes the shares proportional to the density at
-# the votes, times the whole's activation $A_n$.
+# As in session 3, parts are the input capsules and wholes the output capsules, and the coupling
+# $C_{mn}$ is the share that whole $n$ has of part $m$. Now a whole is a Gaussian, and the votes for
+# it are its data. The M-step (Eq. 10-11) computes mean and variance with the shares as weights. The
+# E-step (Eq. 12) makes the shares proportional to the Gaussian's density at the votes, times the
+# whole's activation $A_n$.
 
 # %%
 import torch
@@ -17,9 +19,10 @@ from routing_em import em_routing
 
 # %% [markdown]
 # ## Planted clusters
-# Each of three wholes has a pose, and `each` parts. A part knows its place in every whole and votes
-# for the pose that it infers from there: its votes for its own whole agree up to noise, the others
-# scatter. Does the routing give every part to its own whole?
+# Each of three wholes has a pose, a vector of four numbers, and the same number of parts (`each`).
+# A part knows its place in every whole, and votes for the pose that it infers from this place. The
+# votes of a whole's own parts agree up to noise; all other votes scatter. Does the routing give
+# every part to its own whole?
 
 # %%
 def planted(each, seed, noise=0.1):
@@ -28,12 +31,12 @@ def planted(each, seed, noise=0.1):
     M = 3 * each
     whole = torch.arange(3).repeat(each)
     poses = torch.randn(3, 4)
-    places = 3 * torch.randn(M, 3, 4)                    # of a part in each whole
+    places = 3 * torch.randn(M, 3, 4)                    # the place of each part in each whole
     parts = poses[whole] + places[range(M), whole] + noise * torch.randn(M, 4)
     return parts.unsqueeze(1) - places, whole
 
 
-zeros = torch.zeros(3)                                   # beta_A, beta_mu: where training starts
+zeros = torch.zeros(3)                                   # beta_A, beta_mu at the start of training
 ways = {
     "released": dict(beta_a=zeros, beta_mu=zeros, schedule="released"),
     "defaults": dict(beta_a=zeros, beta_mu=zeros),
@@ -42,9 +45,9 @@ ways = {
 }
 
 # %% [markdown]
-# A noisier draw makes the steps visible. The figure shows the votes for whole 0 in two of their
-# four dimensions. Rings mark the parts of whole 0, whose votes agree on it. The colour is a part's
-# share of whole 0, and the cross is the mean $\mu_0$ under the shares.
+# A draw with more noise makes the steps visible. The figure shows two of the four dimensions of the
+# votes for whole 0. Rings mark the votes of its own parts, which agree; the colour is the share
+# $C_{m0}$; the cross is the mean $\mu_0$ with the shares as weights.
 
 # %%
 votes, whole = planted(4, seed=5, noise=0.7)
@@ -67,8 +70,9 @@ def draw_votes(ax, t):
 play(draw_votes, 4, "session4-planted", "share of whole 0")
 
 # %% [markdown]
-# The couplings $C$ after one, two and three iterations: rows are parts, four of each whole; columns
-# are wholes.
+# The next figure shows the coupling $C$ after one, two and three iterations, in the rows for two
+# ways: Hinton et al.'s schedule (the default) and the released one. In each panel the rows are
+# parts, four of each whole, and the columns are wholes.
 
 # %%
 figure, axes = pyplot.subplots(2, 3, figsize=(7, 6), layout="constrained", sharex=True, sharey=True)
@@ -83,12 +87,12 @@ figure.colorbar(image, ax=axes, label="share $C_{mn}$")
 show("session4-coupling")
 
 # %% [markdown]
-# Of 200 draws, how often does every part end coupled most to its own whole? $A_n$ compares how
-# tight the wholes are, $\chi_n$, times $\lambda$. With $\lambda$ from 1 to 3 (the released code's
-# schedule) the whole that happens to be tightest in the first iteration takes two thirds of all
-# parts at once. With Hinton et al.'s $\lambda$, 0.0005 at first, the activations are nearly equal,
-# and the densities decide. The sum of the densities over the dimensions, as Li prints $P$, is large
-# as soon as one dimension fits by chance.
+# In how many of 200 draws does every part end with its largest share in its own whole? The
+# activation $A_n$ depends on $\lambda$ times the cost $\chi_n$, which is low for a tight whole.
+# With $\lambda$ from 1 to 3 (the released code's schedule) the whole that happens to be tightest
+# in the first iteration takes two thirds of all parts at once. With Hinton et al.'s $\lambda$,
+# 0.0005 at first, the activations are nearly equal, and the densities decide. Li prints $P$ as the
+# sum of the densities over the dimensions, which is large as soon as one dimension fits by chance.
 #
 # **Predict before you run.** Which of the four ways gain from more iterations, and which from more
 # parts?
@@ -112,13 +116,13 @@ assert recovery_rates[4, 3, "defaults"] > 0.95 > 0.5 > recovery_rates[4, 3, "rel
 
 # %% [markdown]
 # Only `released` gains much from more iterations, and it stays below a quarter. Only `sum` gains
-# from more parts. The other two find nearly all wholes from the start.
+# much from more parts. The other two succeed in nearly all draws from the start.
 
 # %% [markdown]
 # ## A vote and its negative
-# Only $(V - \mu)^2$ enters the shares: votes and their negatives have the same shares and differ
-# only in the sign of $\mu$. With an odd $f_h$ in Eq. 5 (a linear map, a tanh) the routing could not
-# distinguish the heads' outputs from their negatives. Li's ReLU is not odd.
+# Only $(V - \mu)^2$ enters the shares. So votes and their negatives have the same shares and differ
+# only in the sign of $\mu$. If $f_h$ in Eq. 5 were odd (a linear map or a tanh), the routing could
+# not distinguish the heads' outputs from their negatives. Li's ReLU is not odd.
 
 # %%
 torch.manual_seed(1)
@@ -132,9 +136,10 @@ print("votes and their negatives: the same coupling, negative capsules")
 
 # %% [markdown]
 # ## Two heads
-# Two votes of equal shares lie equally far from their mean: the densities are equal, and so are the
-# next shares. With $M = 2$ routing is the mean, whatever $T$, in exact arithmetic. Rounding grows
-# with every iteration, so keep $T$ at 10 or below.
+# Two votes with equal shares lie equally far from their mean, so their densities are equal, and so
+# are their next shares. Therefore with $M = 2$ the mean $\mu_n$ is the plain mean of the votes for
+# every $T$, in exact arithmetic. The rounding error grows with every iteration, so keep $T$ at 10
+# or below.
 
 # %%
 for M in (2, 3):
