@@ -70,8 +70,8 @@ def draw_votes(ax, t):
 play(draw_votes, 4, "session4-planted", "share of whole 0")
 
 # %% [markdown]
-# The next figure shows the coupling $C$ after one, two and three iterations, in the rows for two
-# ways: Hinton et al.'s schedule (the default) and the released one. In each panel the rows are
+# The next figure shows the coupling $C$ after one, two and three iterations, above with Hinton et
+# al.'s schedule of $\lambda$ (the default), below with the released one. In each panel the rows are
 # parts, four of each whole, and the columns are wholes.
 
 # %%
