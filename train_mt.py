@@ -4,8 +4,8 @@
     python train_mt.py --data multi30k          # real text
     python train_mt.py --train DIR/train --valid DIR/val --src en --tgt de
 
-A run is the folder runs/NAME. The same command resumes it. Defaults that depend on --arch have its
-name before them; toy: size tiny on the embedded corpus.
+A run is the folder runs/NAME. The same command resumes it. If a default depends on --arch, the size
+is named before each value; toy stands for size tiny on the embedded corpus.
 """
 import contextlib
 import math
@@ -58,20 +58,20 @@ FREE = ("accumulate", "device", "amp", "compile", "workers", "data", "data_dir",
 @dataclass
 class Settings(ModelFlags, DataFlags):
     """Every setting of a run, a flag and an entry of config.json."""
-    steps: int = flag(4_000, "updates of the parameters", "training", 1)
-    warmup: int = flag(500, "steps until the peak; with other --steps at most a quarter of them",
-                       "training", 1)
+    steps: int = flag(4_000, "steps of training, each an update of the parameters", "training", 1)
+    warmup: int = flag(500, "steps until the peak of the learning rate; if --steps is given, at "
+                            "most a quarter of it", "training", 1)
     lr: float = flag(3.2e-3, "peak learning rate", "training", above=0, high=0.1)
-    decay: str = flag("linear", "the learning rate falls to 0, or as step^-0.5", "training",
+    decay: str = flag("linear", "after the peak: linearly to 0, or as step^-0.5", "training",
                       choices=("linear", "sqrt"))
-    clip: float = flag(1.0, "largest gradient norm; 0: no clipping", "training", 0)
+    clip: float = flag(1.0, "largest norm of the gradient; 0: no clipping", "training", 0)
     max_tokens: int = flag(2048, "tokens per batch, with padding", "training", 1)
     accumulate: int = flag(1, "micro-batches per update", "training", 1)
     label_smoothing: float = flag(0.1, "label smoothing epsilon", "training", 0, 0.99)
     seed: int = flag(1, "seed of parameters, dropout and batches", "training", 0, 2 ** 31)
 
-    eval_every: int = flag(400, "steps between validations; with other --steps a tenth of them, at "
-                           "least 200", "evaluation", 1)
+    eval_every: int = flag(400, "steps between validations; if --steps is given, a tenth of it, at "
+                           "least 200, except for toy", "evaluation", 1)
     save_every: int = flag(1_000, "steps between extra saves of last.pt", "evaluation", 1)
     log_every: int = flag(100, "steps between log lines", "evaluation", 1)
     average: int = flag(0, "test the average of the last N validated checkpoints; 0: the best one",
@@ -80,13 +80,13 @@ class Settings(ModelFlags, DataFlags):
     lenpen: float = flag(0.6, "length penalty of the test", "evaluation", 0, 100)
     lowercase: bool = flag(False, "BLEU without case, as in Gu 2019's Zh-En", "evaluation")
 
-    name: str = flag("", "the run's folder (from the other flags)", "machine")
+    name: str = flag("", "name of the run's folder (made from the other flags)", "machine")
     runs: str = flag("runs", "where the runs' folders are", "machine", metavar="DIR")
     device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", "machine")
     amp: bool = flag(False, "bfloat16 matrix products (toy: off; others: on if the processor has "
                             "them)", "machine")
     compile: bool = flag(False, "torch.compile: slow to start, then faster; for GPUs", "machine")
-    workers: int = flag(0, "processes that make batches; with CUDA 2", "machine", 0, 256)
+    workers: int = flag(0, "processes that make batches; 2 with CUDA", "machine", 0, 256)
 
     RECIPES = RECIPES           # for --help
 

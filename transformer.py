@@ -69,11 +69,12 @@ class TransformerConfig:
     dropout: float = option(0.1, "dropout rate, the same everywhere", BODY, 0, 0.99)
     norm: str = option("pre", "layer normalization before or after each sub-layer", BODY,
                        choices=("pre", "post"))
-    tie: str = option("all", "which embedding matrices share their weights: target and output, or "
-                      "all three", BODY, choices=("none", "target", "all"))
+    tie: str = option("all", "which embedding matrices share their weights: none, target and "
+                      "output, or all three", BODY, choices=("none", "target", "all"))
 
-    agg: str = option("linear", "how the heads become one vector: dynamic, em: Li's routing; "
-                      "gu-dynamic, gu-em: Gu's capsule layer", AGGREGATION, choices=AGGREGATIONS)
+    agg: str = option("linear", "how the heads' outputs become one vector: dynamic, em: Li's "
+                      "routing; gu-dynamic, gu-em: Gu's capsule layer", AGGREGATION,
+                      choices=AGGREGATIONS)
     agg_at: tuple[str, ...] | None = option(
         None, "where, as in enc:1-2 cross dec:4,6 (dynamic, em: the lowest two encoder layers; "
         "gu-*: the last decoder layer)", AGGREGATION, metavar="PLACE")
@@ -90,7 +91,7 @@ class TransformerConfig:
         "in the papers; gu-em: last, since full costs BLEU there)", AGGREGATION,
         choices=GRADIENTS)
     em_activations: bool = option(True, "EM routing: capsules have activations A_n, which "
-                                 "scale them and weigh in the coupling (on)", AGGREGATION)
+                                 "scale them and enter the coupling (on)", AGGREGATION)
     coupling: str = option("routed", "weights of the votes: computed by the routing, or drawn "
                            "at random as a control", AGGREGATION, choices=COUPLINGS)
 
@@ -105,8 +106,8 @@ class TransformerConfig:
         (), "where the logits of self-attention are routed, as in enc:1-3 dec", CAPSULES,
         metavar="PLACE")
     capsule_parts: tuple[str, ...] = option(
-        PARTS, f"which routing in the encoder: {', '.join(PARTS)}, between heads or between "
-        "positions (both); the decoder has the horizontal one", CAPSULES, choices=PARTS,
+        PARTS, "routing in the encoder: vertical (between heads), horizontal (between positions), "
+        "by default both; the decoder has only the horizontal one", CAPSULES, choices=PARTS,
         metavar="PART")
     decoder: bool = True                             # False: an Encoder only, places in enc
 

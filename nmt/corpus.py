@@ -60,17 +60,19 @@ class Data(NamedTuple):
 @dataclass
 class DataFlags(Flags):
     """The flags that choose the text, its vocabulary and its longest sentences."""
-    data: str = flag("toy", "embedded (toy) or downloaded corpus", "data", choices=tuple(LANGUAGES))
+    data: str = flag("toy", "corpus; toy is embedded, the others are downloaded", "data",
+                     choices=tuple(LANGUAGES))
     data_dir: str = flag("data", "where downloads go", "data", metavar="DIR")
     train: str | None = flag(None, "own text: PREFIX.SRC and PREFIX.TGT", "data", metavar="PREFIX")
     valid: str | None = flag(None, "own validation text", "data", metavar="PREFIX")
     test: tuple[str, ...] = flag((), "own test sets", "data", metavar="PREFIX")
-    src: str | None = flag(None, "source language, the ending of the files", "data", metavar="SRC")
+    src: str | None = flag(None, "source language, the ending of the files' names", "data",
+                           metavar="SRC")
     tgt: str | None = flag(None, "target language", "data", metavar="TGT")
-    vocab_size: int | None = flag(None, "joint BPE tokens (toy 2000, enja 6000, multi30k 10000, "
-                                  "WMT 32000, own text 10000 or 32000)", "data", 259,
-                                  10 ** 6)
-    max_length: int = flag(256, "longest side of a training pair", "data", 1, 10 ** 6)
+    vocab_size: int | None = flag(None, "tokens of the joint BPE vocabulary (toy 2000, enja 6000, "
+                                  "multi30k 10000, WMT 32000, own text 10000 or 32000)", "data",
+                                  259, 10 ** 6)
+    max_length: int = flag(256, "longest side of a training pair, in tokens", "data", 1, 10 ** 6)
 
 
 def name_text(flags: DataFlags) -> str:
