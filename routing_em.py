@@ -90,11 +90,11 @@ def m_step(V: Tensor, log_C: Tensor, beta_a: Tensor | None = None, beta_mu: Tens
     Returns mu [..., N, D], log sigma [..., N, D], log A [..., N].
     """
     # C_mn / sum_m C_mn = softmax_m(log C_mn), which stays exact where the sum underflows
-    share = log_C.softmax(-2).unsqueeze(-1)                                  # [..., M, N, 1]
+    weight = log_C.softmax(-2).unsqueeze(-1)                                 # [..., M, N, 1]
     # mu_n = sum_m C_mn V_mn / sum_m C_mn                             Li 2019 Eq. 10, Gu 2019 Eq. 12
-    mu = (share * V).sum(-3)                                                 # [..., N, D]
+    mu = (weight * V).sum(-3)                                                # [..., N, D]
     # sigma_n^2 = sum_m C_mn (V_mn - mu_n)^2 / sum_m C_mn + eps       Li 2019 Eq. 11, Gu 2019 Eq. 12
-    sigma2 = (share * (V - mu.unsqueeze(-3)).square()).sum(-3) + eps         # [..., N, D]
+    sigma2 = (weight * (V - mu.unsqueeze(-3)).square()).sum(-3) + eps        # [..., N, D]
     log_sigma = sigma2.log() / 2                                             # [..., N, D]
     if beta_a is None:
         return mu, log_sigma, torch.zeros_like(log_sigma[..., 0])
