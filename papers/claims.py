@@ -294,7 +294,7 @@ def draw(corpora: list[Corpus], path) -> None:
         ax.set_yticks(range(len(corpus.contrasts)), [" - ".join(x) for x in corpus.contrasts])
         ax.invert_yaxis()
         control = "" if corpus.can_test() else "; one head does not lose"
-        ax.set_title(f"{corpus.plan.corpus}\n{len(corpus.lines['baseline'])} blocks{control}",
+        ax.set_title(f"{corpus.plan.corpus}\n{len(corpus.lines['baseline'])} seeds{control}",
                      fontsize="medium")
         ax.set_xlabel("difference in BLEU")
     figure.savefig(path)
