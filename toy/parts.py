@@ -44,13 +44,12 @@ class Join:
 class Choice:
     """One of the alternatives (weight, label, part). A part without derivations is left out.
 
-    Name and labels are for the reader, and for the tests.
+    Name and labels are for the reader.
     """
 
     def __init__(self, name: str, alternatives: list[tuple[int, str, Any]]):
         possible = [alternative for alternative in alternatives if alternative[2].count]
         self.name = name
-        self.labels = [label for weight, label, part in possible]
         self.parts = [part for weight, label, part in possible]
         self.bounds = list(accumulate(weight for weight, label, part in possible))
         self.count = sum(part.count for part in self.parts)
