@@ -198,13 +198,12 @@ def routing_statistics(run: TrainedRun, max_tokens: int = 4096) -> dict:
             total[0] += len(votes) * rows
             total[1] += 0 if A is None else exact(A).sum(0)
             total[2] += len(votes)
-    statistics = {}
+    means = {}
     for place, (rows, A, words) in totals.items():
         entropy, agreement = (rows / words).T.tolist()
         activations = (A / words).tolist() if torch.is_tensor(A) else None
-        statistics[place] = {"entropy": entropy, "agreement": agreement,
-                             "activations": activations}
-    return statistics
+        means[place] = {"entropy": entropy, "agreement": agreement, "activations": activations}
+    return means
 
 
 # ---- BLEU by source length: Gu 2019 Fig. 3
