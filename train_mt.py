@@ -212,7 +212,7 @@ def train(s: Settings) -> None:
     started = time.perf_counter()
     for step in training_steps(data.train, state["place"], machine, s.max_tokens, s.accumulate,
                                s.seed, s.workers):
-        if state["unvalidated"] and machine.first:       # again, if a run was killed in it
+        if state["unvalidated"] and machine.first:       # of the last step, also after a kill
             validate_and_save(model, optimizer, state, data, folder, s)
             started = time.perf_counter()
         if stopped_by or state["step"] >= s.steps:
