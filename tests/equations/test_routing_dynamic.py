@@ -82,8 +82,9 @@ def test_gu_eq11(M, N, D):
     """What an iteration adds to the logits: the dot product of capsule and vote."""
     V = normal(M, N, D)
     capsules = normal(N, D)
-    want = [[by_hand.dot(omega, V_mn) for omega, V_mn in zip(capsules.tolist(), V_m)]
-            for V_m in V.tolist()]
+    want = []
+    for V_m in V.tolist():
+        want.append([by_hand.dot(omega, V_mn) for omega, V_mn in zip(capsules.tolist(), V_m)])
     assert_close(agreement(V, capsules), V.new_tensor(want))
 
 

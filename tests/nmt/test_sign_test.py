@@ -58,7 +58,9 @@ def test_sign_test_of_chinese_counts_characters():
 def test_p_is_the_share_of_swaps_that_differ_by_as_much():
     """None of the 1,000 does; all eight swaps of three sentences, and the one of a single one."""
     assert randomization_test(wrong_at(range(40)), REFERENCES, REFERENCES) == 1 / 1_001
-    baseline, other, references = wrong_at([0, 1])[:3], wrong_at([2])[:3], REFERENCES[:3]
+    baseline = wrong_at([0, 1])[:3]
+    other = wrong_at([2])[:3]
+    references = REFERENCES[:3]
     differences = []
     for swaps in itertools.product((0, 1), repeat=3):
         pairs = [(b, a) if swap else (a, b) for a, b, swap in zip(baseline, other, swaps)]
