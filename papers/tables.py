@@ -355,3 +355,10 @@ TABLES["plan-toy"] = Table(
     scale="--arch tiny --heads 8 --train {toy4000}/train --valid {toy4000}/valid "
           "--test {toy4000}/test --src en --tgt de --vocab-size 2000 --steps 1400 --lr 2.9e-3 "
           "--warmup 150 --max-tokens 512 --eval-every 1400")
+
+# Tables of the papers with the text and the recipe of plan-toy, and with its runs of the same flags.
+for _name in ("li2021-6", "gu-3", "gu-fig2", "duan-2", "duan-3", "duan-4"):
+    _table = TABLES[_name]
+    TABLES[f"{_name}-toy"] = _table._replace(
+        title=f"{_table.title}, on 4,000 pairs of the embedded corpus",
+        scale=TABLES["plan-toy"].scale, amp=False)

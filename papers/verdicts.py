@@ -92,7 +92,7 @@ def whole_blocks(lines: list[dict], plan: Plan) -> dict[str, list[dict]]:
     arms = {row.flags: row.label for row in (*table.rows, *table.ended)}
     blocks = {seed: {} for seed in plan.seeds}
     for line in lines:
-        if ((line["scale"], precision_of(line)) == (table.scale, precision)
+        if ((line["scale"], line["size"], precision_of(line)) == (table.scale, "base", precision)
                 and line["flags"] in arms and line["seed"] in blocks):
             blocks[line["seed"]][arms[line["flags"]]] = line
     whole = [block for block in blocks.values() if len(block) == len(arms)]

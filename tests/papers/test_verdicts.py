@@ -99,6 +99,12 @@ def test_a_block_counts_when_it_is_whole():
     assert seeds_of(verdicts.whole_blocks(lines, TOY)) == {1, 2}
 
 
+def test_a_larger_model_with_the_flags_of_an_arm_is_not_that_arm():
+    lines = made_up_lines(2)
+    larger = [line | {"size": "wide --d-model 256", "bleu": 0.0} for line in lines]
+    assert verdicts.whole_blocks(lines + larger, TOY) == verdicts.whole_blocks(lines, TOY)
+
+
 def test_runs_of_two_precisions_are_not_compared(monkeypatch):
     lines = made_up_lines(3)
     lines[0]["precision"] = "bfloat16"                   # of seed 1
