@@ -356,7 +356,7 @@ TABLES["plan-toy"] = Table(
           "--test {toy4000}/test --src en --tgt de --vocab-size 2000 --steps 1400 --lr 2.9e-3 "
           "--warmup 150 --max-tokens 512 --eval-every 1400")
 
-# Tables of the papers with the text and the recipe of plan-toy, and with its runs of the same flags.
+# Tables of the papers with the text and recipe of plan-toy, and with its runs of the same flags.
 for _name in ("li2021-6", "gu-3", "gu-fig2", "duan-2", "duan-3", "duan-4"):
     _table = TABLES[_name]
     TABLES[f"{_name}-toy"] = _table._replace(
