@@ -16,8 +16,8 @@ from exercises.make import find_functions
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "CONTRIBUTING.md",
              ROOT / "exercises" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-IN_ROOT = ("train_mt", "translate", "probe", "logic")
-SCRIPTS = (*IN_ROOT, "papers/analyze", "papers/reproduce", "papers/bench", "toy/__main__")
+SCRIPTS = ("train_mt", "translate", "probe", "logic", "papers/analyze", "papers/reproduce",
+           "papers/bench", "toy/__main__")
 # flags of torchrun, of pip, of exercises/grade.py and of course/notebooks.py
 FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--index-url",
            "--session", "--csv", "--project"}
@@ -150,15 +150,3 @@ def test_there_is_one_version(capsys):
     assert f'\nversion: "{version}"\n' in (ROOT / "CITATION.cff").read_text()
     newest = re.search(r"^## (.*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest[1] == version
-
-
-def test_the_files_of_the_readme():
-    """The README lists the eight files of equations and four scripts: the Python files of the
-    root; and the commands of papers/."""
-    readme = (ROOT / "README.md").read_text()
-    to_read = re.search(r"```text\n(attention.*?)```", readme, flags=re.DOTALL)[1]
-    files = re.findall(r"^\w+\.py", to_read, flags=re.MULTILINE)
-    assert len(files) == 8 and all((ROOT / name).exists() for name in files)
-    assert all(f"`{name}.py`" in readme for name in IN_ROOT)
-    assert {f"{name}.py" for name in IN_ROOT} | set(files) == {x.name for x in ROOT.glob("*.py")}
-    assert all(f"`python -m papers.{name}`" in readme for name in ("analyze", "reproduce", "bench"))

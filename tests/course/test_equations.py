@@ -11,15 +11,6 @@ EQUATIONS = ROOT / "docs" / "equations.md"
 ENTRIES = read(EQUATIONS)
 
 
-def test_numbers_are_read():
-    assert numbers("Li Eq. 10-11, Gu Eq. 12") == [
-        "Li 2019 Eq. 10", "Li 2019 Eq. 11", "Gu 2019 Eq. 12"]
-    assert numbers("Li et al. 2018, section 3.2, Eq. 1 and 3; Algorithm 2.", "Duan 2020") == [
-        "Li 2018 § 3.2", "Li 2018 Eq. 1", "Li 2018 Eq. 3", "Li 2018 Alg. 2"]
-    assert numbers("Eq. 9", "Duan 2020") == ["Duan 2020 Eq. 9"]
-    assert numbers("Eq. 9") == []
-
-
 @pytest.mark.parametrize("file", EIGHT)
 def test_every_number_in_a_comment_has_its_latex(file):
     """An entry with LaTeX has the number, and its code is the function around the comment."""

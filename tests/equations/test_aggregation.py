@@ -164,13 +164,6 @@ def test_gu_pose_matrices(d, H, N, shape):
     assert CapsuleAggregation(d, H, capsules=N, routing="em").weight.shape == (H, N) + shape
 
 
-def test_default_numbers_of_capsules():
-    assert RoutingAggregation(8, 2, routing="em").beta_a.shape == (8,)  # N = d, D = 1
-    assert CapsuleAggregation(8, 2, routing="em").beta_a.shape == (2,)  # N = H
-    assert CapsuleAggregation(8, 2, capsules=1, routing="dynamic").weight.shape == (2, 1, 4, 8)
-    assert CapsuleAggregation(8, 2, routing="dynamic").weight.shape == (2, 2, 4, 4)
-
-
 @pytest.mark.parametrize("capsules", [0, 5, 16])
 @every_kind
 def test_capsules_must_divide_the_model(kind, capsules):

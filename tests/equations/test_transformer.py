@@ -391,14 +391,6 @@ def flags(words: str) -> TransformerConfig:
     return parse(Settings, words.split(), presets).model_config(vocab_size=13)
 
 
-@pytest.mark.parametrize("arch", SIZES)
-def test_sizes(arch):
-    c = flags(f"--arch {arch}")
-    assert (c.vocab_size, c.d_model, c.heads, c.layers, c.d_ff) == (13,) + SIZES[arch]
-    c = flags(f"--arch {arch} --d-model 36 --heads 2 --layers 1 --d-ff 7")
-    assert (c.d_model, c.heads, c.layers, c.d_ff) == (36, 2, 1, 7)
-
-
 def test_flags_reach_the_configuration_and_json_gives_it_back():
     config = flags(
         "--arch tiny --heads 8 --layers 3 --dropout 0.25 --norm post --iterations 2 "

@@ -9,7 +9,7 @@ import torch
 from small_run import random_pairs, small
 from torch.nn.functional import cross_entropy
 
-from nmt import evaluate, languages
+from nmt import evaluate
 from nmt.batches import batches, collate
 from nmt.corpus import Pairs
 from nmt.evaluate import corpus_bleu, corpus_chrf, validate
@@ -129,11 +129,6 @@ def test_bleu_and_chrf_are_sacrebleus():
     ("deu_Latn", "13a"), ("cs", "13a"), ("mya.clean", "char")])
 def test_the_target_language_chooses_the_tokenizer(tgt, tokenizer):
     assert f"tok:{tokenizer}|" in corpus_bleu(["猫"], ["猫"], tgt)[1]
-
-
-def test_korean_has_spaces_and_tibetan_none():
-    assert languages.is_unspaced("zho_Hans") and languages.is_unspaced("bo")
-    assert not languages.is_unspaced("ko") and not languages.is_unspaced("de")
 
 
 def test_pairs_too_long_for_the_memory_are_left_out(corpus, monkeypatch, capsys):

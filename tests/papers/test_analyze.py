@@ -300,7 +300,8 @@ def test_bins_fit_the_lengths(lengths, ends):
 
 
 @pytest.mark.parametrize("line, language, length", [
-    ("a bc  def", "en", 3), ("", "en", 1), ("ab cd", "zh", 4), ("ab cd", "de", 2)])
+    ("a bc  def", "en", 3), ("", "en", 1), ("ab cd", "zho_Hans", 4), ("ab cd", "bo", 4),
+    ("ab cd", "ko", 2)])
 def test_length_of_a_line(line, language, length):
     assert measure.source_length(line, language) == length
 

@@ -32,12 +32,6 @@ def plan_runs(name: str, seeds=(1,), **given) -> dict:
     return {(row.label, row.size): runs[0] for row, runs in rows}
 
 
-def count_parameters(run, vocab_size: int = 32_000) -> int:
-    with torch.device("meta"):
-        model = Transformer(run.settings.model_config(vocab_size))
-    return sum(p.numel() for p in model.parameters())
-
-
 # ---- The published numbers
 
 @pytest.mark.parametrize("name", TABLES)
@@ -80,37 +74,13 @@ def test_every_row_is_a_model_with_one_name_in_all_tables():
 @pytest.mark.parametrize("name", ["claims", "gu-fig2", "duan-4"])
 def test_rows_fit_a_tiny_model(name):
     for run in plan_runs(name, layers=1, d_model=16, d_ff=16).values():
-        count_parameters(run, 100)
+        Transformer(run.settings.model_config(100))
 
 
 def test_a_run_has_the_name_that_train_mt_gives_it():
     run = plan_runs("li2018-1", steps=7)["4  output", "base"]
     assert run.words == ["--steps", "7", *"--reg output --reg-at enc --seed 1".split()]
     assert run.settings.name == "toy-tiny-output-reg-at-enc-steps-7-seed1"
-
-
-@pytest.mark.parametrize("name, count", [
-    ("li2019-2", 6), ("li2019-3", 6), ("li2019-4", 2), ("li2021-5", 6), ("li2021-6", 1),
-    ("gu-2", 1)])
-def test_parameters_are_the_published_ones(name, count):
-    """Increments equal the printed ones within rounding, unless a footnote says that none can."""
-    here = {}
-    checked = 0
-    for row, runs in plan.plan(TABLES[name], {"arch": "base"}, (1,)):
-        text = row.published[0]
-        if "[" in text:
-            continue
-        parameters = count_parameters(runs[0])
-        value = float(re.match(r"\+?([\d.]+)M", text)[1])
-        if row.flags == "":
-            here[row.size] = parameters, value
-            continue
-        base, printed = here[row.size]
-        published = value if text.startswith("+") else value - printed
-        last_digit = 10.0 ** -(len(text.partition(".")[2]) - 1 if "." in text else 0)
-        assert (parameters - base) / 1e6 == pytest.approx(published, abs=last_digit + 1e-9)
-        checked += 1
-    assert checked == count
 
 
 def test_sizes():

@@ -175,13 +175,6 @@ def test_the_planned_runs_are_stored_as_the_page_reads_them():
             assert ("--amp" if corpus is ENJA else "--no-amp") in run.words
 
 
-def test_the_runs_between_english_and_japanese_are_in_bfloat16():
-    for name, source in (("plan-enja", None), ("plan-jaen", "ja")):
-        for _, (run,) in plan.plan(TABLES[name], {}, (2,)):
-            s = run.settings
-            assert (s.amp, s.data, s.src, s.steps) == (True, "enja", source, 3_000)
-
-
 def test_the_planned_runs_are_those_of_the_plan():
     for corpus, arms in ((TOY, 12), (MULTI30K, 7), (ENJA, 12)):
         rows = (*TABLES[corpus.table].rows, *TABLES[corpus.table].ended)

@@ -39,8 +39,6 @@ def test_splits_have_no_sentence_in_common_and_grow():
     assert toy.splits(train=50, valid=40, test=60, seed=5) != few
 
 
-# ---- Words
-
 # ---- Trees
 
 def test_the_leaves_of_the_tree_are_the_sentence(pairs):
