@@ -176,3 +176,15 @@ def test_zip_members(tmp_path):
     write_text([tmp_path / "out.zh", tmp_path / "out.en"], parts, tmp_path)
     assert (tmp_path / "out.zh").read_bytes().decode() == "一\n二\n三\n"
     assert (tmp_path / "out.en").read_bytes().decode() == "one\ntwo\nthree &amp; more\n"
+
+
+def test_member_that_points_outside(tmp_path):
+    """A member's name is only compared with a pattern: nothing is written under it."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    members = {"../../x_en.txt": "one\n", "/x_cn.txt": "一\n"}
+    archive = fetch_zip(inside, "evil.zip", members)
+    parts = [Part((archive, "*_cn.txt"), (archive, "*_en.txt"))]
+    write_text([inside / "out.zh", inside / "out.en"], parts, inside)
+    assert names_in(tmp_path) == {"inside"}
+    assert names_in(inside) == {"evil.zip", "out.en", "out.zh", "source"}

@@ -108,16 +108,6 @@ def test_the_default_that_help_prints_is_the_one_that_is_used(script, recipe, wo
     assert checked > (25 if script is train_mt else 6)
 
 
-def test_help_has_defaults_and_groups(capsys):
-    with pytest.raises(SystemExit):
-        parse(Example, ["--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "how many, 100 % of them (3)" in text
-    assert text.index("how many") < text.index("speed:") < text.index("how fast")
-    assert "--rate FACTOR" in text
-    assert "--long-name, --no-long-name" in text
-
-
 # ---- Running a command
 
 @dataclass
