@@ -102,9 +102,9 @@ def show(name: str, rows, settings: Settings, finished: dict) -> None:
         print(f"{name}: nothing is finished")
         return
     print(render.table_text(name, render.table_rows(table, lines)))
-    first = next(line for row_runs in lines for line in row_runs)
-    print(f"\n{first['scale'] or 'embedded corpus, size tiny'}; {first['processor']}; torch "
-          f"{first['torch']}")
+    every = [line for row_runs in lines for line in row_runs]
+    machines = dict.fromkeys(f"{line['processor']}, torch {line['torch']}" for line in every)
+    print(f"\n{every[0]['scale'] or 'embedded corpus, size tiny'}; {'; '.join(machines)}")
 
 
 # ---- The command

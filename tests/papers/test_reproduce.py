@@ -298,6 +298,10 @@ def test_a_stored_run_is_a_line_and_is_not_trained_again(project, capsys):
     (project.root / "runs").rename(project.root / "away")
     assert project("duan-3 --seeds 1 2 3 --dry-run --store") == 0
     assert "4 of 12 runs are missing" in capsys.readouterr().out
+    text = text.replace(torch.__version__, "2.9.0", 1)   # as if one was trained elsewhere
+    (project.root / "results" / "runs.jsonl").write_text(text)
+    assert project("duan-3 --dry-run --store") == 0
+    assert "torch 2.9.0; " in capsys.readouterr().out
 
 
 def test_a_line_has_the_precision_of_its_run(project):
