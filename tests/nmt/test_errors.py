@@ -87,7 +87,6 @@ MISTAKES = [
     (train_mt, "--lambda 2 --epochs 3 --batch-size 3 --learning-rate 3 --gpu --routing em --beem 3",
      "did you mean --reg-weight, --steps, --max-tokens, --lr, --device, --agg, --beam?"),
     (train_mt, "--amp yes", "arguments: yes; --amp takes no value"),
-    (train_mt, "em", "arguments: em (--help lists"),
     (train_mt, "--reg output,subspace", "separate several values by spaces"),
     (train_mt, "--data multi30k --data-dir text.en --name new",
      "--data-dir text.en: cannot make the folder"),
@@ -120,7 +119,6 @@ MISTAKES = [
     # the run's folder
     # (before it reads the text)
     (train_mt, TRAIN + "sound --train gone --agg em", "agg was 'linear', is now 'em'", "--name"),
-    (train_mt, TRAIN + "sound --src de --tgt en", "runs/sound", "choose another --name"),
     (train_mt, TRAIN + "busy", "runs/busy: another run is at work", "--name"),
     (train_mt, TRAIN + "thesis --runs .", "thesis: holds files", "choose another --name"),
     (train_mt, NEW + "--runs text.en", "--runs: text.en/new: cannot open", "choose another place"),
@@ -156,8 +154,6 @@ MISTAKES = [
      "--lowercase is not used: it needs --reference FILE"),
     # probing and logical inference
     (probe, "--checkpoint last", "--checkpoint last is not used: it needs --encoder RUN"),
-    (probe, "--encoder runs/sound --layers 3", "--layers 3 is not used: it needs a run without"),
-    (probe, "--data senteval --data-seed 3", "--data-seed 3 is not used: it needs --data toy"),
     (logic, "--data x --pairs 300", "--pairs 300 is not used: it needs generated pairs"),
     (logic, "--data x", "--data: x/train1: cannot read"),
     (translate, "runs/sound --input text.en --output ./text.en", "--output ./text.en is read as"),

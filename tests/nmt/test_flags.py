@@ -2,6 +2,7 @@
 tracebacks."""
 import importlib
 import io
+import os
 import re
 import sys
 from dataclasses import asdict, dataclass, fields
@@ -167,6 +168,11 @@ def test_closed_streams_are_replaced(monkeypatch):
 
 def test_torch_has_no_memory_in_the_words_that_run_looks_for(capsys):
     assert flags.run(lambda settings: torch.empty(2 ** 60), Nothing, []) == 2
+
+
+def test_a_closed_pipe_is_status_141(monkeypatch, capfd):
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+    assert call(BrokenPipeError()) == 141
 
 
 def test_bugs_keep_their_traceback():

@@ -7,7 +7,6 @@ from sacrebleu.metrics import BLEU
 
 from nmt import significance
 from nmt.significance import randomization_test, sign_test
-from translate import p_in_words
 
 REFERENCES = [f"the dog number {i} sees a man and a cat" for i in range(60)]
 
@@ -75,7 +74,3 @@ def test_p_without_case():
     shouted = [line.upper() for line in REFERENCES]
     assert randomization_test(REFERENCES, shouted, REFERENCES) < 0.001
     assert randomization_test(REFERENCES, shouted, REFERENCES, lowercase=True) == 1
-
-
-def test_p_in_words():
-    assert p_in_words(1e-5) == "p < 0.0001"
