@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from papers.results import precision_of
+from papers.results import key_of, precision_of
 from papers.tables import TABLES
 
 LEVEL = 0.05
@@ -89,15 +89,15 @@ def whole_blocks(lines: list[dict], plan: Plan) -> dict[str, list[dict]]:
     """The lines of results/runs.jsonl whose seed has all arms of the plan, by arm."""
     table = TABLES[plan.table]
     precision = "bfloat16" if table.amp else "float32"
-    arms = {row.flags: row.label for row in (*table.rows, *table.ended)}
-    blocks = {seed: {} for seed in plan.seeds}
-    for line in lines:
-        if ((line["scale"], line["size"], precision_of(line)) == (table.scale, "base", precision)
-                and line["flags"] in arms and line["seed"] in blocks):
-            blocks[line["seed"]][arms[line["flags"]]] = line
-    whole = [block for block in blocks.values() if len(block) == len(arms)]
+    rows = (*table.rows, *table.ended)
+    stored = {key_of(line): line for line in lines if precision_of(line) == precision}
+    whole = []
+    for seed in plan.seeds:
+        block = {row.label: stored.get((table.scale, "base", row.flags, seed)) for row in rows}
+        if all(block.values()):
+            whole.append(block)
     lines_by_arm = {}
-    for arm in sorted(arms.values()):
+    for arm in sorted(row.label for row in rows):
         lines_by_arm[arm] = [block[arm] for block in whole]
     return lines_by_arm
 
