@@ -180,6 +180,6 @@ def test_the_planned_runs_are_those_of_the_plan():
     for corpus in PLANS:
         rows = (*TABLES[corpus.table].rows, *TABLES[corpus.table].ended)
         assert {x for pair in corpus.pairs for x in pair} == {x.label for x in rows} - {"one-head"}
-    assert len(ENJA.pairs) == 11
+    assert len(ENJA.pairs) == 7
     assert (len(MULTI30K.seeds), len(TOY.seeds)) == (6, 20)
     assert (ENJA.seeds, ENJA.needed) == (range(2, 10), 6)
