@@ -118,7 +118,7 @@ def reproduce(settings: Settings) -> None:
         return
     if not settings.tables:
         for name, table in TABLES.items():
-            print(f"{name:<13}  {table.source:<16}  {len(table.rows):2} rows  {table.title}; "
+            print(f"{name:<14}  {table.source:<16}  {len(table.rows):2} rows  {table.title}; "
                   f"{table.data or 'no published numbers'}")
         return
     for name in settings.tables:

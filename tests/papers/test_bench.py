@@ -77,7 +77,7 @@ def test_a_training_batch_is_full(settings):
 def test_the_command_prints_a_table(capsys):
     assert bench.main(f"--rows torch em-all {SMALL}".split()) == 0
     out = capsys.readouterr().out
-    assert re.search(r"turn 1 of 1, linear: [\d,]+ target tokens/s, [\d.]+ sentences/s, nan", out)
+    assert re.search(r"turn 1 of 1, linear: [\d,]+ target tokens/s, [\d,.]+ sentences/s, nan", out)
     *_, linear, torchs, em = out.splitlines()
     assert linear.split()[0] == "linear" and linear.split()[-2:] == ["1.00", "1.00"]
     assert torchs.split()[0] == "torch" and torchs.count("nan") == 3     # no decoding, no GPU
