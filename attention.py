@@ -1,4 +1,4 @@
-"""Scaled dot-product attention with several heads: Vaswani 2017, in the notation of Li 2019.
+"""Scaled dot-product attention with several heads: Vaswani 2017, in the notation of Li 2018.
 
 Li et al. 2019, §2, Eq. 1-2 (Li 2018 §2, Li 2021 Eq. 1-2, Gu 2019 Eq. 1-2, Duan 2020 Eq. 1-2 and
 4-5). How the heads become one vector (Li 2019 Eq. 3-4) is a module passed in: see aggregation.py.
@@ -25,7 +25,7 @@ class Heads(NamedTuple):
 
 class MultiHeadAttention(nn.Module):
     """`A^h = softmax(Q^h K^hT / sqrt(d_k))`, `O^h = A^h V^h` for every head h, then the aggregation
-    of the heads: Li 2019 Eq. 1-2.
+    of the heads: Li 2018 §2; Li 2019 Eq. 1-2, where A^h is `ATT(Q^h, K^h)`.
 
     dropout: rate on the A^h that weights V^h. aggregation: a module [B, H, L_q, d_k] ->
     [B, L_q, d] (default: LinearAggregation, Eq. 3-4). capsule: a module that routes the logits
@@ -82,7 +82,7 @@ class MultiHeadAttention(nn.Module):
                           cache: "Cache | None") -> tuple[Tensor, Tensor]:
         """A^h [B, H, L_q, L_k] and O^h [B, H, L_q, d_k] written out; with a capsule the logits are
         routed before the mask."""
-        # E^h = Q^h K^hT / sqrt(d_k)                                  Li 2019 Eq. 2, Duan 2020 Eq. 5
+        # E^h = Q^h K^hT / sqrt(d_k)                                  Li 2018 §2, Duan 2020 Eq. 5
         E = Q @ K.transpose(-2, -1) / math.sqrt(self.d_k)                    # [B, H, L_q, L_k]
         if self.capsule is not None:
             E = self.routed_logits(E, mask, causal, cache)                   # [B, H, L_q, L_k]
@@ -90,7 +90,7 @@ class MultiHeadAttention(nn.Module):
             mask = both_masks(mask, causal_mask(*E.shape[2:], E.device))
         if mask is not None:
             E = E.masked_fill(~mask, torch.finfo(E.dtype).min)
-        # A^h = softmax(E^h)                                          Li 2019 Eq. 2, Duan 2020 Eq. 4
+        # A^h = ATT(Q^h, K^h) = softmax(E^h)                          Li 2019 Eq. 2, Duan 2020 Eq. 4
         A = E.softmax(-1)                                                    # [B, H, L_q, L_k]
         # O^h = A^h V^h                                               Li 2019 Eq. 2, Duan 2020 Eq. 2
         O = self.dropout(A).to(V.dtype) @ V                                  # [B, H, L_q, d_k]

@@ -70,7 +70,7 @@ class CapsuleAggregation(nn.Module):
         u_hat = self.cast_votes(outputs)                                     # [B, L, H, N, D]
         # v = f(u_hat, c), c = Update(u_hat, v)                       Gu 2019 Eq. 4
         v = self.routing(u_hat, self.beta_a, self.beta_mu).capsules          # [B, L, N, D]
-        # u = Concat(u_1, ..., u_h), v = Concat(v_1, ..., v_N)        Gu 2019 Eq. 7
+        # u = Concat(u_1, ..., u_h), v = Concat(v_1, ..., v_l), l = N  Gu 2019 Eq. 7
         u = concatenate(outputs)                                             # [B, L, d]
         v = v.flatten(-2).to(self.weight.dtype)  # the routing of half precision gives float32
         # O = u + FFN(v)                                              Gu 2019 Eq. 6

@@ -33,6 +33,7 @@ def vertical_routing(logits: Tensor, weight: Tensor, bias: Tensor, iterations: i
     # a product and a sum: autocast would run a matrix product in half precision
     Lambda = (weight * B.sum(-1).unsqueeze(-2)).sum(-1) + bias               # [..., H]
     # Omega = softmax(Lambda) [Omega_1 .. Omega_L]                    Duan 2020 Eq. 10
+    # = Concat_h(lambda_h [Omega_1 .. Omega_L]), lambda = softmax(Lambda)    Duan 2020 Alg. 2
     return Lambda.softmax(-1)[..., None, None] * omega.unsqueeze(-3)         # [..., H, L_q, L_k]
 
 

@@ -74,9 +74,10 @@ def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None,
     """Disagreement on attended positions by the squared difference,
     `D = (1/H^2) sum_i sum_j |A^i - A^j|^2`.
 
-    Li 2018 footnote 2, in words there: the "squared element-wise subtraction". The paper reports
-    that it performs worse than Eq. 2's product. Form and sign are those of the authors' released
-    code (commit 24cf258): a difference grows as the heads disagree, so training maximizes D.
+    Li 2018 footnote 2 (Li 2021 footnote 3), in words there: the "squared element-wise subtraction".
+    The papers report that it performs worse than Eq. 2's product. Form and sign are those of the
+    authors' released code (commit 24cf258): a difference grows as the heads disagree, so training
+    maximizes D.
 
     weights, mask, reduce: as in `position_disagreement`. Returns a scalar >= 0 (for "mean" <= 2 -
     2/H), 0 where the heads attend alike. Raises ValueError for an unknown reduce.
@@ -196,7 +197,8 @@ def model_disagreement(config, heads: dict, source_mask: Tensor,
     """D of the training objective `J = likelihood + lambda D` (Li 2018 §3.1): the mean over the
     chosen layers of a component, summed over the chosen components and kinds.
 
-    The decoder's two attentions have weight 1/2 each, as in the released code. config: a
+    If both attentions of the decoder are chosen, each has weight 1/2: the released code computes
+    this mean, although its loss has only the encoder's D. config: a
     TransformerConfig; heads: {component: Heads of every layer}; masks: [B, L], True at a token.
     Returns a scalar. train_mt.py: train_step adds lambda and the likelihood.
     """

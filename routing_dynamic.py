@@ -2,7 +2,8 @@
 
 Li et al. 2019, §4.2.1, Algorithm 1 with Eq. 7-8 (Li et al. 2021, Algorithm 1, Eq. 10-11); Gu and
 Feng 2019, Eq. 8-11; Duan et al. 2020, Algorithm 1 with Eq. 6-7. All of them go back to Sabour et
-al. 2017, "Dynamic Routing Between Capsules".
+al. 2017, "Dynamic Routing Between Capsules". Symbols are Li's, but m, n are h, n there and i, j in
+Gu, and s_n is Omega_n before the squash (docs/equations.md has a table).
 """
 from typing import NamedTuple
 

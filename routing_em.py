@@ -2,7 +2,8 @@
 
 Li et al. 2019, §4.2.2, Algorithm 2 with Eq. 9-12 (Li et al. 2021, Eq. 12-15); Gu and Feng
 2019, Eq. 12-15. Both go back to Hinton, Sabour and Frosst 2018, "Matrix Capsules with EM Routing".
-Where the papers differ, or leave a point open, `em_routing` has an option.
+Where the papers differ, or leave a point open, `em_routing` has an option. Symbols are Li's, but
+m, n are h, n there and i, j in Gu (docs/equations.md has a table).
 """
 import math
 from typing import NamedTuple
@@ -19,7 +20,8 @@ GRADIENTS = ("full", "last")
 
 
 class EMRouting(NamedTuple):
-    """The result of `em_routing`."""
+    """The result of `em_routing`. Eq. 9 holds for the C that enters the last M-step, which is the
+    coupling of a routing with one iteration less, not for the C below."""
     capsules: Tensor               # Omega [..., N, D]
     activations: Tensor            # A [..., N], in [0, 1]
     coupling: Tensor               # C [..., M, N], after the last E-step; a row sums to 1

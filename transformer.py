@@ -88,10 +88,10 @@ class TransformerConfig:
         "or 1, 2, 3 (released code)", AGGREGATION, choices=SCHEDULES)
     em_gradient: str | None = option(
         None, "EM routing: gradient through all iterations or only the last M-step (em: full, as "
-        "in the papers; gu-em: last, since full costs BLEU there)", AGGREGATION,
+        "in Hinton et al. 2018; gu-em: last, since full costs BLEU there)", AGGREGATION,
         choices=GRADIENTS)
     em_activations: bool = option(True, "EM routing: capsules have activations A_n, which "
-                                 "scale them and enter the coupling (on)", AGGREGATION)
+                                 "enter the coupling and, with em, scale them (on)", AGGREGATION)
     coupling: str = option("routed", "weights of the votes: computed by the routing, or drawn "
                            "at random as a control", AGGREGATION, choices=COUPLINGS)
 
@@ -117,7 +117,7 @@ class TransformerConfig:
         components = COMPONENTS if self.decoder else ("enc",)
         if self.reg_at is None:
             self.reg_at = components
-        if self.em_gradient is None:    # with the paper's "full" gradient gu-em loses 4 to 7 BLEU
+        if self.em_gradient is None:    # with the "full" gradient gu-em loses 4 to 7 BLEU
             self.em_gradient = "last" if self.agg == "gu-em" else "full"
         for declared in fields(self):
             value = getattr(self, declared.name)

@@ -2,7 +2,7 @@
 
 An entry begins with `**Title.**` and its numbers in the papers, and names its code and its tests:
 `file.py: name`, `test_file.py::test_name`. Comments in the code have the same numbers
-("Li Eq. 10, Gu Eq. 12").
+("Li 2019 Eq. 10, Gu 2019 Eq. 12").
 """
 import ast
 import io
