@@ -122,15 +122,16 @@ class Encoder(NamedTuple):
 def load_encoders(s: Settings, device) -> dict[str, Encoder]:
     """The frozen encoders by the names of their runs' folders."""
     encoders = {}
-    for folder in s.encoder:
-        name = Path(folder).resolve().name
+    folders = {Path(folder).resolve(): folder for folder in s.encoder}
+    for path, folder in folders.items():
+        name = path.name
         if name in encoders:
             raise UserError(f"--encoder: two runs are called {name}: rename the folder of one")
         with errors_of("--encoder"):
             model, tokenizer, config = load_run(folder, s.checkpoint, device)
         if not config["languages"][0].lower().startswith("en"):
             raise UserError(f"--encoder {folder}: does not read English, as the tasks do")
-        checkpoint = Path(folder) / f"{s.checkpoint}.pt"
+        checkpoint = path / f"{s.checkpoint.removesuffix('.pt')}.pt"
         encoders[name] = Encoder(model, tokenizer, zlib.crc32(checkpoint.read_bytes()))
     return encoders
 

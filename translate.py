@@ -71,7 +71,8 @@ def check_flags(settings: Settings, interactive: bool) -> None:
         if Path(settings.output).is_fifo():
             raise UserError(f"--output {settings.output} is a pipe: leave out --output"
                             ", and redirect standard output to it")
-        if (Path(settings.output).resolve().parent / "config.json").exists():
+        folder = Path(settings.output).resolve().parent
+        if (folder / "config.json").exists() and (folder / "metrics.jsonl").exists():
             raise UserError(f"--output {settings.output} is in the folder of a run: name a file "
                             "elsewhere")
         with as_user_error("write", f"--output {settings.output}"):

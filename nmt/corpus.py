@@ -7,7 +7,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Sequence
+from typing import Iterable, NamedTuple, Sequence
 
 from tokenizers import Tokenizer
 
@@ -62,7 +62,7 @@ class DataFlags(Flags):
     """The flags that choose the text, its vocabulary and its longest sentences."""
     data: str = flag("toy", "corpus; toy is embedded, the others are downloaded", "data",
                      choices=tuple(LANGUAGES))
-    data_dir: str = flag("data", "where downloads go", "data", metavar="DIR")
+    data_dir: str = flag("data", "where downloads and encoded texts go", "data", metavar="DIR")
     train: str | None = flag(None, "own text: PREFIX.SRC and PREFIX.TGT", "data", metavar="PREFIX")
     valid: str | None = flag(None, "own validation text", "data", metavar="PREFIX")
     test: tuple[str, ...] = flag((), "own test sets", "data", metavar="PREFIX")
@@ -181,7 +181,7 @@ def load_data(flags: DataFlags, tokenizer_path=None) -> Data:
     else:
         usual = 32_000 if len(train.source) >= LARGE else 10_000
         if not flags.train:
-            usual = VOCAB_SIZES[name]
+            usual = VOCAB_SIZES.get(name, usual)
         tokenizer = train_tokenizer(lines_to_learn_from(train), flags.vocab_size or usual,
                                     exact=flags.vocab_size is not None)
         held_out = {pair for pairs in (valid, *tests.values()) for pair in zip(*pairs)}
@@ -204,7 +204,7 @@ def load_data(flags: DataFlags, tokenizer_path=None) -> Data:
                 hashes)
 
 
-def hash_text(lines: Sequence[str] | Lines) -> str:
+def hash_text(lines: Iterable[str] | Lines) -> str:
     """The first 16 hexadecimal digits of a text's SHA-256: of its file, or of its lines."""
     if isinstance(lines, Lines):
         with open(lines.path, "rb") as file:

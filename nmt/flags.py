@@ -167,7 +167,7 @@ def run(command, kind: type, argv=None, presets=None) -> int:
         words = "allocate memory|not enough memory|out of memory"
         if isinstance(error, RuntimeError) and not re.search(words, str(error)):
             raise
-        message = "not enough memory: choose a smaller model or smaller --max-tokens"
+        message = "not enough memory: choose a smaller model or smaller batches"
     finally:
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)

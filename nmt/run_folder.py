@@ -30,6 +30,7 @@ SHOWN = {"step": "step {:6}", "epoch": "epoch {:3}", "loss": "loss {:.3f} (smoot
          "valid_perplexity": "perplexity {:.2f}", "valid_bleu": "BLEU {:.2f} (greedy)"}
 # checksums in config.json, and the message if one differs
 CHECKSUMS = {"text": "the text of --train differs", "valid_text": "the text of --valid differs",
+             "data_text": "the pairs in the folder of --data differ",
              "tokenizer": "tokenizer.json differs: put its own back"}
 RESTORE = "put the run's own back, or train again under another --name"
 FORMAT = 3                      # of checkpoints and config.json; counts up when they change
@@ -86,9 +87,13 @@ def average_checkpoints(paths) -> dict:
     """The mean of the weights of checkpoints of a run, summed in float64. Raises UserError."""
     states = [load_checkpoint(path)["model"] for path in paths]
     mean = {}
+    shared = {}                         # tied weights lie in one place, and so do their means
     for name, weight in states[0].items():
-        total = sum(state[name].double() for state in states)
-        mean[name] = (total / len(states)).to(weight.dtype)
+        place = weight.data_ptr()
+        if place not in shared:
+            total = sum(state[name].double() for state in states)
+            shared[place] = (total / len(states)).to(weight.dtype)
+        mean[name] = shared[place]
     return mean
 
 
@@ -110,8 +115,8 @@ def read_config(folder) -> dict:
 
 
 def name_runs_beside(folder) -> str:
-    """A phrase that names the translation models beside a folder, newest first."""
-    paths = Path(folder).parent.glob("*/best.pt")
+    """A phrase that names the translation models in a folder and beside it, newest first."""
+    paths = [*Path(folder).glob("*/best.pt"), *Path(folder).parent.glob("*/best.pt")]
     newest = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
     names = ", ".join(str(path.parent) for path in newest[:10])
     return f"there are {names}" if names else "there are none here"
@@ -150,7 +155,7 @@ class RunFolder(contextlib.AbstractContextManager):
         self.lock = FileLock(self.path / "lock")
         if Path(config.get("runs", self.path.parent)).resolve().is_relative_to(self.path.resolve()):
             raise UserError(f"--name {config['name']!r}: is not a folder in --runs: choose another")
-        with as_user_error("open", f"--runs: {path}"):
+        with as_user_error("open", f"--runs, --name: {path}"):
             self.path.mkdir(parents=True, exist_ok=True)
             names = {file.name for file in self.path.iterdir() if file.suffix != ".tmp"}
             if "config.json" not in names and names - {"lock", "tokenizer.json"}:

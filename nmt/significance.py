@@ -48,6 +48,7 @@ def randomization_test(baseline, other, references, tgt: str = "",
     # scipy's "two-sided" doubles the smaller tail
     result = permutation_test(choices, lambda one, two: abs(bleu(one) - bleu(two)),
                               vectorized=False, permutation_type="samples", n_resamples=TRIALS,
+                              batch=100,                 # else the memory grows with TRIALS
                               alternative="greater", random_state=np.random.default_rng(1))
     return float(result.pvalue)
 

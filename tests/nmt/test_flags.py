@@ -131,7 +131,7 @@ def call(error=None) -> int:
     (UserError("--x 3\n does\tnot fit"), 2, "--x 3 does not fit"),
     (PermissionError(13, "Permission denied", "a/b"), 2,
      "a/b: Permission denied: choose another place"),
-    (MemoryError(), 2, "not enough memory: choose a smaller model or smaller --max-tokens"),
+    (MemoryError(), 2, "not enough memory: choose a smaller model or smaller batches"),
     (torch.OutOfMemoryError("CUDA out of memory"), 2, "not enough memory"),
 ])
 def test_run_gives_a_status_and_at_most_one_line(error, status, message, capsys):

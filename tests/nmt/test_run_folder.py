@@ -62,10 +62,11 @@ def test_the_average_of_checkpoints(folder):
     half = torch.ones(3, dtype=torch.bfloat16)
     for i in range(3):
         w = torch.tensor([2.0 ** -24 if i else 1.0])     # in float32 they add up to 1
-        folder.save(f"step-{i}.pt", model={"w": w, "half": half})
+        folder.save(f"step-{i}.pt", model={"w": w, "tied": w, "half": half})
     mean = average_checkpoints(folder.numbered())
     assert torch.equal(mean["w"], torch.tensor([(1 + 2.0 ** -23) / 3]))
     assert mean["half"].dtype == torch.bfloat16
+    assert mean["tied"].data_ptr() == mean["w"].data_ptr()                   # stored once
 
 
 def test_numbered_checkpoints_are_in_the_order_of_their_steps(folder):
@@ -106,6 +107,7 @@ def test_a_figure_that_cannot_be_drawn_is_one_line(draw, tmp_path, monkeypatch, 
     draw(tmp_path)
     warning = capsys.readouterr().err
     assert re.fullmatch(r"warning: \w+\.png is not drawn \(.*\)\n", warning)
+    figures.pyplot.close("all")                          # what could not be saved
 
 
 # ---- Metrics

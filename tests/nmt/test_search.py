@@ -248,5 +248,5 @@ def test_what_is_not_unicode_becomes_a_question_mark(model, tokenizer):
 
 
 def test_a_translation_is_one_line(tokenizer):
-    tokens = tokenizer.encode(" a\nb\u2028\x85c\x07 \t").ids
+    tokens = tokenizer.encode(" a\nb\u2028\x9bc\x07 \t").ids
     assert search.to_line(tokens, tokenizer) == "a b c"

@@ -57,6 +57,7 @@ def test_the_flags_of_the_search_reach_it(runs, monkeypatch):
 
 
 def test_scores_and_comparison(runs, capfd):
+    (runs / "config.json").write_text("{}")              # of another program
     assert call("OTHER --input in.txt --output reference.txt --beam 2") == 0
     translations = (runs / "reference.txt").read_text()
     (runs / "reference.txt").write_text(translations.upper())

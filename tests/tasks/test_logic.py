@@ -186,7 +186,7 @@ def negated(n):
     return "( not " * n + "a" + " )" * n
 
 
-def test_trained_on_up_to_6_operators_tested_on_all(tmp_path, write_files, monkeypatch):
+def test_trained_on_up_to_6_operators_tested_on_all(tmp_path, write_files, monkeypatch, capsys):
     """Every part and bin has formulas with a number of negations of its own, and a test bin has a
     share of `=` of its own."""
     train, test = {}, {}
@@ -210,6 +210,9 @@ def test_trained_on_up_to_6_operators_tested_on_all(tmp_path, write_files, monke
     cells = results(tmp_path)["models"]["baseline"]
     assert cells["<=6"]["mean"] == pytest.approx(21 / 78)
     assert cells[">=7"]["mean"] == pytest.approx(57 / 78)
+    write_files(tmp_path / "files", {"test": {1: [Pair("#", "a", "b")]}})
+    assert command(tmp_path, "--notation brackets", f"--data {tmp_path / 'files'}") == 2
+    assert "the pairs in the folder of --data differ" in capsys.readouterr().err
 
 
 PAIR = Pair("#", "a", "( not b )")

@@ -266,7 +266,7 @@ def test_vectors_are_standardized_means_over_a_sentence(translation_run):
 
 
 def test_frozen_encoders_are_probed_again_after_training(tmp_path, capsys, translation_run):
-    flags = f"--task Tense --encoder {translation_run}"
+    flags = f"--task Tense --encoder {translation_run} {translation_run}/ --checkpoint best.pt"
     checkpoint = translation_run / "best.pt"
     before = checkpoint.read_bytes()
     assert command(tmp_path / "runs", flags) == 0
