@@ -258,7 +258,8 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "site",
                         help="where the pages go (default: site)")
     folder = parser.parse_args(words).folder
-    if folder.exists() and not (folder / "style.css").exists() and any(folder.iterdir()):
+    ours = (folder / "style.css").exists() and folder.resolve() != DOCS
+    if folder.exists() and not ours and (folder.is_file() or any(folder.iterdir())):
         parser.error(f"{folder}: holds something else: name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     light = HtmlFormatter(style="xcode").get_style_defs("pre")

@@ -185,8 +185,8 @@ class RunFolder(contextlib.AbstractContextManager):
         words = [CHECKSUMS[name] for name in changed if name in CHECKSUMS] or words
         if words:
             raise UserError(f"{self.path}: holds a run of another configuration "
-                            f"({'; '.join(words)}): choose another --name, or give the same flags "
-                            "to resume that run")
+                            f"({'; '.join(words)}): choose another --name or --runs, or give "
+                            "the same flags to resume that run")
 
     def begin(self, **more) -> None:
         """Writes config.json with `more` settings; a folder that has it must have the same."""

@@ -69,14 +69,13 @@ def load_text(config: dict, settings: Settings) -> tuple[Pairs, Pairs]:
     not read."""
     src, tgt = config["languages"]
     prefix = settings.valid or config["valid"]
+    valid = read_pairs(prefix, src, tgt) if prefix else None
     tests = [read_pairs(test, src, tgt) for test in settings.test or config["test"]]
-    if prefix:
-        valid = read_pairs(prefix, src, tgt)
-    else:
+    if not valid or not (tests or config["train"]):      # those of a known corpus
         values = {field.name: config[field.name] for field in fields(DataFlags)}
         values["data_dir"] = settings.data_dir or config["data_dir"]
         corpora = load_corpora(DataFlags(**values))
-        valid = corpora.valid
+        valid = valid or corpora.valid
         tests = tests or list(corpora.tests.values())
     test = Pairs([], [])
     for source, target in tests or [valid]:

@@ -12,7 +12,6 @@ from papers.results import precision_of
 from papers.tables import TABLES
 from papers.verdicts import (
     MARGIN,
-    PLANS,
     Contrast,
     Corpus,
     judge,
@@ -133,7 +132,7 @@ def collect_scores(lines: list[dict], files: dict[str, dict]) -> dict:
     a file; only scores of the same place are compared. lines: of results/runs.jsonl; files: {name:
     contents} of the JSON files in results/."""
     scores = defaultdict(lambda: defaultdict(dict))
-    planned = [TABLES[plan.table].scale for plan in PLANS]
+    planned = [table.scale for name, table in TABLES.items() if name.startswith("plan-")]
     for line in lines:
         if line["scale"] not in planned and line["size"] == "base":
             place = SCALE_NAMES.get(line["scale"], line["scale"])
@@ -235,7 +234,7 @@ def describe(corpus: Corpus) -> str:
 
 
 def cannot_test(corpus: Corpus) -> str:
-    return (f"On {corpus.plan.corpus} one head scores no worse than several "
+    return (f"On {corpus.plan.corpus} one head is not significantly worse than several "
             f"({in_figures(corpus.control)}), so no claim about several heads is judged there.")
 
 
@@ -306,7 +305,7 @@ def write_page(root: Path, lines: list[dict]) -> None:
     results/runs.jsonl."""
     corpora = read_corpora(lines)
     if "plan-toy" not in [corpus.plan.table for corpus in corpora]:
-        raise UserError("results/runs.jsonl: lacks runs of plan-toy: finish it with --store")
+        raise UserError("results/runs.jsonl: lacks runs of plan-toy: restore it")
     files = {}
     for path in sorted((root / "results").glob("*.json")):
         files[path.stem] = read_json(path, "restore it")

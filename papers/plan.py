@@ -12,6 +12,7 @@ import train_mt
 from nmt.corpus import LANGUAGES
 from nmt.files import UserError
 from nmt.flags import OPTIONS, ModelFlags, command_line, parse
+from nmt.languages import bleu_tokenizer
 from papers.tables import Row, Table
 from transformer import SIZES
 
@@ -103,12 +104,17 @@ def plan(table: Table, given: dict, seeds,
             instead = " (several seeds: --seeds 1 2 3)" if name == "seed" else ""
             raise UserError(f"--{name.replace('_', '-')}: the rows of the table set it: leave it "
                             f"out{instead}")
+    if "test" in given and "--test" in table.scale:
+        raise UserError("--test: the table has its own test set: leave it out")
     small_text = str(Path(folder).resolve() / "toy4000")
     scale = [word.format(toy4000=small_text) for word in table.scale.split()]
     scale += command_line(train_mt.Settings, given)
     s = settings_of(scale)
+    source, target = LANGUAGES[s.data]
+    if s.tgt == source:                                  # the other direction
+        source = target
     language = []
-    if (s.src or LANGUAGES[s.data][0]) == "zh":
+    if bleu_tokenizer(s.src or source) == "zh":
         language = table.chinese.split()
     if table.amp is not None:
         scale = ["--amp" if table.amp else "--no-amp", *scale]

@@ -52,9 +52,10 @@ class Settings(train_mt.Settings):
 
 # ---- Runs
 
-def plan_jobs(settings: Settings, plans: dict) -> dict[Job, plan.PlannedRun | None]:
-    """The jobs of the tables, each once and seed by seed, as {job: its run of train_mt.py, or None
-    for a job of probe.py}; plans: {table: its rows with their runs}."""
+def plan_jobs(settings: Settings, plans: dict) -> dict[Job, dict[tuple, plan.PlannedRun]]:
+    """The jobs of the tables, each once and seed by seed, as {job: {key: run of train_mt.py}}. Rows
+    whose flags mean the same share a job; a job of probe.py has no such run. plans: {table: its
+    rows with their runs}."""
     folder = Path(settings.runs)
     jobs = {}
     for name in settings.tables:
@@ -62,11 +63,12 @@ def plan_jobs(settings: Settings, plans: dict) -> dict[Job, plan.PlannedRun | No
         if table.kind == "probe":
             words = ["--models", *(row.flags for row in table.rows),
                      "--seeds", *map(str, settings.seeds)]
-            jobs[Job("probe.py", tuple(words), folder / name)] = None
+            jobs[Job("probe.py", tuple(words), folder / name)] = {}
             continue
         runs = [run for _, row_runs in plans[name] for run in row_runs]
         for run in sorted(runs, key=lambda run: settings.seeds.index(run.settings.seed)):
-            jobs[Job("train_mt.py", tuple(run.words), folder / run.settings.name)] = run
+            job = Job("train_mt.py", tuple(run.words), folder / run.settings.name)
+            jobs.setdefault(job, {})[run.key] = run
     return jobs
 
 
@@ -74,10 +76,12 @@ def list_jobs(jobs: dict, missing: list[Job], runs: str) -> None:
     """Prints the state and the command of every job."""
     for job in jobs:
         state = f"step {job.step:,}" if job in missing else "finished"
+        if job.script == "probe.py":                     # which keeps what is finished
+            state = "started" if (job.path / "results.json").exists() else "not started"
         name = [] if job.script == "train_mt.py" else ["--name", job.path.name]
         command = shlex.join(["python", job.script, *job.words, *name, "--runs", runs])
         print(f"{state:>12}  {job.path.name}\n{'':>12}  {command}")
-    print(f"{len(missing)} of {len(jobs)} runs are missing")
+    print(f"{len(missing)} of {len(jobs)} runs would start")
 
 
 # ---- Output
@@ -138,22 +142,26 @@ def reproduce(settings: Settings) -> None:
     finished = {results.key_of(line): line for line in lines}
 
     def read_finished(job: Job) -> None:
-        """Reads the line of a finished run of train_mt.py; with --store, stores it."""
-        run = jobs[job]
-        if run and run.key not in finished and results.read_test(job.path):
-            finished[run.key] = results.read_run(job.path, run)
-            if settings.store and not settings.dry_run:
-                results.store(finished[run.key])
+        """Reads the lines of a finished run of train_mt.py; with --store, stores them."""
+        for key, run in jobs[job].items():
+            if key not in finished and results.read_test(job.path):
+                finished[key] = results.read_run(job.path, run)
+                if settings.store and not settings.dry_run:
+                    results.store(finished[key])
 
     for job in jobs:
         read_finished(job)
-    missing = [job for job, run in jobs.items() if run is None or run.key not in finished]
+    missing = [job for job, runs in jobs.items() if not runs or runs.keys() - finished.keys()]
     failed = []
+    needs_small_text = any("{toy4000}" in TABLES[name].scale for name in settings.tables)
+    small_text = Path(settings.runs) / "toy4000"
     if settings.dry_run:
+        if needs_small_text:
+            print(f"first: python -m toy {shlex.quote(str(small_text))} --pairs 4000")
         list_jobs(jobs, missing, settings.runs)
     else:
-        if any("{toy4000}" in TABLES[name].scale for name in settings.tables):
-            write_text(Path(settings.runs) / "toy4000", pairs=4_000)
+        if needs_small_text:
+            write_text(small_text, pairs=4_000)
         for rows in plans.values():     # here, so that errors and downloads occur only once
             load_corpora(rows[0][1][0].settings)
         device = pick_device(settings.device)

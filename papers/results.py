@@ -1,5 +1,6 @@
 """Finished runs of train_mt.py: the lines of results/runs.jsonl, and how a line is made."""
 import json
+import shutil
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
@@ -47,8 +48,10 @@ def read_run(path: Path, run: PlannedRun) -> dict:
     on_cpu = config["device"] == "cpu"
     valid = [row for row in read_metrics(path / "metrics.jsonl") if row.get("type") == "valid"]
     best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True,
-                            capture_output=True).stdout.strip()
+    commit = ""
+    if shutil.which("git"):
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True,
+                                capture_output=True).stdout.strip()
     return {"scale": run.scale, "size": run.size, "flags": run.flags, "seed": s.seed,
             "bleu": test["test_bleu"], "chrf": test["test_chrf"], "sets": test["sets"],
             "signature": test["signature"], "scores": test["disagreement"]["enc"],

@@ -40,6 +40,15 @@ def site(notebook, tmp_path_factory):
     return folder
 
 
+def test_the_documents_are_not_overwritten(tmp_path, monkeypatch, capsys):
+    build = pytest.importorskip("docs.build")
+    (tmp_path / "style.css").write_text("")
+    monkeypatch.setattr(build, "DOCS", tmp_path)
+    with pytest.raises(SystemExit):
+        build.main([str(tmp_path)])
+    assert "holds something else" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def pages(site):
     """{path: text} of the whole site."""

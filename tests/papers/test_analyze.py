@@ -403,10 +403,11 @@ def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
 
     def load_corpora(flags):
         folder.append(flags.data_dir)
-        return Corpora("multi30k", "en", "de", None, Pairs(["a"], ["b"]), {})
+        return Corpora("multi30k", "en", "de", None, None, {"test": Pairs(["a"], ["b"])})
     monkeypatch.setattr(analyze, "load_corpora", load_corpora)
-    settings = parse(analyze.Settings, "run --data-dir moved".split())
-    assert analyze.load_text(config | {"valid": None, "test": []}, settings)[1] == (["a"], ["b"])
+    settings = parse(analyze.Settings, f"run --data-dir moved --valid {text}".split())
+    known = config | {"train": None, "valid": None, "test": []}
+    assert analyze.load_text(known, settings)[1] == (["a"], ["b"])
     assert folder == ["moved"]
 
 

@@ -119,7 +119,7 @@ def test_dry_run_lists_runs_and_their_commands(tmp_path, capsys):
     (tmp_path / name / "metrics.jsonl").write_text('{"type": "train", "step": 7}\n{"type": "tr')
     assert reproduce.main(["duan-4", "--dry-run", "--runs", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[8] == "4 of 4 runs are missing"
+    assert lines[8] == "4 of 4 runs would start"
     assert lines[-1] == "duan-4: nothing is finished"
     assert lines[6].split() == ["step", "7", name]
     assert lines[7].strip() == ("python train_mt.py --capsule-attention enc --seed 1 --runs "
@@ -259,6 +259,13 @@ def test_every_run_is_trained_once_and_shared(project, capsys):
     assert "Duan 2020 Table 3" in out and "24.76 (+0.48)" in out and "25.50 ± 0.71" in out
 
 
+def test_rows_that_mean_the_same_share_a_run(project, capsys):
+    assert project("claims --heads 8") == 0              # where H/8 is the usual weight, 1
+    out = capsys.readouterr().out
+    rows = [line for line in out.splitlines() if line.startswith("output disagreement")]
+    assert len(rows) == 4 and len(project.trained) == 17 and "–" not in "".join(rows)
+
+
 def test_where_runs_failed_the_status_is_not_0(project, monkeypatch, capsys):
     monkeypatch.setattr(reproduce, "run_jobs", lambda jobs, *_: [jobs[0].path.name])
     assert project("duan-3") == 2
@@ -297,14 +304,15 @@ def test_a_stored_run_is_a_line_and_is_not_trained_again(project, capsys):
     assert project("duan-3 --seeds 2 --store") == 0
     (project.root / "runs").rename(project.root / "away")
     assert project("duan-3 --seeds 1 2 3 --dry-run --store") == 0
-    assert "4 of 12 runs are missing" in capsys.readouterr().out
+    assert "4 of 12 runs would start" in capsys.readouterr().out
     text = text.replace(torch.__version__, "2.9.0", 1)   # as if one was trained elsewhere
     (project.root / "results" / "runs.jsonl").write_text(text)
     assert project("duan-3 --dry-run --store") == 0
     assert "torch 2.9.0; " in capsys.readouterr().out
 
 
-def test_a_line_has_the_precision_of_its_run(project):
+def test_a_line_has_the_precision_of_its_run(project, monkeypatch):
+    monkeypatch.setenv("PATH", "")                       # without git
     for words in ("--amp --seeds 1", "--no-amp --seeds 2"):
         assert project(f"duan-4 {words} --store") == 0
     lines = (project.root / "results" / "runs.jsonl").read_text().splitlines()
