@@ -4,10 +4,11 @@
 # Read Li 2019 §4.1-4.2.1 (Eq. 5-8, Algorithm 1), Gu 2019 Eq. 8-11 and Duan 2020 §3.3, then
 # `routing_dynamic.py`.
 #
-# Each of $M$ parts casts a vote $V_{mn}$ for what each of $N$ wholes is. Routing couples the parts
-# to the wholes with which their votes agree. It repeats three steps $T$ times: a softmax over the
-# wholes gives the shares $C$, the mean of the votes under these shares gives the wholes $\Omega$,
-# and the agreement $\Omega_n \cdot V_{mn}$ is added to the logits.
+# Each of $M$ parts (input capsules) casts a vote $V_{mn}$ for what each of $N$ wholes (output
+# capsules) is. Routing couples the parts to the wholes with which their votes agree. It repeats
+# three steps $T$ times: a softmax over the wholes gives the shares $C$, the mean of the votes under
+# these shares gives the wholes $\Omega$, and the agreement $\Omega_n \cdot V_{mn}$ is added to the
+# logits.
 
 # %%
 import torch

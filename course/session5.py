@@ -24,11 +24,12 @@ d = 16
 # %% [markdown]
 # ## How much of a head arrives
 # The Jacobian $\partial O / \partial O_h$ of a token measures how much the result changes with head
-# $h$. With the linear map it is the same at every token; with the others it depends on the heads.
-# Is that due to the routing? The control is $T = 1$, a uniform coupling: what still varies then
-# comes from the layers around the routing, Li's $f_h$ and Gu's FFN.
+# $h$. If it varies from token to token, is that due to the routing? The control is $T = 1$, a
+# uniform coupling: what still varies then comes from the layers around the routing, Li's $f_h$ and
+# Gu's FFN.
 #
-# **Predict before you run.** In which of the five ways does a head's share vary between tokens?
+# **Predict before you run.** In which of the five ways is a head's share the same at every token?
+# For which of the two layers, Li's or Gu's, does $T = 1$ take away most of the variation?
 
 # %%
 def aggregation(kind, **settings):

@@ -154,9 +154,13 @@ for name, routing in (("horizontal", horizontal_routing), ("vertical", vertical)
 model, losses = train(capsule_attention=("enc",))
 model.eval()
 words = tokenizer.encode(pairs.source[0])
-layer = model.encoder.layers[0]
+number = 0                              # of the layer, from 0
+layer = model.encoder.layers[number]
 with torch.no_grad():
-    x = layer.norm1(model.source_embedding(torch.tensor([words.ids])))       # [1, L, d]
+    x = model.source_embedding(torch.tensor([words.ids]))                    # [1, L, d]
+    for lower in model.encoder.layers[:number]:
+        x, _, _ = lower(x, None)
+    x = layer.norm1(x)
     Q, K, _ = layer.attention.split(layer.attention.in_proj(x))
     E = (Q @ K.transpose(-2, -1))[0] / layer.attention.d_k ** 0.5            # [H, L, L]
     capsule = layer.attention.capsule
@@ -167,6 +171,8 @@ print(f"cross-entropy {losses[0][0]:.2f} -> {losses[-1][0]:.2f}")
 print(f"L = {len(words.ids)}, trained:")
 for name, cube in (("E", E), ("vertical", up), ("horizontal", across)):
     print(f"{name:10} {cube.square().mean().sqrt():.2f}")
+lengths = up.flatten(1).norm(dim=-1)    # of lambda_h Omega, with the same Omega for every head
+print("lambda of the heads:", *(f"{share:.2f}" for share in lengths / lengths.sum()))
 for name, cube in (("E", E), ("E + vertical", E + up)):
     unit = torch.nn.functional.normalize(cube.flatten(1), dim=-1)            # [H, L L]
     cosines = unit @ unit.T

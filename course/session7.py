@@ -25,8 +25,8 @@ from train_mt import Settings, learning_rate
 # ## A corpus and a training step
 # `training.py` has 500 pairs of the embedded grammar with one byte-level BPE vocabulary for both
 # languages. It calls `train_step` of `train_mt.py`, whose loss is the cross-entropy per target
-# token minus $\lambda D$. Li 2021 §4.1.1 uses 32K merges for both language pairs, neither joint nor
-# byte-level.
+# token minus $\lambda D$. Li 2021 §4.1.1 has 32K merges "for both language pairs"; it says neither
+# whether the vocabulary is joint nor whether it is byte-level.
 
 # %%
 few = encode_pairs(tokenizer, Pairs(pairs.source[:50], pairs.target[:50]))
@@ -82,7 +82,7 @@ show("session7-rate")
 # $\delta$ at the 5 % level with a power of 80 %, if the spread between seeds is $s$, takes
 # about $n = 2 \, (1.96 + 0.84)^2 \, (s / \delta)^2$ seeds of each model; the t test, whose power
 # we compute, takes one or two more. On the embedded corpus the spread between seeds of such models
-# is 0.2 to 1.4 (`RESULTS.md`); we take 0.2.
+# is 0.1 to 1.8 (`RESULTS.md`); we take 0.2.
 #
 # **Predict before you run.** How many runs of each model does a gain of 0.15 take, and one of 0.05?
 

@@ -77,15 +77,20 @@ def fill_parameters(module: nn.Module) -> nn.Module:
 
 
 class Work(TorchFunctionMode):
-    """Counts the calls of torch in a block, and the numbers in their results."""
+    """Counts the calls of torch in a block, and the numbers that they read and write; a view does
+    neither."""
     calls = 0
     numbers = 0
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         results = result if isinstance(result, (tuple, list)) else [result]
+        results = [x for x in results if isinstance(x, Tensor)]
+        inputs = [x for x in args if isinstance(x, Tensor)]
+        memory = {x.untyped_storage().data_ptr() for x in inputs}
         self.calls += 1
-        self.numbers += sum(x.numel() for x in results if isinstance(x, Tensor))
+        if not any(x.untyped_storage().data_ptr() in memory for x in results):
+            self.numbers += sum(x.numel() for x in results + inputs)
         return result
 
 
@@ -414,7 +419,8 @@ def duan_alg3_eq12_to_eq14(module, E):
     return {"Omega": module.horizontal_routing(E),
             "Omega, padding": module.horizontal_routing(E, mask=CELLS),
             "Omega, the forward mask": module.horizontal_routing(E, 2, FORWARD),
-            "Omega, last=2": module.horizontal_routing(E, last=2)}
+            "Omega, last=2": module.horizontal_routing(E, last=2),
+            "Omega, last=2 and padding": module.horizontal_routing(E, mask=CELLS, last=2)}
 
 
 @check("masks of the routing", E=(2, 3, 4, 4))
@@ -453,9 +459,12 @@ def vaswani_3_1(module, x, source):
     cache = module.Cache()
     steps = [decoder(x[:, t:t + 1], None, memory, cache)[0] for t in range(4)]
     regularized = layer("enc", reg=("position",))
+    reads_cross = layer("dec", reg=("position",), reg_at=("cross",))
     return results | {"x, a cache": torch.cat(steps, dim=1),
                       "x, dropout=1.0": layer("dec", dropout=1.0)(x, None, memory)[0],
-                      "A of self-attention, reg=position": regularized(x, KEYS)[1].weights}
+                      "A of self-attention, reg=position": regularized(x, KEYS)[1].weights,
+                      "A of cross-attention, reg=position":
+                          reads_cross(x, None, memory)[2].weights}
 
 
 @check("learning rate")

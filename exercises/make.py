@@ -103,6 +103,7 @@ HINTS = {
     "Gu's pose votes": 'routing="em"; the shapes are in the docstring of the class',
     "horizontal, one token": "only for last=1",
     "horizontal, all at once": "for every value of last, without a loop over the tokens",
+    "step of beam search": "PAD and BOS are never produced; EOS only ends a hypothesis",
     "layer": "also handle cache, need_weights, self.own_weights and self.cross_weights",
     "learning rate": "the linear decay reaches 0 at step steps + 1",
 }
