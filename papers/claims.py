@@ -198,6 +198,7 @@ def verdict_text(claim: MainClaim, corpora: list[Corpus]) -> str:
     that can test it."""
     sentences = [f"**{claim.source}** claims that {claim.text}. It prints {claim.printed:+.2f} "
                  "BLEU over the baseline."]
+    verdicts = set()
     for corpus in corpora:
         if not corpus.can_test() or (claim.arm, "baseline") not in corpus.contrasts:
             continue
@@ -208,7 +209,10 @@ def verdict_text(claim: MainClaim, corpora: list[Corpus]) -> str:
                          f"{in_figures(corpus.contrasts[claim.arm, claim.control])}")
         words = judge(claim.arm, claim.control, claim.printed, corpus)
         sentences.append(f"On {corpus.plan.corpus} {measured}: **{words}**.")
-    if len(sentences) == 1:
+        verdicts.add(words)
+    if len(verdicts) > 1:
+        sentences.append("The corpora disagree.")
+    if not verdicts:
         sentences.append("**It cannot be tested here.**")
     return " ".join(sentences)
 

@@ -134,6 +134,7 @@ def test_a_claim_is_judged_on_every_corpus_where_one_head_loses():
 
     both = verdict_text(-3.0, -3.0)
     assert both.count("On Multi30K ") == both.count("On the embedded corpus ") == 1
+    assert both.endswith("**. The corpora disagree.")     # there is no gain on Multi30K
     only_toy = verdict_text(0.0, -3.0)
     assert "Multi30K" not in only_toy and only_toy.endswith("**it gains as much as printed**.")
     assert verdict_text(3.0, -3.0) == only_toy           # one head that is better decides nothing
