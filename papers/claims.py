@@ -41,7 +41,7 @@ SCALE_NAMES = {
     "--data multi30k --vocab-size 6000 (test_2016_flickr)": "Multi30K",
     "--steps 300 --eval-every 300": "embedded, 300 steps"}
 ABOUT = """These are further claims. Their runs are exploratory: they were not planned, and with
-three to five seeds most differences are not significant. The parentheses say what the paper prints.
+three to five seeds most differences are not significant. The parentheses have the paper's figures.
 The list says what was measured here: the place, the two models, the difference in BLEU or in the
 unit that is named, and its 95 % interval by a paired t-test over the seeds. The place is the
 embedded corpus, Multi30K, or a file in results/. The runs on these two corpora have 4 heads and
@@ -232,7 +232,7 @@ def describe(corpus: Corpus) -> str:
         test = f"All arms share one residual standard deviation, {corpus.deviation:.2f} BLEU"
     seeds = len(corpus.lines["baseline"])
     name = corpus.plan.corpus
-    return (f"### {name[0].upper()}{name[1:]}\n\n{seeds} seeds have runs of all arms; only these "
+    return (f"### {name[0].upper()}{name[1:]}\n\nOnly the {seeds} seeds with runs of all arms "
             f"count. {test}. The positive control, one head, differs from the baseline by "
             f"{in_figures(corpus.control)}.")
 
@@ -272,7 +272,7 @@ def claim_page(scores: dict) -> str:
             model, against = (name or "baseline" for name in pair)
             figures = in_figures(contrast, 3 if claim.metric == SCORE else 2)
             lines.append(f"- {place}: `{model}` minus `{against}`: {figures}")
-        title = f"**{claim.text}** ({claim.source}: {claim.published})"
+        title = f"**Claim: {claim.text}** ({claim.source}: {claim.published})"
         if claim.metric != BLEU:
             title += f", in {claim.metric}"
         parts.append("\n".join([f"{title}\n", *(lines or ["- not run"])]))
