@@ -285,8 +285,9 @@ def draw(corpora: list[Corpus], path) -> None:
     from matplotlib import pyplot
     printed = {(claim.arm, "baseline"): claim.printed for claim in MAIN_CLAIMS}
     rows = max(len(corpus.contrasts) for corpus in corpora)
-    figure, axes = pyplot.subplots(1, len(corpora), figsize=(9, 0.5 + 0.25 * rows),
-                                   squeeze=False, layout="constrained")
+    size = max(9, 3 * len(corpora)), 0.5 + 0.25 * rows
+    figure, axes = pyplot.subplots(1, len(corpora), figsize=size, squeeze=False,
+                                   layout="constrained")
     for ax, corpus in zip(axes[0], corpora):
         for y, (pair, contrast) in enumerate(corpus.contrasts.items()):
             ax.plot(contrast.interval, [y, y], "-", color="tab:blue")

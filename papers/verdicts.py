@@ -65,6 +65,11 @@ PLANS = (
     Plan("plan-multi30k", "Multi30K", range(1, 7), 4, (("wide-ffn", "baseline"), *PAIRS)),
     Plan("plan-enja", "the English-Japanese corpus", range(2, 10), 6,
          (*PAIRS, ("gu-em", "baseline"), ("capsule", "baseline"))),
+    Plan("plan-enja-more", "the English-Japanese corpus, second part", range(2, 10), 6,
+         (("wide-ffn", "baseline"), ("gu-dynamic", "baseline"), ("output-0.1", "baseline"),
+          ("both-0.1", "baseline"))),
+    Plan("plan-jaen", "the Japanese-English corpus", range(2, 6), 4,
+         (("em", "baseline"), ("uniform", "baseline"), ("output", "baseline"), ("em", "uniform"))),
     Plan("plan-toy", "the embedded corpus", range(1, 21), 20,
          (("wide-ffn", "baseline"), *PAIRS, ("gu-em", "baseline"), ("gu-em-beta", "baseline"),
           ("gu-em-full", "baseline"), ("gu-dynamic", "baseline"), ("capsule", "baseline"))))

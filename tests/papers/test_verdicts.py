@@ -10,7 +10,7 @@ from papers import claims, plan, results, verdicts
 from papers.tables import TABLES
 from papers.verdicts import PLANS, Plan
 
-MULTI30K, ENJA, TOY = PLANS
+MULTI30K, ENJA, MORE, JAEN, TOY = PLANS
 
 
 def made_up_lines(seeds: int, gains: dict = {}, corpus: Plan = TOY) -> list[dict]:
@@ -174,13 +174,14 @@ def test_the_planned_runs_are_stored_as_the_page_reads_them():
         for row, (run,) in plan.plan(table, {}, (1,)):
             assert (run.scale, run.flags) == (table.scale, row.flags)
             assert run.settings.heads == (1 if row.label == "one-head" else 8)
-            assert ("--amp" if corpus is ENJA else "--no-amp") in run.words
+            assert ("--amp" if corpus in (ENJA, MORE, JAEN) else "--no-amp") in run.words
 
 
 def test_the_planned_runs_are_those_of_the_plan():
     for corpus in PLANS:
         rows = (*TABLES[corpus.table].rows, *TABLES[corpus.table].ended)
         assert {x for pair in corpus.pairs for x in pair} == {x.label for x in rows} - {"one-head"}
-    assert len(ENJA.pairs) == 7
+    assert (len(ENJA.pairs), len(MORE.pairs), len(JAEN.pairs)) == (7, 4, 4)
     assert (len(MULTI30K.seeds), len(TOY.seeds)) == (6, 20)
-    assert (ENJA.seeds, ENJA.needed) == (range(2, 10), 6)
+    assert (ENJA.seeds, ENJA.needed) == (MORE.seeds, MORE.needed) == (range(2, 10), 6)
+    assert (JAEN.seeds, JAEN.needed) == (range(2, 6), 4)
