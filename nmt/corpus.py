@@ -100,12 +100,18 @@ def load_corpora(flags: DataFlags) -> Corpora:
                         [("--train", flags.train), ("--valid", flags.valid), *tests])
 
 
-def load_known(flags: DataFlags) -> Corpora:
-    """The corpus of --data, in its default direction or the one of --src and --tgt."""
-    name = flags.data
-    src, tgt = LANGUAGES[name]
+def known_languages(flags: DataFlags) -> tuple[str, str]:
+    """Source and target of the corpus of --data, in the direction of --src and --tgt if given."""
+    src, tgt = LANGUAGES[flags.data]
     if flags.src == tgt or flags.tgt == src:
-        src, tgt = tgt, src
+        return tgt, src
+    return src, tgt
+
+
+def load_known(flags: DataFlags) -> Corpora:
+    """The corpus of --data, see `known_languages`."""
+    name = flags.data
+    src, tgt = known_languages(flags)
     if flags.src not in (None, src) or flags.tgt not in (None, tgt):
         raise UserError(f"--data {name} is between {src} and {tgt}: leave out --src and --tgt")
     if name == "toy":

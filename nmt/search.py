@@ -22,7 +22,8 @@ from transformer import PAD
 
 MAX_SOURCE = 512                # tokens: longer lines are translated in pieces
 SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])")
-UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")  # would break a line in two
+# would break a line in two, or act on a terminal
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class Hypothesis(NamedTuple):

@@ -71,7 +71,7 @@ def load_text(config: dict, settings: Settings) -> tuple[Pairs, Pairs]:
     prefix = settings.valid or config["valid"]
     valid = read_pairs(prefix, src, tgt) if prefix else None
     tests = [read_pairs(test, src, tgt) for test in settings.test or config["test"]]
-    if not valid or not (tests or config["train"]):      # those of a known corpus
+    if not config["train"] and not (valid and tests):    # those of a known corpus
         values = {field.name: config[field.name] for field in fields(DataFlags)}
         values["data_dir"] = settings.data_dir or config["data_dir"]
         corpora = load_corpora(DataFlags(**values))

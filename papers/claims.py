@@ -12,6 +12,7 @@ from papers.results import precision_of
 from papers.tables import TABLES
 from papers.verdicts import (
     MARGIN,
+    PLANS,
     Contrast,
     Corpus,
     judge,
@@ -132,7 +133,7 @@ def collect_scores(lines: list[dict], files: dict[str, dict]) -> dict:
     a file; only scores of the same place are compared. lines: of results/runs.jsonl; files: {name:
     contents} of the JSON files in results/."""
     scores = defaultdict(lambda: defaultdict(dict))
-    planned = [table.scale for name, table in TABLES.items() if name.startswith("plan-")]
+    planned = [TABLES[plan.table].scale for plan in PLANS]
     for line in lines:
         if line["scale"] not in planned and line["size"] == "base":
             place = SCALE_NAMES.get(line["scale"], line["scale"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import train_mt
-from nmt.corpus import LANGUAGES
+from nmt.corpus import known_languages
 from nmt.files import UserError
 from nmt.flags import OPTIONS, ModelFlags, command_line, parse
 from nmt.languages import bleu_tokenizer
@@ -110,9 +110,7 @@ def plan(table: Table, given: dict, seeds,
     scale = [word.format(toy4000=small_text) for word in table.scale.split()]
     scale += command_line(train_mt.Settings, given)
     s = settings_of(scale)
-    source, target = LANGUAGES[s.data]
-    if s.tgt == source:                                  # the other direction
-        source = target
+    source, _ = known_languages(s)
     language = []
     if bleu_tokenizer(s.src or source) == "zh":
         language = table.chinese.split()
