@@ -18,6 +18,8 @@ from transformer import SIZES
 
 MECHANISMS = ("agg", "reg", "capsule_attention", *OPTIONS)
 SIZE_FLAGS = {"layers", "d_model", "heads", "d_ff", "dropout"}
+# settings that do not change what a run is: they are left out of its key
+MACHINE = {"data_dir", "workers", "compile", "log_every", "save_every"}
 
 
 class PlannedRun(NamedTuple):
@@ -117,7 +119,7 @@ def plan(table: Table, given: dict, seeds,
     if table.amp is not None:
         scale = ["--amp" if table.amp else "--no-amp", *scale]
     scale = language + scale                             # a given flag comes later, and counts
-    named = {name: value for name, value in given.items() if name != "data_dir"}
+    named = {name: value for name, value in given.items() if name not in MACHINE}
     scale_name = " ".join([*language, *table.scale.split(),
                            *command_line(train_mt.Settings, named)])
     rows = []
