@@ -18,8 +18,7 @@ from transformer import SIZES
 
 MECHANISMS = ("agg", "reg", "capsule_attention", *OPTIONS)
 SIZE_FLAGS = {"layers", "d_model", "heads", "d_ff", "dropout"}
-# settings that do not change what a run is: they are left out of its key
-MACHINE = {"data_dir", "workers", "compile", "log_every", "save_every"}
+MACHINE = {"data_dir", "workers", "compile", "log_every", "save_every"}     # not in a run's key
 
 
 class PlannedRun(NamedTuple):

@@ -142,12 +142,13 @@ def reproduce(settings: Settings) -> None:
     finished = {results.key_of(line): line for line in lines}
 
     def read_finished(job: Job) -> None:
-        """Reads the lines of a finished run of train_mt.py; with --store, stores them."""
+        """Reads the lines of a run of train_mt.py if it is finished; with --store, stores them."""
         for key, run in jobs[job].items():
-            if key not in finished and results.read_test(job.path):
-                finished[key] = results.read_run(job.path, run)
+            line = None if key in finished else results.read_run(job.path, run)
+            if line:
+                finished[key] = line
                 if settings.store and not settings.dry_run:
-                    results.store(finished[key])
+                    results.store(line)
 
     for job in jobs:
         read_finished(job)

@@ -27,15 +27,14 @@ def precision_of(line: dict) -> str:
     return line.get("precision", "float32")              # older lines lack it
 
 
-def read_test(path: Path) -> dict | None:
-    """The first test row of a run's metrics; None if the run is not finished."""
-    rows = [row for row in read_metrics(path / "metrics.jsonl") if row.get("type") == "test"]
-    return rows[0] if rows else None
-
-
-def read_run(path: Path, run: PlannedRun) -> dict:
-    """The line of a finished run. Commit, torch and processor are the current ones. Raises
-    UserError if its folder has another run."""
+def read_run(path: Path, run: PlannedRun) -> dict | None:
+    """The line of a run; None if it is not finished. Commit, torch and processor are the current
+    ones. Raises UserError if its folder has another run."""
+    rows = read_metrics(path / "metrics.jsonl")
+    tests = [row for row in rows if row.get("type") == "test"]
+    if not tests:
+        return None
+    test = tests[0]
     s = run.settings
     settings = {**asdict(s), "accumulate_times_processes": s.accumulate}
     defaults = asdict(train_mt.Settings())
@@ -43,10 +42,9 @@ def read_run(path: Path, run: PlannedRun) -> dict:
     if "amp" in s.given:                 # a run's name does not say its precision
         free.remove("amp")
     with RunFolder(path, settings, free, defaults):                  # compares the settings
-        test = read_test(path)
-    config = read_config(path)
+        config = read_config(path)
     on_cpu = config["device"] == "cpu"
-    valid = [row for row in read_metrics(path / "metrics.jsonl") if row.get("type") == "valid"]
+    valid = [row for row in rows if row.get("type") == "valid"]
     best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
     commit = ""
     if shutil.which("git"):
