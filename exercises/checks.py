@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attention import Heads
 from capsule_transformer import CapsuleRouting
@@ -76,13 +76,13 @@ def fill_parameters(module: nn.Module) -> nn.Module:
     return module
 
 
-class Work(TorchFunctionMode):
+class Work(TorchDispatchMode):
     """Counts the calls of torch in a block, and the numbers that they read and write; a view does
     neither."""
     calls = 0
     numbers = 0
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         results = result if isinstance(result, (tuple, list)) else [result]
         results = [x for x in results if isinstance(x, Tensor)]

@@ -93,9 +93,9 @@ def test_a_deleted_function_costs_only_its_tasks(file, body, tmp_path):
     # plain solutions, which lose the harder task
     ("disagreement.py", "cosines in O(H)", """
 def output_disagreement(outputs, mask=None):
-    x = unit(outputs)
-    cosines = (x.unsqueeze(-3) * x.unsqueeze(-4)).sum(-1)                    # [..., H, H, L]
-    return -masked_mean(cosines.mean((-3, -2)), mask)
+    x = unit(outputs).movedim(-3, 0)
+    cosine = torch.vmap(lambda a, b: (a * b).sum(-1), (None, 0))             # of a with every b
+    return -masked_mean(torch.vmap(lambda a: cosine(a, x).mean(0))(x).mean(0), mask)
 """),
     ("disagreement.py", "cosines in O(H)", """
 def output_disagreement(outputs, mask=None):
