@@ -17,6 +17,7 @@ from papers.tables import Row, Table
 from transformer import SIZES
 
 MECHANISMS = ("agg", "reg", "capsule_attention", *OPTIONS)
+SMALL_TEXT = "toy4000"          # a folder in --runs: the text of the tables with {toy4000}
 SIZE_FLAGS = {"layers", "d_model", "heads", "d_ff", "dropout"}
 MACHINE = {"data_dir", "workers", "compile", "log_every", "save_every"}     # not in a run's key
 
@@ -107,7 +108,7 @@ def plan(table: Table, given: dict, seeds,
                             f"out{instead}")
     if "test" in given and "--test" in table.scale:
         raise UserError("--test: the table has its own test set: leave it out")
-    small_text = str(Path(folder).resolve() / "toy4000")
+    small_text = Path(folder).resolve() / SMALL_TEXT
     scale = [word.format(toy4000=small_text) for word in table.scale.split()]
     scale += command_line(train_mt.Settings, given)
     s = settings_of(scale)

@@ -155,7 +155,7 @@ def reproduce(settings: Settings) -> None:
     missing = [job for job, runs in jobs.items() if not runs or runs.keys() - finished.keys()]
     failed = []
     needs_small_text = any("{toy4000}" in TABLES[name].scale for name in settings.tables)
-    small_text = Path(settings.runs) / "toy4000"
+    small_text = Path(settings.runs) / plan.SMALL_TEXT
     if settings.dry_run:
         if needs_small_text:
             print(f"first: python -m toy {shlex.quote(str(small_text))} --pairs 4000")
