@@ -77,8 +77,8 @@ def fill_parameters(module: nn.Module) -> nn.Module:
 
 
 class Work(TorchDispatchMode):
-    """Counts the calls of torch in a block, and the numbers that they read and write; a view does
-    neither."""
+    """Counts the calls of torch in a block, also those inside vmap, and the numbers that they read
+    and write; a view does neither."""
     calls = 0
     numbers = 0
 
