@@ -25,7 +25,6 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones)
 import torch
 from tabulate import tabulate
 

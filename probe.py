@@ -25,7 +25,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones)
 from tabulate import tabulate
 
 from nmt.files import UserError, errors_of

@@ -14,7 +14,6 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones)
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones)
 from tabulate import tabulate
 
 from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf, has_4_grams

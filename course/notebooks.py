@@ -5,18 +5,8 @@
 
 A notebook runs in any folder: its first cell finds the project or clones it.
 """
-import sys
+from importlib.util import find_spec
 from pathlib import Path
-
-try:
-    import jupytext
-    from nbclient import NotebookClient
-    from nbformat import NotebookNode
-    from nbformat.v4 import new_code_cell
-except ImportError as missing:
-    print(f"course.notebooks: {missing}: pip install -r requirements.txt -r requirements-docs.txt",
-          file=sys.stderr)
-    sys.exit(2)
 
 from nmt.parser import Parser
 from nmt.streams import setup_streams
@@ -44,8 +34,18 @@ sys.path.insert(0, str(found[0] / "course"))
 %matplotlib inline"""
 
 
-def read_session(path: Path, project: str = "") -> NotebookNode:
+def require(parser: Parser, *packages: str) -> None:
+    """Ends the program with one line if a package of requirements-docs.txt is missing."""
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        parser.error(f"needs {', '.join(missing)}: "
+                     "pip install -r requirements.txt -r requirements-docs.txt")
+
+
+def read_session(path: Path, project: str = ""):
     """Converts a session to a notebook whose first cell finds the project."""
+    import jupytext
+    from nbformat.v4 import new_code_cell
     notebook = jupytext.read(path)
     notebook.cells.insert(0, new_code_cell(SETUP.format(project=project)))
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3",
@@ -53,8 +53,9 @@ def read_session(path: Path, project: str = "") -> NotebookNode:
     return notebook
 
 
-def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
+def execute(notebook, folder: Path):
     """Runs a notebook in a folder. Returns it with its outputs."""
+    from nbclient import NotebookClient
     place = {"metadata": {"path": str(folder)}}
     return NotebookClient(notebook, resources=place, coalesce_streams=True).execute()
 
@@ -68,6 +69,8 @@ def main(words: list[str] | None = None) -> None:
                         help="where a notebook elsewhere finds the project: a folder, or an "
                              "address that git can clone (default: this folder)")
     args = parser.parse_args(words)
+    require(parser, "jupytext")
+    import jupytext
     try:
         args.folder.mkdir(parents=True)
     except OSError as error:

@@ -10,26 +10,11 @@ import html
 import os
 import re
 import shutil
-import sys
 from functools import cache
 from pathlib import Path
 from string import Template
 
-try:
-    import jupytext
-    from latex2mathml.converter import convert
-    from markdown_it import MarkdownIt
-    from mdit_py_plugins.anchors import anchors_plugin
-    from mdit_py_plugins.dollarmath import dollarmath_plugin
-    from pygments import highlight
-    from pygments.formatters import HtmlFormatter
-    from pygments.lexers import get_lexer_by_name
-except ImportError as missing:
-    print(f"docs.build: {missing}: pip install -r requirements.txt -r requirements-docs.txt",
-          file=sys.stderr)
-    sys.exit(2)
-
-from course.notebooks import execute, read_session
+from course.notebooks import execute, read_session, require
 from docs.equations import EIGHT, ROOT, module, read
 from nmt.parser import Parser
 from nmt.streams import setup_streams
@@ -98,6 +83,7 @@ def files_of(patterns: tuple) -> list[Path]:
 
 def math(latex: str, options: dict) -> str:
     """Converts LaTeX to MathML."""
+    from latex2mathml.converter import convert
     mathml = convert(latex, display="block" if options["display_mode"] else "inline")
     mathml = re.sub("<mo>(min|max)</mo>", r"<mi>\1</mi>", mathml)
     return mathml.replace("<mi>log</mi>", '<mi>log</mi><mspace width="0.17em" />')
@@ -105,19 +91,29 @@ def math(latex: str, options: dict) -> str:
 
 def color(code: str, language: str, _=None) -> str:
     """Returns highlighted code, or "" without a language."""
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import get_lexer_by_name
     if not language:
         return ""
     return highlight(code, get_lexer_by_name(language, stripnl=False), HtmlFormatter(nowrap=True))
 
 
-MARKDOWN = MarkdownIt("commonmark", {"highlight": color}).enable("table")
-MARKDOWN.use(anchors_plugin, max_level=4).use(dollarmath_plugin, renderer=math)
+@cache
+def markdown_parser():
+    """Returns the parser, which colors code and converts formulas."""
+    from markdown_it import MarkdownIt
+    from mdit_py_plugins.anchors import anchors_plugin
+    from mdit_py_plugins.dollarmath import dollarmath_plugin
+    parser = MarkdownIt("commonmark", {"highlight": color}).enable("table")
+    return parser.use(anchors_plugin, max_level=4).use(dollarmath_plugin, renderer=math)
 
 
 def markdown(text: str, page: Path, folder: Path) -> str:
     """Converts Markdown to HTML for the page of a file. Links relative to `folder` of the project
     become links to pages of the site, and names of code become links to the code."""
-    tokens = MARKDOWN.parse(text)
+    parser = markdown_parser()
+    tokens = parser.parse(text)
     for block in tokens:
         around = None                            # the link around a token
         for token in block.children or ():
@@ -134,7 +130,7 @@ def markdown(text: str, page: Path, folder: Path) -> str:
                     token.content = f'<a href="{place}">{token.content}</a>'
                 elif place and place.startswith(around.attrs["href"]):
                     around.attrSet("href", place)                  # the same file, with the line
-    rendered = MARKDOWN.renderer.render(tokens, MARKDOWN.options, {})
+    rendered = parser.renderer.render(tokens, parser.options, {})
     # a browser would put the comma after a formula on the next line
     return re.sub(r'\(?<span class="math inline">.*?</span>[.,;:)]*',
                   r'<span class="whole">\g<0></span>', rendered)
@@ -194,6 +190,7 @@ def code_page(path: Path) -> str:
 def session_page(path: Path, download: Path) -> str:
     """Runs a session of the course. Returns its prose, code, output and figures, and writes the
     notebook with the outputs to `download`."""
+    import jupytext
     notebook = execute(read_session(path), path.parent)
     jupytext.write(notebook, download)
     parts = []
@@ -258,6 +255,9 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "site",
                         help="where the pages go (default: site)")
     folder = parser.parse_args(words).folder
+    require(parser, "markdown_it", "mdit_py_plugins", "latex2mathml", "pygments", "jupytext",
+            "nbclient", "ipykernel")
+    from pygments.formatters import HtmlFormatter
     ours = (folder / "style.css").exists() and folder.resolve() != DOCS
     if folder.exists() and not ours and (folder.is_file() or any(folder.iterdir())):
         parser.error(f"{folder}: holds something else: name a new folder")

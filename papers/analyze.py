@@ -16,7 +16,6 @@ import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones)
 import torch
 from tabulate import tabulate
 

@@ -16,7 +16,6 @@ import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones)
 import numpy as np
 import torch
 import torch.nn as nn

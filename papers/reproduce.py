@@ -15,7 +15,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import nmt.packages  # isort: skip  # noqa: F401 (first: it reports missing ones)
 import torch
 
 import train_mt

@@ -4,8 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -191,22 +189,6 @@ def test_a_mistake_is_one_line_and_overwrites_nothing(script, argv, words, place
         assert word in error
     assert contents(place) == before
     assert not (place / "runs" / "new" / "config.json").exists()
-
-
-@pytest.mark.parametrize("script", ["train_mt.py", "translate.py", "probe.py", "logic.py",
-                                    "papers.analyze", "papers.reproduce", "papers.bench"])
-def test_without_torch_there_is_one_line(script, tmp_path):
-    """With one that is broken, and (-S) without any package."""
-    (tmp_path / "torch.py").write_text("raise ImportError('libtorch is missing')")
-    command = [script] if script.endswith(".py") else ["-m", script]
-    name = script if script.endswith(".py") else f"{script.removeprefix('papers.')}.py"
-    env = {"PYTHONPATH": str(tmp_path)}
-    for options, reason in ([], "libtorch is missing"), (["-S"], "no module numpy"):
-        program = subprocess.run([sys.executable, *options, *command], env=env,
-                                 cwd=Path(train_mt.__file__).parent, capture_output=True, text=True)
-        assert program.returncode == 2
-        assert program.stderr == (f"{name}: error: a package is missing or broken ({reason}): "
-                                  "pip install -r requirements.txt\n")
 
 
 def test_odd_text_is_trained_on_and_translated(tmp_path, monkeypatch, capsys):
