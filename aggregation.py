@@ -1,47 +1,21 @@
-"""From the heads' outputs to one vector, by a linear map or by routing: Li 2019, Li 2021.
+"""From the heads' outputs to one vector by routing: Li 2019, Li 2021.
 
-Li et al. 2019, Eq. 3-4 (linear) and §4.1, Eq. 5-6 with Algorithm 1 or 2 (Li et al. 2021, Eq. 3-4
-and Eq. 8-9). Every aggregation takes O^h [B, H, L, d_k] and returns [B, L, d].
+Li et al. 2019, §4.1, Eq. 5-6 (Li et al. 2021, Eq. 8-9) with Alg. 1 (routing_dynamic.py) or Alg. 2
+(routing_em.py). The linear aggregation, Eq. 3-4, is in attention.py. Every aggregation takes O^h
+[B, H, L, d_k] and returns [B, L, d].
 """
 import torch
 import torch.nn as nn
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from attention import concatenate, init_linear
 from routing_dynamic import DynamicRouting, dynamic_routing
 from routing_em import EMRouting, em_routing
 
-COUPLINGS = ("routed", "random")
 # above this number of votes the full gradient recomputes the routing in the backward pass, instead
 # of storing it: at size base, with 4,096 tokens, 1.4 GiB for every routing
 LARGE = 2 ** 22
-
-
-def concatenate(outputs: Tensor) -> Tensor:
-    """[B, H, L, d_k] -> [B, L, H d_k]."""
-    # O_hat = [O^1, ..., O^H]                                         Li 2019 Eq. 3, Duan 2020 Eq. 3
-    return outputs.transpose(-3, -2).flatten(-2)
-
-
-def init_linear(module: nn.Module) -> None:
-    """The start of a linear layer: Glorot and Bengio 2010 for the weight, 0 for the bias. For
-    `Module.apply`; other modules stay as they are."""
-    if isinstance(module, nn.Linear):
-        nn.init.xavier_uniform_(module.weight)
-        nn.init.zeros_(module.bias)
-
-
-class LinearAggregation(nn.Module):
-    """The Transformer's own aggregation, `O = [O^1, ..., O^H] W^O`: Li 2019 Eq. 3-4.
-    [B, H, L, d_k] -> [B, L, d]."""
-
-    def __init__(self, d_model: int):
-        super().__init__()
-        self.output = nn.Linear(d_model, d_model).apply(init_linear)         # W^O, and a bias
-
-    def forward(self, outputs: Tensor) -> Tensor:
-        # O = O_hat W^O                                               Li 2019 Eq. 4
-        return self.output(concatenate(outputs))                             # [B, L, d]
 
 
 class RoutingAggregation(nn.Module):
@@ -53,19 +27,19 @@ class RoutingAggregation(nn.Module):
     released code. `V = Omega_in W` (Eq. 6).
 
     capsules: N, a divisor of d_model; default d_model, capsules of width D = d_model / N = 1, the
-    papers' best. routing: "em" (Algorithm 2) or "dynamic" (Algorithm 1); activations: whether EM
+    papers' best. routing: "em" (Alg. 2) or "dynamic" (Alg. 1); activations: whether EM
     has A_n; the others: see `Routing`. Raises ValueError for an unknown name or another N.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None, routing: str = "em",
-                 iterations: int = 3, activations: bool = True, coupling: str = "routed",
-                 density: str = "product", schedule: str = "hinton", gradient: str = "full"):
+                 iterations: int = 3, activations: bool = True, density: str = "product",
+                 schedule: str = "hinton", gradient: str = "full"):
         super().__init__()
         self.heads = heads
         self.capsules = d_model if capsules is None else capsules
         if self.capsules < 1 or d_model % self.capsules:
             raise ValueError(f"capsules={self.capsules} does not divide d_model={d_model}")
-        self.routing = Routing(routing, iterations, coupling, density, schedule, gradient)
+        self.routing = Routing(routing, iterations, density, schedule, gradient)
         self.norm = nn.LayerNorm(d_model)
         self.hidden = nn.Linear(d_model, d_model)
         self.votes = nn.Linear(d_model, heads * d_model)         # W_{h->n} for all h, n, and biases
@@ -99,23 +73,19 @@ class Routing(nn.Module):
     """Dynamic or EM routing with its options: votes [..., M, N, D] -> `DynamicRouting` or
     `EMRouting`.
 
-    kind: "dynamic" or "em". normalize: of `dynamic_routing`; density, schedule, gradient,
-    scale_by_activation: of `em_routing`. coupling: "routed", or "random" for the control of
-    `random_coupling`. It has no parameters: the betas of EM belong to the aggregation. Raises
-    ValueError for another kind or coupling.
+    kind: "dynamic" or "em". normalize: see `dynamic_routing`; density, schedule, gradient,
+    scale_by_activation: see `em_routing`. It has no parameters: the betas of EM belong to the
+    aggregation. Raises ValueError for another kind.
     """
 
-    def __init__(self, kind: str, iterations: int = 3, coupling: str = "routed",
-                 density: str = "product", schedule: str = "hinton", gradient: str = "full",
-                 normalize: bool = True, scale_by_activation: bool = True):
+    def __init__(self, kind: str, iterations: int = 3, density: str = "product",
+                 schedule: str = "hinton", gradient: str = "full", normalize: bool = True,
+                 scale_by_activation: bool = True):
         super().__init__()
         if kind not in ("dynamic", "em"):
             raise ValueError(f"routing={kind!r}: choose 'dynamic' or 'em'")
-        if coupling not in COUPLINGS:
-            raise ValueError(f"coupling={coupling!r}: choose 'routed' or 'random'")
         self.kind = kind
         self.iterations = iterations
-        self.coupling = coupling
         self.density = density
         self.schedule = schedule
         self.gradient = gradient
@@ -124,25 +94,10 @@ class Routing(nn.Module):
 
     def forward(self, votes: Tensor, beta_a: Tensor | None = None,
                 beta_mu: Tensor | None = None) -> DynamicRouting | EMRouting:
-        random = self.coupling == "random"
-        iterations = 1 if random else self.iterations
-        start = random_coupling(votes) if random else None
         if self.kind == "dynamic":
-            return dynamic_routing(votes, iterations, self.normalize, start=start)
-        options = dict(iterations=iterations, scale_by_activation=self.scale_by_activation,
-                       density=self.density, schedule=self.schedule, gradient=self.gradient,
-                       start=start)
+            return dynamic_routing(votes, self.iterations, self.normalize)
+        options = dict(iterations=self.iterations, scale_by_activation=self.scale_by_activation,
+                       density=self.density, schedule=self.schedule, gradient=self.gradient)
         if self.gradient == "full" and votes.numel() > LARGE:
             return checkpoint(em_routing, votes, beta_a, beta_mu, use_reentrant=False, **options)
         return em_routing(votes, beta_a, beta_mu, **options)
-
-
-def random_coupling(votes: Tensor) -> Tensor:
-    """log C [..., M, N] of a random coupling of votes [..., M, N, D]: each row uniform among all
-    rows of shares that sum to 1.
-
-    A control, as in Paik et al. 2019: a gain that it shares with the routed coupling is not due to
-    the routing. Drawn anew at every call.
-    """
-    draws = torch.empty(votes.shape[:-1], device=votes.device).exponential_()
-    return draws.clamp(min=torch.finfo(draws.dtype).tiny).log().log_softmax(-1)

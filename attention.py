@@ -1,9 +1,9 @@
 """Scaled dot-product attention with several heads: Vaswani 2017, in the notation of Li 2018.
 
-Li et al. 2019, §2, Eq. 1-2 (Li 2018 §2, Li 2021 Eq. 1-2, Gu 2019 Eq. 1-2, Duan 2020 Eq. 1-2 and
-4-5). How the heads become one vector (Li 2019 Eq. 3-4) is a module passed in: see aggregation.py.
-So is the routing of the attention logits: see capsule_transformer.py. The cache for decoding step
-by step is at the end.
+Li et al. 2019, §2, Eq. 1-4 (Li 2018 §2, Li 2021 Eq. 1-4, Gu 2019 Eq. 1-2, Duan 2020 Eq. 1-5). The
+module that makes one vector of the heads is passed in: LinearAggregation, or one that routes
+(aggregation.py, capsule_aggregation.py). So is the routing of the attention logits
+(capsule_transformer.py). The cache for decoding step by step is at the end.
 """
 import math
 from typing import NamedTuple
@@ -12,8 +12,6 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
-
-from aggregation import LinearAggregation
 
 
 class Heads(NamedTuple):
@@ -29,12 +27,14 @@ class MultiHeadAttention(nn.Module):
 
     dropout: rate on the A^h that weights V^h. aggregation: a module [B, H, L_q, d_k] ->
     [B, L_q, d] (default: LinearAggregation, Eq. 3-4). capsule: a module that routes the logits
-    [B, H, L, L] of self-attention, such as CapsuleRouting, or None. Raises ValueError if the heads
-    do not divide d_model.
+    [B, H, L, L] of self-attention, such as CapsuleRouting, or None. explicit: whether training
+    computes A^h, which the position disagreement reads. Raises ValueError if the heads do not
+    divide d_model.
     """
 
     def __init__(self, d_model: int, heads: int, dropout: float = 0.0,
-                 aggregation: nn.Module | None = None, capsule: nn.Module | None = None):
+                 aggregation: nn.Module | None = None, capsule: nn.Module | None = None,
+                 explicit: bool = False):
         super().__init__()
         if d_model % heads:
             raise ValueError(f"heads={heads} does not divide d_model={d_model}")
@@ -44,6 +44,7 @@ class MultiHeadAttention(nn.Module):
         self.in_proj = nn.Linear(d_model, 3 * d_model)       # W^Q, W^K, W^V of all heads, biases
         self.aggregation = LinearAggregation(d_model) if aggregation is None else aggregation
         self.capsule = capsule
+        self.explicit = explicit
         for weight in self.in_proj.weight.chunk(3):
             nn.init.xavier_uniform_(weight)
         nn.init.zeros_(self.in_proj.bias)
@@ -56,11 +57,11 @@ class MultiHeadAttention(nn.Module):
         memory: the vectors that the queries attend to; None for self-attention. mask: boolean,
         broadcastable to [B, 1, L_q, L_k], True where attention is allowed; with a capsule that of
         the keys, [B, 1, 1, L_k]. causal: in self-attention, no query attends to later positions.
-        need_weights asks for A^h and so for the explicit path; without it the fused kernel runs,
-        unless a capsule needs the logits. cache: filled in place; in self-attention query holds
-        only the new positions, in cross-attention memory is read at the first step only. A fully
-        masked query gets 0 from the fused kernel, the mean of all values from the explicit path.
-        Raises ValueError for a mask that is not boolean.
+        need_weights asks for A^h and so for the explicit path. Otherwise the fused kernel runs,
+        unless a capsule needs the logits, or `explicit` is set and there is no cache. cache: filled
+        in place; in self-attention query holds only the new positions, in cross-attention memory is
+        read at the first step only. A fully masked query gets 0 from the fused kernel, the mean of
+        all values from the explicit path. Raises ValueError for a mask that is not boolean.
         """
         if mask is not None and mask.dtype != torch.bool:
             raise ValueError(f"mask is {mask.dtype}: give a boolean one, True where attention "
@@ -72,7 +73,8 @@ class MultiHeadAttention(nn.Module):
                 K, V = cache.extend(self, K, V)
         else:
             Q, K, V = self.project_cross(query, memory, cache)
-        if need_weights or self.capsule is not None:
+        explicit = need_weights or (self.explicit and cache is None)
+        if explicit or self.capsule is not None:
             weights, O = self.attend_explicitly(Q, K, V, mask, causal, cache)
         else:
             weights, O = None, self.attend_fused(Q, K, V, mask, causal)      # O [B, H, L_q, d_k]
@@ -110,7 +112,8 @@ class MultiHeadAttention(nn.Module):
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """[B, L, n d] -> n tensors [B, H, L, d_k]."""
-        return x.unflatten(-1, (-1, self.heads, self.d_k)).transpose(1, 3).unbind(2)
+        parts = x.unflatten(-1, (-1, self.heads, self.d_k)).unbind(2)        # [B, L, H, d_k] each
+        return tuple(part.transpose(1, 2) for part in parts)
 
     def project_cross(self, query: Tensor, memory: Tensor, cache: "Cache | None"):
         """Queries [B, H, L_q, d_k] of query, keys and values [B, H, L_k, d_k] of memory, or of the
@@ -146,6 +149,37 @@ def both_masks(mask: Tensor | None, other: Tensor) -> Tensor:
     """Where both masks are True; None is True everywhere."""
     return other if mask is None else mask & other
 
+
+# ---- The Transformer's own aggregation of the heads
+
+def concatenate(outputs: Tensor) -> Tensor:
+    """[B, H, L, d_k] -> [B, L, H d_k]."""
+    # O_hat = [O^1, ..., O^H]                                         Li 2019 Eq. 3, Duan 2020 Eq. 3
+    return outputs.transpose(-3, -2).flatten(-2)
+
+
+def init_linear(module: nn.Module) -> None:
+    """The start of a linear layer: Glorot and Bengio 2010 for the weight, 0 for the bias. For
+    `Module.apply`; other modules stay as they are."""
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        nn.init.zeros_(module.bias)
+
+
+class LinearAggregation(nn.Module):
+    """The Transformer's own aggregation, `O = [O^1, ..., O^H] W^O`: Li 2019 Eq. 3-4.
+    [B, H, L, d_k] -> [B, L, d]."""
+
+    def __init__(self, d_model: int):
+        super().__init__()
+        self.output = nn.Linear(d_model, d_model).apply(init_linear)         # W^O, and a bias
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        # O = O_hat W^O                                               Li 2019 Eq. 4
+        return self.output(concatenate(outputs))                             # [B, L, d]
+
+
+# ---- Decoding step by step
 
 class Cache:
     """Keys and values of earlier decoding steps and, for capsule attention, their logits.

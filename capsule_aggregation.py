@@ -9,17 +9,18 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from aggregation import Routing, concatenate, init_linear
+from aggregation import Routing
+from attention import concatenate, init_linear
 
 
 class CapsuleAggregation(nn.Module):
     """Gu 2019 §4, without W^O: a vote for each head and output capsule, routing, `O = u + FFN(v)`.
     [B, H, L, d_k] -> [B, L, d].
 
-    routing "dynamic" (Eq. 8-11): `u_hat_{j|i} = W_ij u_i` with `weight` [H, N, d_k, d/N], which
-    holds W_ij transposed. routing "em" (Eq. 12-15): head i is a pose matrix M_i [p, q], its vote is
-    `W_ij M_i` [p', q] with `weight` [H, N, p', p], W_ij as it is, and the capsules come out without
-    their activations.
+    Head i is a pose matrix M_i [p, q], p q = d_k, and its vote for capsule j is `W_ij M_i` [p', q],
+    p' q = D = d/N; `weight` [H, N, p', p] holds the W_ij. routing "dynamic" (Eq. 8-11): q = 1, so
+    M_i is the vector u_i. routing "em" (Eq. 12-15): q is `pose_columns`, and the capsules come out
+    without their activations.
 
     capsules: N, default the number of heads. activations: whether EM has A_n; the others: see
     `Routing`. With gradient="last" beta_a and beta_mu get no gradient. Raises ValueError for an
@@ -28,8 +29,7 @@ class CapsuleAggregation(nn.Module):
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None,
                  routing: str = "dynamic", iterations: int = 3, activations: bool = True,
-                 coupling: str = "routed", density: str = "product", schedule: str = "hinton",
-                 gradient: str = "full"):
+                 density: str = "product", schedule: str = "hinton", gradient: str = "full"):
         super().__init__()
         if d_model % heads:
             raise ValueError(f"heads={heads} does not divide d_model={d_model}")
@@ -38,33 +38,30 @@ class CapsuleAggregation(nn.Module):
         if self.capsules < 1 or d_model % self.capsules:
             raise ValueError(f"capsules={self.capsules} does not divide d_model={d_model}")
         width = d_model // self.capsules
-        self.routing = Routing(routing, iterations, coupling, density, schedule, gradient,
+        self.routing = Routing(routing, iterations, density, schedule, gradient,
                                normalize=False, scale_by_activation=False)
         has_betas = routing == "em" and activations
         self.beta_a = nn.Parameter(torch.zeros(self.capsules)) if has_betas else None
         self.beta_mu = nn.Parameter(torch.zeros(self.capsules)) if has_betas else None
+        self.q = pose_columns(d_k, width) if routing == "em" else 1
+        p, p_out = d_k // self.q, width // self.q
+        bound = math.sqrt(6 / (p + p_out))                       # Xavier, each W_ij by itself
         if routing == "em":
-            self.q = pose_columns(d_k, width)
-            fan_in, fan_out = d_k // self.q, width // self.q                 # p, p'
-            self.weight = nn.Parameter(torch.empty(heads, self.capsules, fan_out, fan_in))
-        else:
-            fan_in, fan_out = d_k, width
-            self.weight = nn.Parameter(torch.empty(heads, self.capsules, fan_in, fan_out))
-        bound = math.sqrt(6 / (fan_in + fan_out))                      # Xavier, each W_ij by itself
-        nn.init.uniform_(self.weight, -bound, bound)
+            weight = torch.empty(heads, self.capsules, p_out, p).uniform_(-bound, bound)
+        else:                           # drawn transposed: a seed gives the model of version 2.0
+            weight = torch.empty(heads, self.capsules, p, p_out).uniform_(-bound, bound)
+            weight = weight.transpose(-2, -1).contiguous()
+        self.weight = nn.Parameter(weight)                       # W [H, N, p', p]
         # FFN(x) = max(0, x W_1 + b_1) W_2 + b_2                      Gu 2019 Eq. 5
         self.ffn = nn.Sequential(nn.Linear(d_model, d_model), nn.ReLU(),
                                  nn.Linear(d_model, d_model)).apply(init_linear)
 
     def cast_votes(self, outputs: Tensor) -> Tensor:
         """The votes u_hat [B, L, H, N, D] of the heads' outputs u [B, H, L, d_k]."""
-        # u_hat_{j|i} = W_ij u_i                                      Gu 2019 Eq. 3
-        if self.routing.kind == "dynamic":
-            return torch.einsum("...hld,hnde->...lhne", outputs, self.weight)
-        # u_hat_{j|i} = W_ij M_i, M_i the pose matrix of u_i          Gu 2019 Eq. 3, §4
-        poses = outputs.unflatten(-1, (-1, self.q))                          # [B, H, L, p, q]
-        # o is p', the rows of a vote
-        return torch.einsum("...hlpq,hnop->...lhnoq", poses, self.weight).flatten(-2)
+        M = outputs.unflatten(-1, (-1, self.q))                              # [B, H, L, p, q]
+        # u_hat_{j|i} = W_ij u_i, with the pose matrix M_i of u_i     Gu 2019 Eq. 3, §4
+        u_hat = torch.einsum("hnop,...hlpq->...lhnoq", self.weight, M)       # o is p'
+        return u_hat.flatten(-2)                                             # [B, L, H, N, D]
 
     def forward(self, outputs: Tensor) -> Tensor:
         u_hat = self.cast_votes(outputs)                                     # [B, L, H, N, D]

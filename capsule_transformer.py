@@ -1,7 +1,7 @@
 """Capsule routing of the attention logits, vertical, horizontal and positional: Duan 2020.
 
 Duan et al. 2020, "Capsule-Transformer for Neural Machine Translation", §3.4, Eq. 8-14,
-Algorithms 2-3. The logits E = Q K^T / sqrt(d_k) [B, H, L_q, L_k] of self-attention are treated as
+Alg. 2-3. The logits E = Q K^T / sqrt(d_k) [B, H, L_q, L_k] of self-attention are treated as
 capsules and routed; the output capsules are added to them before mask and softmax:
 `E' = E + Omega_vertical + Omega_horizontal`.
 """

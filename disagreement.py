@@ -164,8 +164,8 @@ KINDS = {
 }
 
 
-def mask_of(kind: str, component: str, source_mask: Tensor,
-            target_mask: Tensor | None) -> Tensor | None:
+def choose_mask(kind: str, component: str, source_mask: Tensor,
+                target_mask: Tensor | None) -> Tensor | None:
     """Returns the mask [B, L] of the positions over which a kind is averaged in a component."""
     # queries of the encoder, and what cross-attention reads, are source tokens
     if component == "enc" or (component == "cross" and KINDS[kind].reads == "values"):
@@ -183,7 +183,7 @@ def layer_disagreement(kind: str, component: str, heads: Heads, source_mask: Ten
     """
     D, reads = KINDS[kind]
     x = getattr(heads, reads)
-    mask = mask_of(kind, component, source_mask, target_mask)
+    mask = choose_mask(kind, component, source_mask, target_mask)
     if reads != "weights":
         return D(x, mask)
     if x is None:
@@ -200,7 +200,7 @@ def model_disagreement(config, heads: dict, source_mask: Tensor,
     If both attentions of the decoder are chosen, each has weight 1/2: the released code computes
     this mean, although its loss has only the encoder's D. config: a
     TransformerConfig; heads: {component: Heads of every layer}; masks: [B, L], True at a token.
-    Returns a scalar. train_mt.py: train_step adds lambda and the likelihood.
+    Returns a scalar. train_mt.py adds lambda and the likelihood.
     """
     chosen = [component for component in heads if config.layers_at(config.reg_at, component)]
     total = torch.zeros((), device=source_mask.device)

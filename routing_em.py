@@ -1,9 +1,10 @@
 """EM routing: output capsules are Gaussian clusters of the votes (Li 2019, Li 2021, Gu 2019).
 
-Li et al. 2019, §4.2.2, Algorithm 2 with Eq. 9-12 (Li et al. 2021, Eq. 12-15); Gu and Feng
-2019, Eq. 12-15. Both go back to Hinton, Sabour and Frosst 2018, "Matrix Capsules with EM Routing".
-Where the papers differ, or leave a point open, `em_routing` has an option. Symbols are Li's, but
-m, n are h, n there and i, j in Gu (docs/equations.md has a table).
+Li et al. 2019, §4.2.2, Alg. 2 with Eq. 9-12 (Li et al. 2021, Eq. 12-15); Gu and Feng 2019, Eq.
+12-15. Both go back to Hinton, Sabour and Frosst 2018, "Matrix Capsules with EM Routing". The votes
+come from aggregation.py (Li 2019 Eq. 5-6) and capsule_aggregation.py (Gu 2019 Eq. 3). Where the
+papers differ, or leave a point open, `em_routing` has an option, and docs/readings.md the reasons.
+Symbols are Li's, but m, n are h, n there and i, j in Gu (docs/equations.md has a table).
 """
 import math
 from typing import NamedTuple
@@ -29,30 +30,19 @@ class EMRouting(NamedTuple):
 
 def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | None = None,
                iterations: int = 3, scale_by_activation: bool = True, eps: float = 1e-9,
-               density: str = "product", schedule: str = "hinton", gradient: str = "full",
-               start: Tensor | None = None) -> EMRouting:
-    """Couples M input capsules to N output capsules by expectation maximization.
+               density: str = "product", schedule: str = "hinton",
+               gradient: str = "full") -> EMRouting:
+    """Couples M input capsules to N output capsules by expectation maximization: Li 2019 Alg. 2.
 
-    Li 2019 Algorithm 2: `Omega_n = A_n mu_n` (Eq. 9). scale_by_activation=False gives
-    `Omega_n = mu_n`: Gu 2019 keeps the activations inside the routing and leaves them out of its
-    result.
-
-    votes: V [..., M, N, D]. beta_a, beta_mu: [N], learned; if both are None, there are no
-    activations (A = 1). eps: added to the variance.
-    density: how the densities of the D dimensions are combined. "product" is that of Hinton et al.
-    2018, "sum" is what Li 2019 prints (Gu Eq. 14 prints one dimension). For D = 1 they are equal.
-    With "product" and without activations the mixture's likelihood does not decrease between
-    iterations, apart from the effect of eps.
-    schedule: of lambda, see `inverse_temperature`.
-    gradient: "full" flows through every iteration, as in Hinton et al. 2018, to whom both papers
-    refer. "last" departs from them: the coupling that enters the last M-step is a constant, so the
-    gradient is that of one M-step. Then beta_a and beta_mu learn only through A_n in the result,
-    and with scale_by_activation=False they do not learn at all.
-    start: log C [..., M, N] or [M, N] to start from; None: C = 1/N.
+    votes: V [..., M, N, D]. beta_a, beta_mu: [N], learned; both None: no activations, A = 1.
+    scale_by_activation: True for `Omega_n = A_n mu_n` (Li 2019 Eq. 9), False for `Omega_n = mu_n`
+    (Gu 2019). eps: added to the variance. density: P over the D dimensions, "product" (Hinton et
+    al. 2018) or "sum" (as Li 2019 prints it). schedule: see `inverse_temperature`.
+    gradient: "full" through every iteration, or "last" through the last M-step only; then beta_a
+    and beta_mu learn only through A_n in Eq. 9.
     Returns capsules [..., N, D], activations [..., N], coupling [..., M, N]. Half precision is
-    computed in float32. To read the coupling after t iterations, call the routing with
-    iterations=t. With "released" this holds only up to 3 iterations, because its lambda depends on
-    their number.
+    computed in float32. The coupling after t iterations is that of a routing with iterations=t
+    (with "released" only up to 3 iterations, because its lambda depends on their number).
     Raises ValueError unless iterations >= 1, when only one of beta_a and beta_mu is None, and for
     unknown options.
 
@@ -68,7 +58,7 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
         raise ValueError(f"gradient={gradient!r}: choose from {', '.join(GRADIENTS)}")
     V = at_least_float32(votes)
     # C_mn = 1/N                                                      Li 2019 Alg. 2 line 2
-    log_C = V.new_full(V.shape[-3:-1], -math.log(V.shape[-2])) if start is None else start
+    log_C = V.new_full(V.shape[-3:-1], -math.log(V.shape[-2]))               # [M, N]
     for t in range(iterations):
         if gradient == "last":
             log_C = log_C.detach()
@@ -85,7 +75,7 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
 
 def m_step(V: Tensor, log_C: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | None = None,
            lambda_t: float = 1.0, eps: float = 1e-9) -> tuple[Tensor, Tensor, Tensor]:
-    """The M-step of Li 2019 Algorithm 2, Eq. 10-11, and Gu 2019 Eq. 12-13.
+    """The M-step of Li 2019 Alg. 2, Eq. 10-11, and Gu 2019 Eq. 12-13.
 
     V: votes [..., M, N, D]; log_C: [..., M, N] or [M, N]; beta_a, beta_mu: [N], or both None for
     A = 1; lambda_t: inverse temperature; eps: added to the variance.
@@ -110,7 +100,7 @@ def m_step(V: Tensor, log_C: Tensor, beta_a: Tensor | None = None, beta_mu: Tens
 
 def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
            density: str = "product") -> Tensor:
-    """The E-step of Li 2019 Algorithm 2, Eq. 12, and Gu 2019 Eq. 14-15.
+    """The E-step of Li 2019 Alg. 2, Eq. 12, and Gu 2019 Eq. 14-15.
 
     V: votes [..., M, N, D]; mu, log_sigma: [..., N, D]; log_A: [..., N]. density: how P combines
     the D dimensions, see `em_routing`. Returns log C [..., M, N]. Raises ValueError for an unknown

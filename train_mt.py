@@ -11,19 +11,22 @@ import contextlib
 import math
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
+from disagreement import model_disagreement
 from nmt.batches import Step, training_steps
 from nmt.corpus import Data, DataFlags, hash_text, load_data, name_text
 from nmt.evaluate import NO_4_GRAMS, disagreement_scores, has_4_grams, score_sets, summary, validate
 from nmt.files import UserError
 from nmt.flags import ModelFlags, command_line, flag, run
-from nmt.loss import Objective
+from nmt.loss import smoothed_cross_entropy
 from nmt.machine import (
     Machine,
     defer_signals,
@@ -119,6 +122,26 @@ def learning_rate(step: int, s: Settings) -> float:
     return s.lr * min(step / s.warmup, falling)
 
 
+class Objective(nn.Module):
+    """The two terms of `J = likelihood + lambda D` (Li 2018 §3.1) for a micro-batch. They are one
+    `forward`, as DistributedDataParallel needs it."""
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: Tensor, target: Tensor, places: Tensor, smoothing: float):
+        """source [B, L_s], target [B, L_t + 1], places [n]: those of the n tokens in the flattened
+        target[:, 1:] -> their smoothed cross-entropy, summed, and the disagreement D."""
+        target_in, target_out = target[:, :-1], target[:, 1:]                # [B, L_t]
+        hidden, heads = self.model.hidden(source, target_in)                 # [B, L_t, d]
+        hidden = hidden.flatten(0, 1).index_select(0, places)                # [n, d]
+        cross_entropy = smoothed_cross_entropy(
+            hidden, self.model.output.weight, target_out.flatten()[places], smoothing)
+        D = model_disagreement(self.model.config, heads, source != PAD, target_out != PAD)
+        return cross_entropy, D
+
+
 def train_step(objective, optimizer, step: Step, machine: Machine, label_smoothing: float,
                reg_weight: float, clip: float = 0.0, amp: bool = False):
     """One update. It maximizes `J = likelihood + lambda D` (Li 2018 §3.1) per target token, for any
@@ -129,22 +152,37 @@ def train_step(objective, optimizer, step: Step, machine: Machine, label_smoothi
     for i, batch in enumerate(step.batches):
         wait = machine.world > 1 and i + 1 < len(step.batches)               # to add up gradients
         with objective.no_sync() if wait else contextlib.nullcontext():
-            tokens = int((batch.target[:, 1:] != PAD).sum())                 # on the CPU still
+            # the places of the tokens, found on the CPU: a device need not wait for their number
+            places = (batch.target[:, 1:] != PAD).flatten().nonzero().squeeze(1)
+            if batch.target.is_pinned():
+                places = places.pin_memory()
             # Apple's GPU may read memory that is not pinned after it was freed
-            source, target = (x.to(machine.device, non_blocking=x.is_pinned()) for x in batch)
+            source, target, places = (x.to(machine.device, non_blocking=x.is_pinned())
+                                      for x in (*batch, places))
             with mixed_precision(machine.device, amp):
-                cross_entropy, D = objective(source, target, tokens, label_smoothing)
+                cross_entropy, D = objective(source, target, places, label_smoothing)
             # loss = -J / tokens, J = log-likelihood + lambda D       Li 2018 §3.1
-            loss = (cross_entropy - reg_weight * D * tokens) / step.tokens
+            loss = (cross_entropy - reg_weight * D * len(places)) / step.tokens
             # DistributedDataParallel averages the gradients; times the processes they are a sum
             (loss * machine.world).backward()
-        total += torch.stack([cross_entropy.detach(), D.detach() * tokens])
+        total += torch.stack([cross_entropy.detach(), D.detach() * len(places)])
     norm = torch.nn.utils.clip_grad_norm_(objective.parameters(), clip or math.inf)
     optimizer.step()
     return total, norm
 
 
 # ---- The run
+
+@dataclass
+class Progress:
+    """How far a run is: what a checkpoint holds beside model and optimizer."""
+    step: int = 0
+    place: tuple[int, int] = (0, 0)             # of the next update, see `training_steps`
+    best: tuple[float, float] = (-1.0, 0.0)     # validation BLEU and -loss of best.pt
+    tokens: int = 0                             # target tokens so far
+    seconds: float = 0.0                        # of training
+    unvalidated: bool = False                   # saved at a validation that is yet to come
+
 
 def train(s: Settings) -> None:
     """One run from start to end: data, model, resuming, training loop, test."""
@@ -183,21 +221,21 @@ def train(s: Settings) -> None:
         objective = DistributedDataParallel(objective, find_unused_parameters=s.agg == "gu-em")
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
 
-    # resume: `state` is what a checkpoint holds beside model and optimizer
-    state = dict(step=0, place=(0, 0), best=(-1.0, 0.0), tokens=0, seconds=0.0, unvalidated=False)
+    # resume
+    progress = Progress()
     last = path / "last.pt"
     if last.exists():
         checkpoint = load_checkpoint(last)
         load_weights(model, checkpoint, last, optimizer)
-        state |= {name: checkpoint[name] for name in state if name in checkpoint}
-    if not machine.all_equal(state["step"]):
+        progress = Progress(**{field.name: checkpoint[field.name] for field in fields(Progress)})
+    if not machine.all_equal(progress.step):
         raise UserError(f"{path}: the processes resume at different steps: put --runs on a disk "
                         "that all machines share")
     if machine.first:
-        folder.drop_metrics_after(state["step"], state["unvalidated"])
+        folder.drop_metrics_after(progress.step, progress.unvalidated)
         products = "bfloat16 matrix products" if s.amp else "float32"
         say(f"{sum(p.numel() for p in model.parameters()):,} parameters on {machine.world} x "
-            f"{machine.device}, {products}, step {state['step']:,} of {s.steps:,}")
+            f"{machine.device}, {products}, step {progress.step:,} of {s.steps:,}")
 
     # training loop
     window = torch.zeros(2, device=machine.device)       # cross-entropy and D since the last log
@@ -205,23 +243,22 @@ def train(s: Settings) -> None:
     largest_norm = torch.zeros((), device=machine.device)
     stop = defer_signals()                               # a list: SIGINT and SIGTERM append to it
     stopped_by = 0
-    bar = tqdm(total=s.steps, initial=state["step"], unit="step", dynamic_ncols=True,
+    bar = tqdm(total=s.steps, initial=progress.step, unit="step", dynamic_ncols=True,
                disable=not (machine.first and sys.stderr.isatty()))
+    if progress.unvalidated and machine.first:           # killed between saving and validating
+        validate_and_save(model, optimizer, progress, data, folder, s)
     objective.train()
     started = time.perf_counter()
-    for step in training_steps(data.train, state["place"], machine, s.max_tokens, s.accumulate,
-                               s.seed, s.workers):
-        if state["unvalidated"] and machine.first:       # of the last step, also after a kill
-            validate_and_save(model, optimizer, state, data, folder, s)
-            started = time.perf_counter()
-        if stopped_by or state["step"] >= s.steps:
-            break
-        state["step"] += 1
-        state["place"] = step.place
-        lr = learning_rate(state["step"], s)
+    steps = training_steps(data.train, progress.place, machine, s.max_tokens, s.accumulate, s.seed,
+                           s.workers)
+    for step in islice(steps, s.steps - progress.step):
+        # one update
+        progress.step += 1
+        progress.place = step.place
+        lr = learning_rate(progress.step, s)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        seed_torch(s.seed, machine.rank, state["step"])                      # of the dropout
+        seed_torch(s.seed, machine.rank, progress.step)                      # the dropout's seed
         total, norm = train_step(objective, optimizer, step, machine, s.label_smoothing,
                                  s.reg_weight, s.clip, s.amp)
         window += total
@@ -229,36 +266,44 @@ def train(s: Settings) -> None:
         largest_norm = torch.maximum(largest_norm, norm)                     # NaN if one is NaN
         bar.update()
 
-        validating = state["step"] % s.eval_every == 0 or state["step"] == s.steps
+        # log
+        validating = progress.step % s.eval_every == 0 or progress.step == s.steps
         stopped_by = machine.largest(max(stop, default=0))
-        saving = validating or stopped_by or state["step"] % s.save_every == 0
-        if saving or state["step"] % s.log_every == 0:
+        saving = validating or stopped_by or progress.step % s.save_every == 0
+        if saving or progress.step % s.log_every == 0:
             cross_entropy, D = (machine.sum(window) / window_tokens).tolist()
             norm = largest_norm.item()
-            check_finite(cross_entropy + norm, state["step"])
+            check_finite(cross_entropy + norm, progress.step)
             seconds = time.perf_counter() - started
-            state["seconds"] += seconds
-            state["tokens"] += window_tokens
+            progress.seconds += seconds
+            progress.tokens += window_tokens
             if machine.first:
-                folder.log("train", step=state["step"], epoch=step.place[0], loss=cross_entropy,
+                folder.log("train", step=progress.step, epoch=step.place[0], loss=cross_entropy,
                            disagreement=D if s.reg else None, lr=lr, gradient_norm=norm,
                            tokens_per_second=window_tokens / seconds)
-            state["unvalidated"] = validating
-            if saving and machine.first:
-                save_last(folder, model, optimizer, state)
             window.zero_()
             window_tokens = 0
             largest_norm.zero_()
             started = time.perf_counter()
+
+        # save, validate, stop
+        progress.unvalidated = validating
+        if saving and machine.first:
+            save_last(folder, model, optimizer, progress)
+        if validating and machine.first:
+            validate_and_save(model, optimizer, progress, data, folder, s)
+            started = time.perf_counter()
+        if stopped_by:
+            break
     bar.close()
 
     # end
     stopped_by = stopped_by or machine.largest(max(stop, default=0))         # in the validation
     if stopped_by and machine.first:
-        say(f"{path}: stopped at step {state['step']:,}; the same command resumes it")
+        say(f"{path}: stopped at step {progress.step:,}; the same command resumes it")
     elif machine.first:
         restore_signals()                                # the last checkpoint is written
-        test(model, state, data, folder, s)
+        test(model, progress, data, folder, s)
     machine.wait()
     if stopped_by:
         raise SystemExit(128 + stopped_by)
@@ -271,15 +316,16 @@ def check_finite(number: float, step: int) -> None:
                         "another --name, with a lower --lr or --clip 1")
 
 
-def save_last(folder: RunFolder, model, optimizer, state: dict) -> None:
+def save_last(folder: RunFolder, model, optimizer, progress: Progress) -> None:
     """Saves everything needed to resume."""
-    folder.save("last.pt", model=model.state_dict(), optimizer=optimizer.state_dict(), **state)
+    folder.save("last.pt", model=model.state_dict(), optimizer=optimizer.state_dict(),
+                **asdict(progress))
 
 
-def validate_and_save(model, optimizer, state, data: Data, folder: RunFolder, s: Settings) -> None:
+def validate_and_save(model, optimizer, progress: Progress, data: Data, folder: RunFolder,
+                      s: Settings) -> None:
     """Logs loss and greedy BLEU, prints two translations, saves checkpoints, draws the curves."""
-    step = state["step"]
-    seed_torch(s.seed)                                   # of random couplings
+    step = progress.step
     nll, D = validate(model, data.valid, s.max_tokens, s.amp)
     check_finite(nll, step)
     scores = score_sets(model, data, {"valid": data.valid_pairs}, s, beam=1)
@@ -293,21 +339,20 @@ def validate_and_save(model, optimizer, state, data: Data, folder: RunFolder, s:
         folder.save(f"step-{step}.pt", model=model.state_dict())
         for older in folder.numbered()[:-s.average]:
             older.unlink()
-    if (scores.bleu, -nll) > tuple(state["best"]):       # ties are broken by the loss
-        state["best"] = (scores.bleu, -nll)
+    if (scores.bleu, -nll) > progress.best:              # ties are broken by the loss
+        progress.best = (scores.bleu, -nll)
         folder.save("best.pt", model=model.state_dict())
-    state["unvalidated"] = False
-    save_last(folder, model, optimizer, state)
+    progress.unvalidated = False
+    save_last(folder, model, optimizer, progress)
     folder.draw_curves()
 
 
-def test(model, state: dict, data: Data, folder: RunFolder, s: Settings) -> None:
+def test(model, progress: Progress, data: Data, folder: RunFolder, s: Settings) -> None:
     """Scores the test sets once, with the best checkpoint or the average of the last ones."""
     sets = data.tests or {"valid": data.valid_pairs}
     texts = {name: list(map(hash_text, pairs)) for name, pairs in sets.items()}
     rows = [row for row in folder.read_metrics() if row.get("texts") == texts]
     if not rows:
-        seed_torch(s.seed)                               # of random couplings
         numbered = folder.numbered() if s.average else []
         if numbered:
             folder.save("average.pt", model=average_checkpoints(numbered))
@@ -318,10 +363,10 @@ def test(model, state: dict, data: Data, folder: RunFolder, s: Settings) -> None
         for set_name, lines in scores.translations.items():
             (folder.path / f"{set_name}.hyp").write_text("\n".join([*lines, ""]), "utf-8")
         rows = [folder.log(
-            "test", step=state["step"], test_bleu=scores.bleu, test_chrf=scores.chrf,
+            "test", step=progress.step, test_bleu=scores.bleu, test_chrf=scores.chrf,
             sets=scores.sets, texts=texts, signature=scores.signature, beam=s.beam, lenpen=s.lenpen,
-            average=len(numbered), disagreement=disagreement_scores(D), tokens=state["tokens"],
-            tokens_per_second=state["tokens"] / max(state["seconds"], 1e-9),
+            average=len(numbered), disagreement=disagreement_scores(D), tokens=progress.tokens,
+            tokens_per_second=progress.tokens / max(progress.seconds, 1e-9),
             sentences_per_second=scores.sentences_per_second,
             parameters=sum(p.numel() for p in model.parameters()))]
     say(f"\n{folder.path}: {summary(rows[-1], s.heads)}")

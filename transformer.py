@@ -13,14 +13,212 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from aggregation import COUPLINGS, LinearAggregation, RoutingAggregation, init_linear
-from attention import Cache, MultiHeadAttention
+from aggregation import RoutingAggregation
+from attention import Cache, LinearAggregation, MultiHeadAttention, init_linear
 from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import PARTS, CapsuleRouting
 from disagreement import KINDS, model_disagreement
 from routing_em import DENSITIES, GRADIENTS, SCHEDULES
 
 PAD = 0                                                  # token id of padding
+
+
+# ---- Building blocks
+
+def positions(length: int, d_model: int, start: int = 0, device=None, dtype=None) -> Tensor:
+    """Sinusoids [length, d] of the positions p = start, start + 1, ..., in dtype:
+    `PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos` of the same (Vaswani et al. §3.5)."""
+    exact = torch.promote_types(dtype or torch.float32, torch.float32)       # bfloat16 rounds 257
+    p = torch.arange(start, start + length, device=device, dtype=exact).unsqueeze(1)
+    even = torch.arange(0, d_model, 2, device=device, dtype=exact)           # 2i
+    rate = torch.exp(even * (-math.log(10000.0) / d_model))                  # 10000^(-2i/d)
+    return torch.stack([torch.sin(p * rate), torch.cos(p * rate)], dim=-1).flatten(1).to(dtype)
+
+
+class Embedding(nn.Embedding):
+    """Word embeddings times sqrt(d), plus positions, with dropout: ids [B, L] -> [B, L, d]."""
+
+    def __init__(self, vocab_size: int, d_model: int, dropout: float):
+        super().__init__(vocab_size, d_model)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.normal_(self.weight, std=d_model ** -0.5)
+
+    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
+        d = self.embedding_dim
+        x = super().forward(ids) * math.sqrt(d)                              # [B, L, d]
+        return self.dropout(x + positions(ids.shape[1], d, start, ids.device, self.weight.dtype))
+
+
+def build_attention(config: "TransformerConfig", component: str, layer: int) -> MultiHeadAttention:
+    """The attention in one layer (from 1) of a component, with the mechanisms chosen there."""
+    if layer in config.layers_at(config.agg_at, component):
+        kind = CapsuleAggregation if config.agg.startswith("gu-") else RoutingAggregation
+        aggregation = kind(
+            config.d_model, config.heads, config.capsules,
+            routing=config.agg.removeprefix("gu-"), iterations=config.iterations,
+            activations=config.em_activations, density=config.em_density,
+            schedule=config.em_schedule, gradient=config.em_gradient)
+    else:
+        aggregation = LinearAggregation(config.d_model)
+    capsule = None
+    if layer in config.layers_at(config.capsule_attention, component):
+        # the decoder has no vertical routing, which would see the future
+        parts = config.capsule_parts if component == "enc" else ("horizontal",)
+        capsule = CapsuleRouting(config.heads, parts, config.iterations)
+    # only the position disagreement reads A^h, which the fused kernel does not return
+    reads_weights = any(KINDS[kind].reads == "weights" for kind in config.reg)
+    explicit = reads_weights and layer in config.layers_at(config.reg_at, component)
+    return MultiHeadAttention(config.d_model, config.heads, config.dropout, aggregation, capsule,
+                              explicit)
+
+
+class Memory(NamedTuple):
+    """The encoder's output, which the decoder attends to."""
+    states: Tensor              # [B, L_s, d]
+    mask: Tensor                # [B, L_s], True at a token
+    heads: list                 # Heads of every encoder layer
+
+    def select(self, index: Tensor) -> "Memory":
+        """Returns the sentences `index` [B'] of the batch, without the heads."""
+        return Memory(self.states.index_select(0, index), self.mask.index_select(0, index), [])
+
+
+class Layer(nn.Module):
+    """Self-attention, in a decoder cross-attention, feed-forward; each with a residual connection,
+    `x + f(norm(x))` (pre-norm) or `norm(x + f(x))` (post-norm)."""
+
+    def __init__(self, config: "TransformerConfig", component: str, layer: int):
+        super().__init__()
+        self.pre = config.norm == "pre"
+        self.dropout = nn.Dropout(config.dropout)
+        self.attention = build_attention(config, component, layer)
+        self.norm1 = nn.LayerNorm(config.d_model)
+        self.norm2 = nn.LayerNorm(config.d_model)
+        if component == "dec":
+            self.cross = build_attention(config, "cross", layer)
+            self.norm3 = nn.LayerNorm(config.d_model)
+        # FFN(x) = max(0, x W_1 + b_1) W_2 + b_2                      Vaswani 2017 Eq. 2
+        self.ffn = nn.Sequential(nn.Linear(config.d_model, config.d_ff), nn.ReLU(),
+                                 nn.Dropout(config.dropout),
+                                 nn.Linear(config.d_ff, config.d_model)).apply(init_linear)
+
+    def norm_input(self, x: Tensor, norm: nn.Module) -> Tensor:
+        """Returns the input of a sub-layer: norm(x), or x in a post-norm layer."""
+        return norm(x) if self.pre else x
+
+    def add_residual(self, x: Tensor, y: Tensor, norm: nn.Module) -> Tensor:
+        """Adds the output y of a sub-layer: x + y, or norm(x + y) in a post-norm layer."""
+        x = x + self.dropout(y)
+        return x if self.pre else norm(x)
+
+    def forward(self, x: Tensor, mask: Tensor | None, memory: Memory | None = None,
+                cache: Cache | None = None, need_weights: bool = False):
+        """x [B, L, d] -> (x [B, L, d], Heads of self-attention, of cross-attention or None)."""
+        decoder = memory is not None
+        h = self.norm_input(x, self.norm1)
+        y, own = self.attention(h, None, mask, cache, need_weights, causal=decoder)
+        x = self.add_residual(x, y, self.norm1)
+        cross = None
+        if decoder:
+            h = self.norm_input(x, self.norm2)
+            source_mask = memory.mask[:, None, None, :]                      # [B, 1, 1, L_s]
+            # in beam search the k hypotheses of a sentence share its source: [B_s, k L, d]
+            queries = h.reshape(len(memory.states), -1, h.shape[-1])
+            y, cross = self.cross(queries, memory.states, source_mask, cache, need_weights)
+            x = self.add_residual(x, y.reshape(h.shape), self.norm2)
+        norm = self.norm3 if decoder else self.norm2
+        return self.add_residual(x, self.ffn(self.norm_input(x, norm)), norm), own, cross
+
+
+# ---- Encoder, decoder, model
+
+class Encoder(nn.Module):
+    """Embedded source [B, L, d] and mask [B, L] -> ([B, L, d], Heads of every layer)."""
+
+    def __init__(self, config: "TransformerConfig"):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(config, "enc", i + 1) for i in range(config.layers))
+        self.norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
+
+    def forward(self, x: Tensor, mask: Tensor, need_weights: bool = False):
+        heads = []
+        for layer in self.layers:
+            x, own, _ = layer(x, mask[:, None, None, :], need_weights=need_weights)
+            heads.append(own)
+        return self.norm(x), heads
+
+
+class Decoder(nn.Module):
+    """Embedded target [B, L, d] -> ([B, L, d], Heads of self-attention, of cross-attention)."""
+
+    def __init__(self, config: "TransformerConfig"):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(config, "dec", i + 1) for i in range(config.layers))
+        self.norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
+
+    def forward(self, x: Tensor, memory: Memory, cache: Cache | None = None,
+                need_weights: bool = False):
+        own_heads, cross_heads = [], []
+        for layer in self.layers:       # padding is on the right, so the causal mask hides it too
+            x, own, cross = layer(x, None, memory, cache, need_weights)
+            own_heads.append(own)
+            cross_heads.append(cross)
+        return self.norm(x), own_heads, cross_heads
+
+
+class Transformer(nn.Module):
+    """An encoder-decoder Transformer; padding (id 0) is on the right."""
+
+    def __init__(self, config: "TransformerConfig"):
+        super().__init__()
+        self.config = config
+        sizes = config.vocab_size, config.d_model, config.dropout
+        self.source_embedding = Embedding(*sizes)
+        self.target_embedding = self.source_embedding if config.tie == "all" else Embedding(*sizes)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        if config.tie == "none":
+            nn.init.normal_(self.output.weight, std=config.d_model ** -0.5)
+        else:
+            self.output.weight = self.target_embedding.weight
+
+    def encode(self, source: Tensor, need_weights: bool = False) -> Memory:
+        """source [B, L_s] ids -> Memory."""
+        mask = source != PAD                                                 # [B, L_s]
+        states, heads = self.encoder(self.source_embedding(source), mask, need_weights)
+        return Memory(states, mask, heads)
+
+    def decode(self, target: Tensor, memory: Memory, cache: Cache | None = None) -> Tensor:
+        """target [B, L_t] ids, with a cache only the new ones -> logits [B, L_t, V] of the next
+        tokens. memory: of B sentences, or of B / k with k hypotheses each, one below the other."""
+        start = 0
+        if cache is not None:
+            start, cache.length = cache.length, cache.length + target.shape[1]
+        x, _, _ = self.decoder(self.target_embedding(target, start), memory, cache)
+        return self.output(x)
+
+    def hidden(self, source: Tensor, target_in: Tensor, need_weights: bool = False):
+        """As `forward`, with the vectors [B, L_t, d] before the output matrix for the logits."""
+        memory = self.encode(source, need_weights)
+        target = self.target_embedding(target_in)                            # [B, L_t, d]
+        x, own, cross = self.decoder(target, memory, None, need_weights)
+        return x, {"enc": memory.heads, "cross": cross, "dec": own}
+
+    def forward(self, source: Tensor, target_in: Tensor, need_weights: bool = False):
+        """source [B, L_s], target_in [B, L_t] (BOS first) -> logits [B, L_t, V] and the Heads of
+        every layer, {"enc": [...], "cross": [...], "dec": [...]}; A^h in all with need_weights."""
+        x, heads = self.hidden(source, target_in, need_weights)
+        return self.output(x), heads
+
+    def disagreement(self, heads: dict, source_mask: Tensor, target_mask: Tensor,
+                     reduce: str = "mean") -> Tensor:
+        """`model_disagreement` of the heads that `forward` returned."""
+        return model_disagreement(self.config, heads, source_mask, target_mask, reduce)
+
+
+# ---- Configuration
+
 COMPONENTS = ("enc", "cross", "dec")     # in the encoder, from decoder to encoder, in the decoder
 AGGREGATIONS = ("linear", "dynamic", "em", "gu-dynamic", "gu-em")
 SIZES = {
@@ -29,9 +227,6 @@ SIZES = {
     "base": {},                                                              # the defaults
     "big": dict(layers=6, d_model=1024, heads=16, d_ff=4096),
 }
-
-
-# ---- Configuration
 
 BODY = "model (Vaswani et al. 2017)"                     # headings of --help
 AGGREGATION = "aggregation of the heads (Li 2019, Li 2021, Gu 2019)"
@@ -92,8 +287,6 @@ class TransformerConfig:
         choices=GRADIENTS)
     em_activations: bool = option(True, "EM routing: capsules have activations A_n, which "
                                  "enter the coupling and, with em, scale them (on)", AGGREGATION)
-    coupling: str = option("routed", "weights of the votes: computed by the routing, or drawn "
-                           "at random as a control", AGGREGATION, choices=COUPLINGS)
 
     reg: tuple[str, ...] = option((), f"kinds of disagreement to reward: {', '.join(KINDS)}",
                                   DISAGREEMENT, choices=tuple(KINDS), metavar="KIND")
@@ -173,198 +366,3 @@ def layers_of(place: str, layers: int) -> list[int]:
             return []
         named += range(first, last + 1)
     return named
-
-
-# ---- Building blocks
-
-def positions(length: int, d_model: int, start: int = 0, device=None, dtype=None) -> Tensor:
-    """Sinusoids [length, d] of the positions p = start, start + 1, ..., in dtype:
-    `PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos` of the same (Vaswani et al. §3.5)."""
-    exact = torch.promote_types(dtype or torch.float32, torch.float32)       # bfloat16 rounds 257
-    p = torch.arange(start, start + length, device=device, dtype=exact).unsqueeze(1)
-    even = torch.arange(0, d_model, 2, device=device, dtype=exact)           # 2i
-    rate = torch.exp(even * (-math.log(10000.0) / d_model))                  # 10000^(-2i/d)
-    return torch.stack([torch.sin(p * rate), torch.cos(p * rate)], dim=-1).flatten(1).to(dtype)
-
-
-class Embedding(nn.Embedding):
-    """Word embeddings times sqrt(d), plus positions, with dropout: ids [B, L] -> [B, L, d]."""
-
-    def __init__(self, vocab_size: int, d_model: int, dropout: float):
-        super().__init__(vocab_size, d_model)
-        self.dropout = nn.Dropout(dropout)
-        nn.init.normal_(self.weight, std=d_model ** -0.5)
-
-    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
-        d = self.embedding_dim
-        x = super().forward(ids) * math.sqrt(d)                              # [B, L, d]
-        return self.dropout(x + positions(ids.shape[1], d, start, ids.device, self.weight.dtype))
-
-
-def build_attention(config: TransformerConfig, component: str, layer: int) -> MultiHeadAttention:
-    """The attention in one layer (from 1) of a component, with the mechanisms chosen there."""
-    if layer in config.layers_at(config.agg_at, component):
-        kind = CapsuleAggregation if config.agg.startswith("gu-") else RoutingAggregation
-        aggregation = kind(config.d_model, config.heads, config.capsules,
-                           config.agg.removeprefix("gu-"), config.iterations,
-                           config.em_activations, config.coupling, config.em_density,
-                           config.em_schedule, config.em_gradient)
-    else:
-        aggregation = LinearAggregation(config.d_model)
-    capsule = None
-    if layer in config.layers_at(config.capsule_attention, component):
-        # the decoder has no vertical routing, which would see the future
-        parts = config.capsule_parts if component == "enc" else ("horizontal",)
-        capsule = CapsuleRouting(config.heads, parts, config.iterations)
-    return MultiHeadAttention(config.d_model, config.heads, config.dropout, aggregation, capsule)
-
-
-class Memory(NamedTuple):
-    """The encoder's output, which the decoder attends to."""
-    states: Tensor              # [B, L_s, d]
-    mask: Tensor                # [B, L_s], True at a token
-    heads: list                 # Heads of every encoder layer
-
-    def select(self, index: Tensor) -> "Memory":
-        """Returns the sentences `index` [B'] of the batch, without the heads."""
-        return Memory(self.states.index_select(0, index), self.mask.index_select(0, index), [])
-
-
-class Layer(nn.Module):
-    """Self-attention, in a decoder cross-attention, feed-forward; each with a residual connection,
-    `x + f(norm(x))` (pre-norm) or `norm(x + f(x))` (post-norm)."""
-
-    def __init__(self, config: TransformerConfig, component: str, layer: int):
-        super().__init__()
-        self.pre = config.norm == "pre"
-        self.dropout = nn.Dropout(config.dropout)
-        self.attention = build_attention(config, component, layer)
-        self.norm1 = nn.LayerNorm(config.d_model)
-        self.norm2 = nn.LayerNorm(config.d_model)
-        # only the position disagreement reads A^h, which the fused kernel does not return
-        reads_weights = any(KINDS[kind].reads == "weights" for kind in config.reg)
-        self.own_weights = reads_weights and layer in config.layers_at(config.reg_at, component)
-        if component == "dec":
-            self.cross = build_attention(config, "cross", layer)
-            self.norm3 = nn.LayerNorm(config.d_model)
-            self.cross_weights = reads_weights and layer in config.layers_at(config.reg_at, "cross")
-        # FFN(x) = max(0, x W_1 + b_1) W_2 + b_2                      Vaswani 2017 Eq. 2
-        self.ffn = nn.Sequential(nn.Linear(config.d_model, config.d_ff), nn.ReLU(),
-                                 nn.Dropout(config.dropout),
-                                 nn.Linear(config.d_ff, config.d_model)).apply(init_linear)
-
-    def before(self, x: Tensor, norm: nn.Module) -> Tensor:
-        """Returns the input of a sub-layer: norm(x), or x in a post-norm layer."""
-        return norm(x) if self.pre else x
-
-    def after(self, x: Tensor, y: Tensor, norm: nn.Module) -> Tensor:
-        """Adds the output y of a sub-layer: x + y, or norm(x + y) in a post-norm layer."""
-        x = x + self.dropout(y)
-        return x if self.pre else norm(x)
-
-    def forward(self, x: Tensor, mask: Tensor | None, memory: Memory | None = None,
-                cache: Cache | None = None, need_weights: bool = False):
-        """x [B, L, d] -> (x [B, L, d], Heads of self-attention, of cross-attention or None)."""
-        decoder = memory is not None
-        own_weights = need_weights or (self.own_weights and cache is None)
-        h = self.before(x, self.norm1)
-        y, own = self.attention(h, None, mask, cache, own_weights, causal=decoder)
-        x = self.after(x, y, self.norm1)
-        cross = None
-        if decoder:
-            cross_weights = need_weights or (self.cross_weights and cache is None)
-            h = self.before(x, self.norm2)
-            source_mask = memory.mask[:, None, None, :]                      # [B, 1, 1, L_s]
-            # in beam search the k hypotheses of a sentence share its source: [B_s, k L, d]
-            queries = h.reshape(len(memory.states), -1, h.shape[-1])
-            y, cross = self.cross(queries, memory.states, source_mask, cache, cross_weights)
-            x = self.after(x, y.reshape(h.shape), self.norm2)
-        norm = self.norm3 if decoder else self.norm2
-        return self.after(x, self.ffn(self.before(x, norm)), norm), own, cross
-
-
-# ---- Encoder, decoder, model
-
-class Encoder(nn.Module):
-    """Embedded source [B, L, d] and mask [B, L] -> ([B, L, d], Heads of every layer)."""
-
-    def __init__(self, config: TransformerConfig):
-        super().__init__()
-        self.layers = nn.ModuleList(Layer(config, "enc", i + 1) for i in range(config.layers))
-        self.norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
-
-    def forward(self, x: Tensor, mask: Tensor, need_weights: bool = False):
-        heads = []
-        for layer in self.layers:
-            x, own, _ = layer(x, mask[:, None, None, :], need_weights=need_weights)
-            heads.append(own)
-        return self.norm(x), heads
-
-
-class Decoder(nn.Module):
-    """Embedded target [B, L, d] -> ([B, L, d], Heads of self-attention, of cross-attention)."""
-
-    def __init__(self, config: TransformerConfig):
-        super().__init__()
-        self.layers = nn.ModuleList(Layer(config, "dec", i + 1) for i in range(config.layers))
-        self.norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
-
-    def forward(self, x: Tensor, memory: Memory, cache: Cache | None = None,
-                need_weights: bool = False):
-        own_heads, cross_heads = [], []
-        for layer in self.layers:       # padding is on the right, so the causal mask hides it too
-            x, own, cross = layer(x, None, memory, cache, need_weights)
-            own_heads.append(own)
-            cross_heads.append(cross)
-        return self.norm(x), own_heads, cross_heads
-
-
-class Transformer(nn.Module):
-    """An encoder-decoder Transformer; padding (id 0) is on the right."""
-
-    def __init__(self, config: TransformerConfig):
-        super().__init__()
-        self.config = config
-        sizes = config.vocab_size, config.d_model, config.dropout
-        self.source_embedding = Embedding(*sizes)
-        self.target_embedding = self.source_embedding if config.tie == "all" else Embedding(*sizes)
-        self.encoder = Encoder(config)
-        self.decoder = Decoder(config)
-        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        if config.tie == "none":
-            nn.init.normal_(self.output.weight, std=config.d_model ** -0.5)
-        else:
-            self.output.weight = self.target_embedding.weight
-
-    def encode(self, source: Tensor, need_weights: bool = False) -> Memory:
-        """source [B, L_s] ids -> Memory."""
-        mask = source != PAD                                                 # [B, L_s]
-        states, heads = self.encoder(self.source_embedding(source), mask, need_weights)
-        return Memory(states, mask, heads)
-
-    def decode(self, target: Tensor, memory: Memory, cache: Cache | None = None) -> Tensor:
-        """target [B, L_t] ids, with a cache only the new ones -> logits [B, L_t, V] of the next
-        tokens. memory: of B sentences, or of B / k with k hypotheses each, one below the other."""
-        start = 0
-        if cache is not None:
-            start, cache.length = cache.length, cache.length + target.shape[1]
-        x, _, _ = self.decoder(self.target_embedding(target, start), memory, cache)
-        return self.output(x)
-
-    def hidden(self, source: Tensor, target_in: Tensor, need_weights: bool = False):
-        """As `forward`, with the vectors [B, L_t, d] before the output matrix for the logits."""
-        memory = self.encode(source, need_weights)
-        target = self.target_embedding(target_in)                            # [B, L_t, d]
-        x, own, cross = self.decoder(target, memory, None, need_weights)
-        return x, {"enc": memory.heads, "cross": cross, "dec": own}
-
-    def forward(self, source: Tensor, target_in: Tensor, need_weights: bool = False):
-        """source [B, L_s], target_in [B, L_t] (BOS first) -> logits [B, L_t, V] and the Heads of
-        every layer, {"enc": [...], "cross": [...], "dec": [...]}; A^h in all with need_weights."""
-        x, heads = self.hidden(source, target_in, need_weights)
-        return self.output(x), heads
-
-    def disagreement(self, heads: dict, source_mask: Tensor, target_mask: Tensor,
-                     reduce: str = "mean") -> Tensor:
-        """`model_disagreement` of the heads that `forward` returned."""
-        return model_disagreement(self.config, heads, source_mask, target_mask, reduce)

@@ -11,8 +11,7 @@ import torch
 from lesson import show
 from matplotlib import pyplot
 
-from aggregation import LinearAggregation, concatenate
-from attention import MultiHeadAttention
+from attention import LinearAggregation, MultiHeadAttention, concatenate
 from transformer import positions
 
 torch.manual_seed(1)

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Session 3: Dynamic routing
 #
-# Read Li 2019 §4.1-4.2.1 (Eq. 5-8, Algorithm 1), Gu 2019 Eq. 8-11 and Duan 2020 §3.3, then
+# Read Li 2019 §4.1-4.2.1 (Eq. 5-8, Alg. 1), Gu 2019 Eq. 8-11 and Duan 2020 §3.3, then
 # `routing_dynamic.py`.
 #
 # Each of $M$ parts (input capsules) casts a vote $V_{mn}$ for what each of $N$ wholes (output

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Session 4: EM routing
 #
-# Read Li 2019 §4.2.2 (Eq. 9-12, Algorithm 2), Gu 2019 Eq. 12-15, and Hinton et al. 2018 if you can,
+# Read Li 2019 §4.2.2 (Eq. 9-12, Alg. 2), Gu 2019 Eq. 12-15, and Hinton et al. 2018 if you can,
 # then `routing_em.py`.
 #
 # As in session 3, parts are the input capsules and wholes the output capsules, and the coupling

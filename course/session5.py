@@ -5,7 +5,7 @@
 # `capsule_aggregation.py`.
 #
 # Three ways lead from the heads' outputs $O_h$ to one vector: the linear map (Eq. 3-4), Li's
-# routing in its place (Eq. 5-6 with Algorithm 1 or 2), and Gu's capsules, which are added to the
+# routing in its place (Eq. 5-6 with Alg. 1 or 2), and Gu's capsules, which are added to the
 # outputs, $u + \mathrm{FFN}(v)$.
 
 # %%
@@ -13,7 +13,8 @@ import torch
 from lesson import show
 from matplotlib import pyplot
 
-from aggregation import LinearAggregation, RoutingAggregation
+from aggregation import RoutingAggregation
+from attention import LinearAggregation
 from capsule_aggregation import CapsuleAggregation
 from transformer import SIZES, Transformer, TransformerConfig
 

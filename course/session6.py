@@ -7,8 +7,8 @@
 # logits of all heads form a cube $E$ of heads, queries and keys. Routing adds two cubes of the same
 # shape, a vertical and a horizontal one: $E^\prime = E + \Omega^\uparrow +
 # \Omega^\leftrightarrow$ (§3.2). The votes are the rows of $E$: $e_{l,h}$ has the logits of token
-# $l$ in head $h$, one for each key. In vertical routing (Algorithm 2) heads are the parts and
-# tokens are the wholes. In horizontal routing (Algorithm 3) tokens are the parts and heads are the
+# $l$ in head $h$, one for each key. In vertical routing (Alg. 2) heads are the parts and
+# tokens are the wholes. In horizontal routing (Alg. 3) tokens are the parts and heads are the
 # wholes. It runs once for each token $l$, and only the tokens $t \le l$ take part.
 
 # %%

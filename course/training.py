@@ -7,10 +7,9 @@ import toy
 from nmt.batches import training_steps
 from nmt.corpus import Pairs
 from nmt.encoded import encode_pairs
-from nmt.loss import Objective
 from nmt.machine import setup_machine
 from nmt.tokenizer import train_tokenizer
-from train_mt import Settings, learning_rate, train_step
+from train_mt import Objective, Settings, learning_rate, train_step
 from transformer import Transformer
 
 STEPS = 30

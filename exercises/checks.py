@@ -258,19 +258,19 @@ def li2019_eq8(module, s):
             "half precision computed in float32": promotes(module.squash, s)}
 
 
-@check("output capsules", V=(2, 4, 3, 2), B=(2, 4, 3))
-def li2019_eq7_gu_eq8_eq9(module, V, B):
-    return (name_parts("Omega C", module.combine(V, B))
-            | name_parts("Omega C", module.combine(V, B, normalize=False), "normalize=False")
-            | name_parts("Omega C", module.combine(V, B, False, CAPSULES),
-                         "normalize=False and a mask"))
+@check("weighted votes", V=(2, 4, 3, 2), B=(2, 4, 3))
+def li2019_eq7_gu_eq8(module, V, B):
+    log_C = B.log_softmax(-1)
+    return {"s": module.weigh_votes(V, log_C),
+            "s, normalize=False": module.weigh_votes(V, log_C, normalize=False),
+            "s, normalize=False and a mask": module.weigh_votes(V, log_C, False, CAPSULES)}
 
 
 @check("unchosen capsules", V=(4, 3, 2), B=(4, 3))
 def li2019_eq7_underflow(module, V, B):
-    unchosen = torch.tensor([-800.0, 0, 0]).double()
-    return {"Omega": module.combine(V, B + unchosen)[0],
-            "Omega, a mask": module.combine(V, B + unchosen, mask=CAPSULES[1])[0]}
+    log_C = (B + torch.tensor([-800.0, 0, 0]).double()).log_softmax(-1)
+    return {"s": module.weigh_votes(V, log_C),
+            "s, a mask": module.weigh_votes(V, log_C, mask=CAPSULES[1])}
 
 
 @check("agreement", V=(2, 4, 3, 2), omega=(2, 3, 2))
@@ -278,14 +278,13 @@ def li2019_alg1_gu_eq11(module, V, omega):
     return {"agreement": module.agreement(V, omega)}
 
 
-@check("dynamic routing", V=(2, 4, 3, 2), B=(2, 4, 3))
-def li2019_alg1(module, V, B):
+@check("dynamic routing", V=(2, 4, 3, 2))
+def li2019_alg1(module, V):
     results = {}
     for case, settings in (
             ("iterations=1", {"iterations": 1}),
             ("iterations=3", {}),
             ("normalize=False", {"normalize": False}),
-            ("a start", {"start": B}),
             ("a mask", {"mask": CAPSULES})):
         results |= name_parts("Omega C B", module.dynamic_routing(V, **settings), case)
     results["half precision computed in float32"] = promotes(module.dynamic_routing, V)
@@ -326,8 +325,8 @@ def li2019_alg2_sum_of_densities(module, V, mu, log_sigma, a):
             "error, an unknown density": error_of(module.e_step, V, mu, log_sigma, a, "other")}
 
 
-@check("EM routing", V=(2, 4, 3, 2), beta_a=(3,), beta_mu=(3,), B=(4, 3))
-def li2019_alg2_eq9(module, V, beta_a, beta_mu, B):
+@check("EM routing", V=(2, 4, 3, 2), beta_a=(3,), beta_mu=(3,))
+def li2019_alg2_eq9(module, V, beta_a, beta_mu):
     results = {}
     betas = {"beta_a": beta_a, "beta_mu": beta_mu}
     for case, settings in (
@@ -337,8 +336,7 @@ def li2019_alg2_eq9(module, V, beta_a, beta_mu, B):
             ("scale_by_activation=False", {"scale_by_activation": False, **betas}),
             ("density=sum", {"density": "sum", **betas}),
             ("schedule=released", {"schedule": "released", **betas}),
-            ("eps=0.1", {"eps": 0.1, **betas}),
-            ("a start", {"start": B.log_softmax(-1)})):
+            ("eps=0.1", {"eps": 0.1, **betas})):
         results |= name_parts("Omega A C", module.em_routing(V, **settings), case)
     results["half precision computed in float32"] = promotes(module.em_routing, V)
     return results

@@ -20,12 +20,12 @@ TABLE = {
     "attention.py": [
         (1, "heads", 1, "Li 2019 Eq. 1", "MultiHeadAttention.split"),
         (1, "attention", 1, "Li 2019 Eq. 2", "MultiHeadAttention.attend_explicitly"),
+        (1, "concatenation", 1, "Li 2019 Eq. 3", "concatenate"),
         (1, "causal mask", 1, "Vaswani 2017 §3.2.3", "causal_mask"),
         (1, "masked attention", 2, "Vaswani 2017 §3.2.3", "MultiHeadAttention.attend_explicitly"),
         (6, "routed attention", 1, "Duan 2020 §3.2", "MultiHeadAttention.attend_explicitly"),
     ],
     "aggregation.py": [
-        (1, "concatenation", 1, "Li 2019 Eq. 3", "concatenate"),
         (5, "Li's votes", 2, "Li 2019 Eq. 5-6", "RoutingAggregation.cast_votes"),
     ],
     "transformer.py": [
@@ -44,8 +44,8 @@ TABLE = {
     ],
     "routing_dynamic.py": [
         (3, "squash", 1, "Li 2019 Eq. 8", "squash"),
-        (3, "output capsules", 2, "Li 2019 Eq. 7, Gu 2019 Eq. 8-9", "combine"),
-        (3, "unchosen capsules", 2, "Li 2019 Eq. 7", "combine"),
+        (3, "weighted votes", 2, "Li 2019 Eq. 7, Gu 2019 Eq. 8", "weigh_votes"),
+        (3, "unchosen capsules", 2, "Li 2019 Eq. 7", "weigh_votes"),
         (3, "agreement", 1, "Li 2019 Alg. 1, Gu 2019 Eq. 11", "agreement"),
         (3, "dynamic routing", 2, "Li 2019 Alg. 1", "dynamic_routing"),
     ],
@@ -99,12 +99,12 @@ HINTS = {
     "E-step, far votes": "log C stays exact where every density underflows to 0",
     "E-step, sum of densities": 'density="sum"',
     "EM routing, last gradient": 'gradient="last"',
-    "Gu's votes": 'routing="dynamic"',
-    "Gu's pose votes": 'routing="em"; the shapes are in the docstring of the class',
+    "Gu's votes": 'routing="dynamic", where q = 1; the shapes are in the docstring of the class',
+    "Gu's pose votes": 'routing="em", where q is the number of columns of M_i',
     "horizontal, one token": "only for last=1",
     "horizontal, all at once": "for every value of last, without a loop over the tokens",
     "step of beam search": "PAD and BOS are never produced; EOS only ends a hypothesis",
-    "layer": "also handle cache, need_weights, self.own_weights and self.cross_weights",
+    "layer": "also handle cache and need_weights",
     "learning rate": "the linear decay reaches 0 at step steps + 1",
 }
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from tabulate import tabulate
 
-from disagreement import MEASURED, layer_disagreement, mask_of
+from disagreement import MEASURED, choose_mask, layer_disagreement
 from nmt.batches import batches, collate
 from nmt.languages import bleu_tokenizer
 from nmt.loss import smoothed_cross_entropy
@@ -51,7 +51,7 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
                      for h in layers]
                 count = len(source)                      # "sum" averages over the sentences
                 if kind != "position":
-                    count = int(mask_of(kind, component, source_mask, target_mask).sum())
+                    count = int(choose_mask(kind, component, source_mask, target_mask).sum())
                 key = component, kind
                 sums[key] = sums.get(key, 0) + np.array(torch.stack(D).tolist()) * count
                 counts[key] = counts.get(key, 0) + count

@@ -178,7 +178,7 @@ def run(command, kind: type, argv=None, presets=None) -> int:
 # ---- The model's flags
 
 # options of a mechanism, of no use without it
-AGG_OPTIONS = ("agg_at", "capsules", "coupling")
+AGG_OPTIONS = ("agg_at", "capsules")
 EM_OPTIONS = ("em_density", "em_schedule", "em_activations", "em_gradient")
 REG_OPTIONS = ("reg_at", "reg_weight")
 OPTIONS = (*AGG_OPTIONS, *EM_OPTIONS, *REG_OPTIONS, "iterations", "capsule_parts")
@@ -239,8 +239,8 @@ def check_used(settings) -> None:
         unused |= dict.fromkeys(REG_OPTIONS, "a --reg, such as output")
     if not any(place.startswith("enc") for place in capsule):
         unused["capsule_parts"] = "--capsule-attention enc"
-    if (settings.agg == "linear" or settings.coupling == "random") and not capsule:
-        unused["iterations"] = "--agg em without --coupling random, or --capsule-attention enc"
+    if settings.agg == "linear" and not capsule:
+        unused["iterations"] = "--agg em or --capsule-attention enc"
     for field in dataclasses.fields(TransformerConfig):
         value = getattr(settings, field.name, field.default)
         if field.name in unused and value != field.default:

@@ -4,10 +4,8 @@ The logits [tokens, words] are the largest tensor of a training step. Here they 
 computed for a few thousand tokens at a time, and the gradient together with the loss.
 """
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-from transformer import PAD, Transformer
 
 # tokens at a time: fewer make the matrix products slower, more take more memory
 TOKENS = {"cpu": 1024, "cuda": 4096}
@@ -69,23 +67,3 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     def backward(ctx, gradient):
         d_hidden, d_weight = ctx.saved_tensors
         return gradient * d_hidden, gradient * d_weight, None, None, None
-
-
-class Objective(nn.Module):
-    """A model with its loss in `forward`, as DistributedDataParallel needs it."""
-
-    def __init__(self, model: Transformer):
-        super().__init__()
-        self.model = model
-
-    def forward(self, source: Tensor, target: Tensor, tokens: int, smoothing: float):
-        """source [B, L_s], target [B, L_t + 1] with `tokens` tokens after BOS -> smoothed
-        cross-entropy, summed over these tokens, and the disagreement D."""
-        target_in, target_out = target[:, :-1], target[:, 1:]                # [B, L_t]
-        hidden, heads = self.model.hidden(source, target_in)                 # [B, L_t, d]
-        # `tokens` spares a GPU the wait that counting the positions before padding would be
-        places = (target_out == PAD).int().flatten().argsort(stable=True)[:tokens]
-        hidden = hidden.flatten(0, 1).index_select(0, places)                # [tokens, d]
-        cross_entropy = smoothed_cross_entropy(
-            hidden, self.model.output.weight, target_out.flatten()[places], smoothing)
-        return cross_entropy, self.model.disagreement(heads, source != PAD, target_out != PAD)

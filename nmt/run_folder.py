@@ -33,7 +33,7 @@ CHECKSUMS = {"text": "the text of --train differs", "valid_text": "the text of -
              "data_text": "the pairs in the folder of --data differ",
              "tokenizer": "tokenizer.json differs: put its own back"}
 RESTORE = "put the run's own back, or train again under another --name"
-FORMAT = 3                      # of checkpoints and config.json; counts up when they change
+FORMAT = 4                      # of checkpoints and config.json; counts up when they change
 
 
 def say(text: str) -> None:

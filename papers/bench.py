@@ -23,11 +23,10 @@ from tabulate import tabulate
 
 from nmt.batches import Batch, Step
 from nmt.flags import ModelFlags, flag, parse, run
-from nmt.loss import Objective
 from nmt.machine import DEVICES, Machine, machine_defaults, processor, setup_machine
 from nmt.search import beam_search
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS
-from train_mt import train_step
+from train_mt import Objective, train_step
 from transformer import PAD, SIZES, Transformer, TransformerConfig
 
 LENGTH = 24                             # tokens of a sentence, without BOS and EOS

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from aggregation import random_coupling
 from nmt.batches import batches, collate
 from nmt.corpus import Pairs
 from nmt.encoded import EncodedPairs
@@ -22,7 +21,7 @@ from nmt.evaluate import corpus_bleu, disagreement_scores, validate
 from nmt.languages import is_unspaced
 from nmt.search import translate_lines
 from nmt.significance import bleu_interval
-from routing_dynamic import combine
+from routing_dynamic import log_coupling, squash, weigh_votes
 from transformer import PAD
 
 
@@ -166,18 +165,18 @@ def trace(module, votes: Tensor) -> tuple[Tensor, Tensor | None]:
     rows = []
     N = votes.shape[-2]
     routing = copy.copy(module.routing)
-    random = routing.coupling == "random"
-    B = random_coupling(votes) if random else torch.zeros_like(votes[..., 0])        # [P, H, N]
-    for t in range(1, 2 if random else module.routing.iterations + 1):
-        omega, C = combine(votes, B)
+    log_C = torch.full_like(votes[..., 0], -math.log(N))             # [P, H, N]
+    for t in range(1, module.routing.iterations + 1):
+        C = log_C.exp()
+        omega = squash(weigh_votes(votes, log_C))                    # [P, N, D]
         routing.iterations = t
         routed = routing(votes, module.beta_a, module.beta_mu)
         if routing.kind == "em":
             A = routed.activations
-            B = routed.coupling.clamp(min=torch.finfo(votes.dtype).tiny).log()
+            log_C = routed.coupling.clamp(min=torch.finfo(votes.dtype).tiny).log()
         else:
             A = None
-            B = routed.logits
+            log_C = log_coupling(routed.logits)
         entropy = -torch.xlogy(C, C).sum(-1) / math.log(max(N, 2))   # [P, H]
         cosine = torch.cosine_similarity(votes, omega.unsqueeze(-3), dim=-1)        # [P, H, N]
         agreement = (C * cosine).sum(-1)                             # [P, H]

@@ -300,7 +300,6 @@ TABLES["claims"] = Table(
      Row("output disagreement in the encoder", "--reg output --reg-at enc"),
      Row("EM without activations", "--agg em --em-gradient last --no-em-activations"),
      Row("simple routing", "--agg dynamic"),
-     Row("control: EM, random coupling", "--agg em --coupling random"),
      Row("control: one head", "--heads 1"),
      Row("control: FFN wider by EM's parameters", "--d-ff {ffn}"),
      Row("EM routing in the whole encoder", "--agg em --agg-at enc --em-gradient last"),

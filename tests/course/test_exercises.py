@@ -102,10 +102,11 @@ def output_disagreement(outputs, mask=None):
     return subspace_disagreement(outputs, mask)
 """),
     ("routing_dynamic.py", "unchosen capsules", """
-def combine(V, B, normalize=True, mask=None):
-    C = (B if mask is None else B.masked_fill(~mask.unsqueeze(-2), -torch.inf)).softmax(-1)
+def weigh_votes(V, log_C, normalize=True, mask=None):
+    C = log_C.exp()
     s = (C.unsqueeze(-1) * V).sum(-3)
-    return squash(s / C.sum(-2).unsqueeze(-1) if normalize else s), C
+    s = s / C.sum(-2).unsqueeze(-1) if normalize else s
+    return s if mask is None else s.masked_fill(~mask.unsqueeze(-1), 0)
 """),
     ("capsule_transformer.py", "horizontal, all at once", """
 right = horizontal_routing
@@ -163,8 +164,8 @@ def test_a_mistake_is_one_line(squash, message, tmp_path):
 @pytest.mark.parametrize("file, task, solution, error", [
     ("disagreement.py", "D of a model", "def model_disagreement(*_): D = 0",
      "D with one layer is None, expected float64 of shape []"),
-    ("routing_dynamic.py", "output capsules", "def combine(V, B, *_, **__): return V,",
-     "number of results is 1, expected 2: Omega, C"),
+    ("routing_dynamic.py", "dynamic routing", "def dynamic_routing(V, *_, **__): return V,",
+     "number of results is 1, expected 3: Omega, C, B"),
     # raised in another task's body, which is the project's: the line that calls it
     ("disagreement.py", "D of a layer",
      "def layer_disagreement(*_): return position_disagreement(None)",

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from aggregation import LinearAggregation, RoutingAggregation
+from aggregation import RoutingAggregation
+from attention import LinearAggregation
 from capsule_aggregation import CapsuleAggregation
 
 AGGREGATIONS = ["linear", "dynamic", "em", "gu-dynamic", "gu-em"]

@@ -11,9 +11,9 @@ from by_hand import joined
 from helpers import build_aggregation, close, every_aggregation, normal, randomize
 
 import aggregation
-from aggregation import LinearAggregation, Routing, RoutingAggregation, random_coupling
+from aggregation import Routing, RoutingAggregation
+from attention import LinearAggregation
 from capsule_aggregation import CapsuleAggregation
-from routing_dynamic import dynamic_routing
 from routing_em import em_routing
 from transformer import Transformer, TransformerConfig
 
@@ -58,20 +58,16 @@ def literal_li_votes(module, u, H, N):
     return votes
 
 
-def literal_gu_votes(module, u, poses=False):
-    """Eq. 3: û_{j|i} = W_ij u_i; for EM routing (poses) W_ij M_i with M_i [p, q] the pose matrix
-    of head i."""
+def literal_gu_votes(module, u):
+    """Eq. 3: û_{j|i} = W_ij u_i; for EM routing W_ij M_i with M_i [p, q] the pose matrix of head
+    i."""
     votes = []
     for u_i, of_head in zip(u, module.weight.tolist()):
         votes_i = []
         for W in of_head:
-            if poses:
-                q = len(u_i) // len(W[0])
-                # column b of M_i: every q-th number of u_i, from b on
-                vote = [by_hand.dot(row, u_i[b::q]) for row in W for b in range(q)]
-            else:
-                vote = [by_hand.dot(column, u_i) for column in zip(*W)]
-            votes_i.append(vote)
+            q = len(u_i) // len(W[0])                    # 1 for dynamic routing
+            # column b of M_i: every q-th number of u_i, from b on
+            votes_i.append([by_hand.dot(row, u_i[b::q]) for row in W for b in range(q)])
         votes.append(votes_i)
     return votes
 
@@ -126,8 +122,7 @@ def test_li2019_alg2_em_routing(d, H, N, T):
 @pytest.mark.parametrize("d, H, N, T", GU_ROUTINGS)
 def test_gu_eq3_votes(d, H, N, T, routing):
     module = randomize(CapsuleAggregation(d, H, capsules=N, routing=routing))
-    compare(module.cast_votes, normal(2, H, 2, d // H),
-            lambda u: literal_gu_votes(module, u, poses=routing == "em"))
+    compare(module.cast_votes, normal(2, H, 2, d // H), lambda u: literal_gu_votes(module, u))
 
 
 @pytest.mark.parametrize("d, H, N, T", GU_ROUTINGS)
@@ -146,7 +141,7 @@ def test_gu_eq3_to_eq7_eq12_to_eq15_em_routing(d, H, N, T):
     module = randomize(CapsuleAggregation(d, H, capsules=N, routing="em", iterations=T))
 
     def literal(u):
-        votes = literal_gu_votes(module, u, poses=True)
+        votes = literal_gu_votes(module, u)
         mu = literal_em(votes, module.beta_a, module.beta_mu, T, scale=False)
         return literal_gu_output(module, u, mu)
 
@@ -240,43 +235,12 @@ def parameters(config) -> dict:
 def test_controls_have_the_parameters_of_the_routing(agg):
     routed = parameters(small(agg=agg))
     assert parameters(small(agg=agg, iterations=1)) == routed
-    assert parameters(small(agg=agg, coupling="random")) == routed
-
-
-def test_random_coupling_is_uniform_on_the_simplex():
-    """The shares of a row of 3 have mean 1/3 and variance (1/3)(2/3)/4: a Dirichlet distribution
-    with ones."""
-    C = random_coupling(torch.zeros(20_000, 1, 3, 2)).exp()
-    torch.testing.assert_close(C.sum(-1), torch.ones(20_000, 1))
-    torch.testing.assert_close(C.mean((0, 1)), torch.full((3,), 1 / 3), atol=0.01, rtol=0)
-    torch.testing.assert_close(C.var((0, 1)), torch.full((3,), 2 / 36), atol=0.003, rtol=0)
-    assert not torch.equal(C[0], C[1])
-
-
-@every_kind
-@both_routings
-def test_coupling_random_is_the_drawn_one_and_not_iterated(kind, routing):
-    """One iteration from the coupling that was drawn, anew at every call."""
-    control = kind(12, 3, routing=routing, iterations=3, coupling="random").double()
-    V = normal(2, 5, 3, control.capsules, 4)                                 # [B, L, H, N, D]
-    torch.manual_seed(5)
-    got = control.routing(V, control.beta_a, control.beta_mu).capsules
-    torch.manual_seed(5)
-    start = random_coupling(V)
-    if routing == "em":
-        settings = dict(scale_by_activation=kind is RoutingAggregation)
-        want = em_routing(V, control.beta_a, control.beta_mu, 1, start=start, **settings)
-    else:
-        want = dynamic_routing(V, 1, normalize=kind is RoutingAggregation, start=start)
-    torch.testing.assert_close(got, want.capsules)
-    again = control.routing(V, control.beta_a, control.beta_mu).capsules
-    assert not torch.allclose(again, got)
 
 
 @pytest.mark.parametrize("flags, passed", [
-    ({}, dict(density="product", schedule="hinton", coupling="routed")),
-    (dict(em_density="sum", em_schedule="released", em_gradient="full", coupling="random"),
-     dict(density="sum", schedule="released", gradient="full", coupling="random")),
+    ({}, dict(density="product", schedule="hinton")),
+    (dict(em_density="sum", em_schedule="released", em_gradient="full"),
+     dict(density="sum", schedule="released", gradient="full")),
     (dict(em_gradient="last"), dict(gradient="last"))])
 @every_routing
 def test_the_configuration_reaches_the_routing(agg, flags, passed):
@@ -307,8 +271,6 @@ def test_options_of_em_act_in_the_routing(option):
 def test_unknown_names_are_errors(kind):
     with pytest.raises(ValueError, match="choose 'dynamic' or 'em'"):
         kind(16, 2, routing="simple")
-    with pytest.raises(ValueError, match="choose 'routed' or 'random'"):
-        kind(16, 2, coupling="uniform")
 
 
 @pytest.mark.parametrize("agg", ["em", "gu-em"])

@@ -173,14 +173,6 @@ def test_li2019_alg2_gradient(gradient, density, active):
     assert_routing(gradients, expected, rtol=1e-5)
 
 
-def test_start_replaces_the_uniform_coupling():
-    votes = normal(2, 4, 3, 5)
-    start = normal(2, 4, 3).log_softmax(-1)
-    routing = em_routing(votes, *betas(3), iterations=1, start=start, scale_by_activation=False)
-    for mu, V, log_C in zip(routing.capsules, votes, start):
-        assert_close(mu, em_by_hand.m_step(V, log_C.exp())[1])
-
-
 @pytest.mark.parametrize("name, value", [
     ("beta_a", torch.zeros(3)), ("beta_mu", torch.zeros(3)), ("iterations", 0),
     ("density", "mean"), ("schedule", "none"), ("gradient", "first")])

@@ -14,8 +14,8 @@ import torch
 from helpers import AGGREGATIONS, close, every_aggregation, normal
 from torch import nn
 
-from aggregation import LinearAggregation, RoutingAggregation
-from attention import Cache
+from aggregation import RoutingAggregation
+from attention import Cache, LinearAggregation
 from capsule_aggregation import CapsuleAggregation
 from disagreement import KINDS
 from nmt.files import UserError
@@ -416,8 +416,8 @@ def test_a_string_is_one_place_or_one_kind():
 
 @pytest.mark.parametrize("words", [
     "--em-density sum", "--agg dynamic --em-gradient full", "--agg gu-dynamic --no-em-activations",
-    "--coupling random", "--capsules 4", "--agg-at enc", "--reg-weight 0.5", "--reg-at enc",
-    "--iterations 2", "--agg em --coupling random --iterations 2",
+    "--capsules 4", "--agg-at enc", "--reg-weight 0.5", "--reg-at enc",
+    "--iterations 2",
     "--agg em --capsule-parts vertical", "--capsule-attention dec --capsule-parts vertical"])
 def test_an_option_without_its_mechanism_is_an_error(words):
     named = "--" + words.rpartition("--")[2]

@@ -18,7 +18,7 @@ from nmt.machine import Machine
 from nmt.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
-LONG = ("--agg em --coupling random --agg-at enc cross --reg output subspace position "
+LONG = ("--agg em --agg-at enc cross --reg output subspace position "
         "--capsule-attention enc dec --average 2 --dropout 0.1 --accumulate 2 --max-tokens 160 "
         "--lr 0.01 --steps 6 --eval-every 3 --name a")
 

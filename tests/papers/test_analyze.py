@@ -268,14 +268,6 @@ def test_routing_statistics(make_run):
     assert measure.routing_statistics(make_run(PLAIN), 100) == {}
 
 
-def test_a_random_coupling_is_not_iterated(make_run):
-    run = make_run("--agg dynamic --capsules 4 --coupling random")
-    module = measure.attentions(run.model)["enc:1"].aggregation
-    votes = torch.ones(3, 4, 4, 4)                       # agree, so that routing would be uniform
-    rows, _ = measure.trace(module, votes)
-    assert len(rows) == 1 and rows[0, 0] < 0.99
-
-
 # ---- BLEU by length
 
 def test_gu_fig3_bleu_by_length(make_run, monkeypatch):

@@ -19,7 +19,6 @@ OUR_ROWS = {
     "baseline": {},
     "EM routing": EM,
     "control: EM, uniform coupling": dict(agg="em", iterations=1),
-    "control: EM, random coupling": dict(agg="em", coupling="random"),
     "control: one head": dict(heads=1),
     # W^O of two encoder layers becomes a hidden layer, the votes, a LayerNorm, β_A and β_μ; the FFN
     # of 12 layers has 2 d + 1 parameters per unit
