@@ -1,11 +1,12 @@
 """papers/tables.py: every row trains the model that its label names, at size base."""
 import re
 from dataclasses import asdict
+from statistics import fmean, geometric_mean
 
 import pytest
 
 from papers.plan import plan
-from papers.tables import OWN, TABLES
+from papers.tables import DEPARTURE, OWN, SCORES, SCORES_BY_LAYER, TABLES
 from transformer import COMPONENTS, TransformerConfig
 
 LETTERS = {"Enc": "enc", "E-D": "cross", "ED": "cross", "Dec": "dec"}
@@ -154,3 +155,20 @@ def test_only_a_chinese_source_has_limits():
                                ({"src": "zh-CN", "tgt": "en"}, True)):
         (_, (run,)), *_ = plan(TABLES["gu-1"], languages, [1])
         assert run.settings.lowercase == chinese
+
+
+def test_a_table_of_gus_paper_names_our_departure():
+    for name, table in TABLES.items():
+        assert (DEPARTURE in table.notes) == name.startswith("gu-")
+
+
+@pytest.mark.parametrize("kind, expected", [
+    ("baseline", 0.0069), ("subspace", 0.0056), ("position", 0.2194), ("output", 0.0071)])
+def test_li2018_table4_has_the_exponential_of_the_mean_D_of_table5(kind, expected):
+    """Within the rounding of both tables. The mean of the exponentials is outside."""
+    printed = float(SCORES[kind][1])
+    layers = [float(x) for x in SCORES_BY_LAYER[kind]]
+    assert round(geometric_mean(layers), 4) == expected
+    low, high = (geometric_mean([x + rounding for x in layers]) for rounding in (-5e-4, 5e-4))
+    assert low - 5e-4 <= printed <= high + 5e-4
+    assert fmean(layers) - 5e-4 > printed + 5e-4
