@@ -120,6 +120,15 @@ def test_fused_kernel_equals_explicit_path(mask):
         assert close(fused, explicit)
 
 
+def test_a_query_without_keys_gets_0_or_the_mean_of_the_values():
+    """0 from the fused kernel, the mean from the explicit path."""
+    mask = torch.tensor([[True, True, True], [False, False, False]])         # [L_q, L_k]
+    for need_weights in (False, True):
+        _, heads = build(8, 2)(normal(1, 2, 8), normal(1, 3, 8), mask, need_weights=need_weights)
+        expected = heads.values.mean(2) if need_weights else torch.zeros(1, 2, 4).double()
+        assert close(heads.outputs[:, :, 1], expected)
+
+
 @pytest.mark.parametrize("padded", [False, True])
 def test_the_fused_kernel_gets_a_mask_or_is_causal_never_both(padded, monkeypatch):
     """CPUs take both; a GPU's kernels do not."""

@@ -237,6 +237,28 @@ def test_li2018_disagreement_of_the_model(reg, reg_at, layers, reduce):
     assert model.disagreement(heads, s, t, reduce).item() == pytest.approx(want, abs=1e-10)
 
 
+@pytest.mark.parametrize("reg, reg_at, expected", [
+    ("output", "enc", 0.530), ("subspace", "cross", 0.639),
+    ("output", "cross", 0.0), ("position", "cross", 0.0), ("subspace", "dec", 0.0)])
+def test_the_gradient_of_two_sentences_as_one_batch_or_as_two(reg, reg_at, expected):
+    """Micro-batches have the weight of their target tokens. Where D is a mean over source tokens,
+    the division changes the gradient: by this share of its norm."""
+    model = build(reg=reg, reg_at=reg_at)
+    source, target = batch((9, 3), (3, 9))
+    tokens = target != 0
+    gradients = []
+    for division in ([[0, 1]], [[0], [1]]):
+        model.zero_grad()
+        for rows in division:
+            _, heads = model(source[rows], target[rows])
+            D = model.disagreement(heads, source[rows] != 0, tokens[rows])
+            (D * tokens[rows].sum() / tokens.sum()).backward()
+        used = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        gradients.append(torch.cat(used))
+    one, two = gradients
+    assert (two - one).norm() / one.norm() == pytest.approx(expected, rel=0.01, abs=1e-9)
+
+
 def test_training_gets_the_weights_that_its_disagreement_needs():
     model = build(reg=("position",), reg_at=("enc:2", "dec")).train()
     source, target = batch()
