@@ -132,8 +132,8 @@ def relation(left: str, right: str) -> str:
 
     `=` equivalent, `<` left entails right, `>` right entails left, `^` contradictory and
     exhaustive, `|` contradictory, `v` exhaustive, `#` independent. A tautology or a contradiction
-    on either side gives `#`, as in Bowman's data. Raises UserError (a ValueError) for a text that
-    is not a formula.
+    on either side gives `#`; Bowman's data has none. Raises UserError (a ValueError) for a text
+    that is not a formula.
     """
     return table_relation(truth_table(left), truth_table(right))
 
