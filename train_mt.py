@@ -146,8 +146,8 @@ def train_step(objective, optimizer, step: Step, machine: Machine, label_smoothi
                reg_weight: float, clip: float = 0.0, amp: bool = False):
     """One update. It maximizes `J = likelihood + lambda D` (Li 2018 §3.1) per target token. D of a
     micro-batch has the weight of its target tokens, so the same micro-batches give the same J on
-    any number of processes. Returns [cross-entropy, D times target tokens],
-    summed over this process's micro-batches, and the norm of the gradient, on the device."""
+    any number of processes. Returns [cross-entropy, D times target tokens], summed over this
+    process's micro-batches, and the norm of the gradient, on the device."""
     optimizer.zero_grad(set_to_none=True)
     total = torch.zeros(2, device=machine.device)
     for i, batch in enumerate(step.batches):
