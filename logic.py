@@ -29,15 +29,16 @@ import torch
 from tabulate import tabulate
 
 from nmt.corpus import hash_text
-from nmt.files import errors_of
-from nmt.flags import BODY, check_given, flag, run
-from nmt.machine import keep_freed_memory, pick_device
 from nmt.run_folder import RunFolder, say
 from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results
 from tasks.logic_data import BINS, IDS, RAW_PAIRS, RELATIONS, encode, generate, read_files, split
 from tasks.logic_data import relation as relation  # logic.relation
 from tasks.logic_model import LogicModel
 from tasks.models import TRAINING, TaskFlags, encoder_config, name_run, with_default
+from tools.command_line import check_given, flag, run
+from tools.files import errors_of
+from tools.machine import keep_freed_memory, pick_device
+from transformer import BODY
 
 TRAINED = tuple(size for size in BINS if size <= 6)      # the operators of the training pairs
 FULL = dict(models=("baseline", "disagreement", "aggregation", "combined"), d_model=256, heads=4,

@@ -27,15 +27,15 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from nmt.files import UserError, errors_of
-from nmt.flags import check_given, flag, run
-from nmt.machine import keep_freed_memory, pick_device
 from nmt.run_folder import RunFolder, load_run, say
 from tasks import probe_model
 from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results
 from tasks.models import FRAME, MODELS, TaskFlags, encoder_config, name_run
 from tasks.probe_data import GROUPS, TASKS, Parts, download_task, read_task
 from tasks.probe_toy import toy_task
+from tools.command_line import check_given, flag, run
+from tools.files import UserError, errors_of
+from tools.machine import keep_freed_memory, pick_device
 
 SMALL = dict(models=("baseline", "disagreement", "aggregation", "combined"))
 LI_2021 = dict(SMALL, layers=6, d_model=512, heads=8, d_ff=2048, epochs=250, lr=5e-4, batch=64)

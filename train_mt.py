@@ -24,10 +24,12 @@ from disagreement import model_disagreement
 from nmt.batches import Step, training_steps
 from nmt.corpus import Data, DataFlags, hash_text, load_data, name_text
 from nmt.evaluate import NO_4_GRAMS, disagreement_scores, has_4_grams, score_sets, summary, validate
-from nmt.files import UserError
-from nmt.flags import ModelFlags, command_line, flag, run
+from nmt.flags import ModelFlags
 from nmt.loss import smoothed_cross_entropy
-from nmt.machine import (
+from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, load_weights, say
+from tools.command_line import command_line, flag, run
+from tools.files import UserError
+from tools.machine import (
     Machine,
     defer_signals,
     machine_defaults,
@@ -36,7 +38,6 @@ from nmt.machine import (
     seed_torch,
     setup_machine,
 )
-from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, load_weights, say
 from transformer import PAD, SIZES, Transformer
 
 # what --arch changes in the defaults below; toy is size tiny on the embedded corpus, base and big

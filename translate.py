@@ -15,12 +15,12 @@ from pathlib import Path
 from tabulate import tabulate
 
 from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf, has_4_grams
-from nmt.files import UserError, as_user_error, errors_of, read_lines
-from nmt.flags import check_given, flag, run
-from nmt.machine import DEVICES, pick_device
 from nmt.run_folder import load_run, name_runs_beside
 from nmt.search import translate_lines
 from nmt.significance import bleu_interval, randomization_test, sign_test
+from tools.command_line import check_given, flag, run
+from tools.files import UserError, as_user_error, errors_of, read_lines
+from tools.machine import DEVICES, pick_device
 
 SEARCH = "beam search"
 SCORING = "scoring (on standard error)"

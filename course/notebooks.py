@@ -5,11 +5,13 @@
 
 A notebook runs in any folder: its first cell finds the project or clones it.
 """
+import sys
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from nmt.parser import Parser
-from nmt.streams import setup_streams
+from tools.command_line import flag, run
+from tools.files import UserError
 
 COURSE = Path(__file__).resolve().parent
 SETUP = """\
@@ -34,12 +36,12 @@ sys.path.insert(0, str(found[0] / "course"))
 %matplotlib inline"""
 
 
-def require(parser: Parser, *packages: str) -> None:
-    """Ends the program with one line if a package of requirements-docs.txt is missing."""
+def require(*packages: str) -> None:
+    """Raises UserError if a package of requirements-docs.txt is missing."""
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
-        parser.error(f"needs {', '.join(missing)}: "
-                     "pip install -r requirements.txt -r requirements-docs.txt")
+        raise UserError(f"needs {', '.join(missing)}: "
+                        "pip install -r requirements.txt -r requirements-docs.txt")
 
 
 def read_session(path: Path, project: str = ""):
@@ -60,26 +62,27 @@ def execute(notebook, folder: Path):
     return NotebookClient(notebook, resources=place, coalesce_streams=True).execute()
 
 
-def main(words: list[str] | None = None) -> None:
-    setup_streams()
-    parser = Parser("python -m course.notebooks", __doc__)
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("notebooks"),
-                        help="a new folder (default: notebooks)")
-    parser.add_argument("--project", default=str(COURSE.parent), metavar="PLACE",
-                        help="where a notebook elsewhere finds the project: a folder, or an "
-                             "address that git can clone (default: this folder)")
-    args = parser.parse_args(words)
-    require(parser, "jupytext")
+@dataclass
+class Settings:
+    folder: Path = flag(Path("notebooks"), "a new folder (notebooks)", positional=True,
+                        metavar="FOLDER")
+    project: str = flag(str(COURSE.parent), "where a notebook elsewhere finds the project: a "
+                        "folder, or an address that git can clone", metavar="PLACE")
+
+
+def write_notebooks(s: Settings) -> None:
+    require("jupytext")
     import jupytext
-    try:
-        args.folder.mkdir(parents=True)
-    except OSError as error:
-        parser.error(f"{error.filename}: {error.strerror}: name a new folder")
+    s.folder.mkdir(parents=True)
     for path in sorted(COURSE.glob("session?.py")):
-        target = args.folder / path.with_suffix(".ipynb").name
-        jupytext.write(read_session(path, args.project), target)
+        target = s.folder / path.with_suffix(".ipynb").name
+        jupytext.write(read_session(path, s.project), target)
         print(target)
 
 
+def main(argv=None) -> int:
+    return run(write_notebooks, Settings, argv)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

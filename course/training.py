@@ -7,8 +7,8 @@ import toy
 from nmt.batches import training_steps
 from nmt.corpus import Pairs
 from nmt.encoded import encode_pairs
-from nmt.machine import setup_machine
 from nmt.tokenizer import train_tokenizer
+from tools.machine import setup_machine
 from train_mt import Objective, Settings, learning_rate, train_step
 from transformer import Transformer
 

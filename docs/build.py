@@ -10,21 +10,23 @@ import html
 import os
 import re
 import shutil
+import sys
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from string import Template
 
 from course.notebooks import execute, read_session, require
 from docs.equations import EIGHT, ROOT, module, read
-from nmt.parser import Parser
-from nmt.streams import setup_streams
+from tools.command_line import flag, run
+from tools.files import UserError
 
 DOCS = ROOT / "docs"
 PAGE = Template((DOCS / "page.html").read_text("utf-8"))
 BESIDE = (*EIGHT, "train_mt.py")                 # files with notes beside the code
-PAGES = ("*.py", "nmt/*.py", "papers/*.py", "tasks/*.py", "toy/*.py", "course/*.py", "tests/*.py",
-         "tests/*/*.py", "exercises/*.py", "docs/*.py", "*.md", "docs/*.md", "exercises/*.md",
-         "results")
+PAGES = ("*.py", "nmt/*.py", "tools/*.py", "papers/*.py", "tasks/*.py", "toy/*.py", "course/*.py",
+         "tests/*.py", "tests/*/*.py", "exercises/*.py", "docs/*.py", "*.md", "docs/*.md",
+         "exercises/*.md", "results")
 COPIES = ("CITATION.cff", "docs/*.svg", "docs/*.png", "results/*")
 SESSIONS = {f"course/session{n}.py": f"Session {n}" for n in range(1, 8)}
 NAVIGATION = {                                   # heading -> {file: its name in the navigation}
@@ -249,18 +251,20 @@ def write(path: Path, folder: Path) -> None:
     target.write_text(page, "utf-8")
 
 
-def main(words: list[str] | None = None) -> None:
-    setup_streams()
-    parser = Parser("python -m docs.build", __doc__)
-    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "site",
-                        help="where the pages go (default: site)")
-    folder = parser.parse_args(words).folder
-    require(parser, "markdown_it", "mdit_py_plugins", "latex2mathml", "pygments", "jupytext",
+@dataclass
+class Settings:
+    folder: Path = flag(ROOT / "site", "where the pages go (site)", positional=True,
+                        metavar="FOLDER")
+
+
+def build(s: Settings) -> None:
+    folder = s.folder
+    require("markdown_it", "mdit_py_plugins", "latex2mathml", "pygments", "jupytext",
             "nbclient", "ipykernel")
     from pygments.formatters import HtmlFormatter
     ours = (folder / "style.css").exists() and folder.resolve() != DOCS
     if folder.exists() and not ours and (folder.is_file() or any(folder.iterdir())):
-        parser.error(f"{folder}: holds something else: name a new folder")
+        raise UserError(f"{folder}: holds something else: name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     light = HtmlFormatter(style="xcode").get_style_defs("pre")
     dark = HtmlFormatter(style="github-dark").get_style_defs("pre")
@@ -274,5 +278,9 @@ def main(words: list[str] | None = None) -> None:
     print(f"{len(files_of(PAGES))} pages; open {folder / 'index.html'}")
 
 
+def main(argv=None) -> int:
+    return run(build, Settings, argv)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,13 +10,15 @@ import csv
 import multiprocessing
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from tabulate import tabulate
 
 from exercises.make import TASKS, Task
-from nmt.parser import Parser
-from nmt.streams import setup_streams
+from tools.command_line import flag
+from tools.command_line import run as run_command
+from tools.files import UserError
 
 SECONDS = 10                # limit for a task
 LINUX = sys.platform == "linux"
@@ -90,35 +92,41 @@ def report(tasks: list[Task], messages: list[str]) -> str:
     return "\n".join([*filter(None, messages), "", tabulate(rows, header, "simple")])
 
 
-def main(words: list[str] | None = None) -> None:
-    setup_streams()
-    parser = Parser("python -m exercises.grade", __doc__)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER",
-                        help="folders of solutions")
-    parser.add_argument("--session", type=int, choices=range(1, 8), help="only its tasks")
-    parser.add_argument("--csv", action="store_true", help="print the points as CSV")
-    args = parser.parse_args(words)
+@dataclass
+class Settings:
+    folders: tuple[Path, ...] = flag(help="folders of solutions", positional=True,
+                                     metavar="FOLDER")
+    session: int | None = flag(None, "only its tasks", choices=range(1, 8))
+    csv: bool = flag(False, "print the points as CSV")
+
+
+def print_grades(s: Settings) -> None:
     tasks = sorted(TASKS.values(), key=lambda task: task.session)
-    if args.session:
-        tasks = [task for task in tasks if task.session == args.session]
-    for folder in args.folders:
+    if s.session:
+        tasks = [task for task in tasks if task.session == s.session]
+    for folder in s.folders:
         if not folder.is_dir():
-            parser.error(f"{folder}: no such folder; `python -m exercises.make {folder}` makes one")
+            raise UserError(f"{folder}: no such folder; `python -m exercises.make {folder}` makes "
+                            "one")
     os.environ["OMP_NUM_THREADS"] = "1"     # threads do not survive a fork
     table = csv.writer(sys.stdout, lineterminator="\n")
-    if args.csv:
+    if s.csv:
         table.writerow(["folder", "points", *(task.name for task in tasks)])
-    for folder in args.folders:
+    for folder in s.folders:
         messages = grade(tasks, folder)
-        if args.csv:
+        if s.csv:
             points = [0 if message else task.points for task, message in zip(tasks, messages)]
             table.writerow([folder.resolve().name, sum(points), *points])
         else:
             print(report(tasks, messages))
-    if args.csv:
+    if s.csv:
         points = [task.points for task in tasks]
         table.writerow(["maximum", sum(points), *points])
 
 
+def main(argv=None) -> int:
+    return run_command(print_grades, Settings, argv)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

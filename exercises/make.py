@@ -5,11 +5,12 @@
 Signatures, docstrings, the checks of arguments and all code outside the tasks stay.
 """
 import ast
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from nmt.parser import Parser
-from nmt.streams import setup_streams
+from tools.command_line import flag, run
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_WRITTEN = "not written yet"
@@ -193,18 +194,20 @@ def write_stubs(folder: Path) -> None:
         (folder / Path(file).name).write_text(make_stub(file), "utf-8")
 
 
-def main(words: list[str] | None = None) -> None:
-    setup_streams()
-    parser = Parser("python -m exercises.make", __doc__)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new folder")
-    folder = parser.parse_args(words).folder
-    try:
-        write_stubs(folder)
-    except OSError as error:
-        parser.error(f"{error.filename}: {error.strerror}: name a new folder")
-    print(f"{folder}: {len(TABLE)} files with {len(TASKS)} tasks")
-    print(f"grade them: python -m exercises.grade {folder}")
+@dataclass
+class Settings:
+    folder: Path = flag(help="a new folder", positional=True, metavar="FOLDER")
+
+
+def make(s: Settings) -> None:
+    write_stubs(s.folder)
+    print(f"{s.folder}: {len(TABLE)} files with {len(TASKS)} tasks")
+    print(f"grade them: python -m exercises.grade {s.folder}")
+
+
+def main(argv=None) -> int:
+    return run(make, Settings, argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

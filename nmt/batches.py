@@ -7,8 +7,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from nmt.encoded import EncodedPairs
-from nmt.machine import ignore_signals
 from nmt.tokenizer import BOS, EOS
+from tools.machine import ignore_signals
 from transformer import PAD
 
 

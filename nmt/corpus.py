@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 
 from nmt.download import CORPORA, corpus_files
 from nmt.encoded import EncodedPairs, encode_files, encode_pairs
-from nmt.files import Lines, UserError, errors_of
-from nmt.flags import Flags, flag
 from nmt.tokenizer import lines_to_learn_from, load_tokenizer, save_tokenizer, train_tokenizer
+from tools.command_line import Flags, flag
+from tools.files import Lines, UserError, errors_of
 
 LANGUAGES = {"toy": ("en", "de"), **{name: languages for name, (languages, _) in CORPORA.items()}}
 VOCAB_SIZES = {"toy": 2_000, "multi30k": 10_000, "enja": 6_000, "wmt14-en-de": 32_000,

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from filelock import FileLock
 from tqdm import tqdm
 
-from nmt.files import BYTE_ORDER_MARK, UserError, as_user_error, atomic_write
+from tools.files import BYTE_ORDER_MARK, UserError, as_user_error, atomic_write
 
 
 class Archive(NamedTuple):

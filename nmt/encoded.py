@@ -13,8 +13,8 @@ import numpy as np
 from filelock import FileLock
 from tqdm import tqdm
 
-from nmt.files import UserError, as_user_error, atomic_write
 from nmt.tokenizer import prepare_line
+from tools.files import UserError, as_user_error, atomic_write
 
 # otherwise `tokenizers` warns when a DataLoader forks; its workers never tokenize
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")

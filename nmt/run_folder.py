@@ -17,10 +17,10 @@ import torch
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from nmt.figure_text import literal_text, optional_figure
-from nmt.files import UserError, as_user_error, atomic_write, read_json
-from nmt.streams import print_once
 from nmt.tokenizer import load_tokenizer
+from tools.figure_text import literal_text, optional_figure
+from tools.files import UserError, as_user_error, atomic_write, read_json
+from tools.streams import print_once
 from transformer import Transformer, TransformerConfig
 
 # the numbers of a row that are printed

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from nmt.files import UserError, as_user_error, atomic_write
+from tools.files import UserError, as_user_error, atomic_write
 
 BOS = 1                                                  # 0 is transformer.PAD
 EOS = 2

@@ -22,14 +22,14 @@ from tabulate import tabulate
 from disagreement import MEASURED
 from nmt.corpus import DataFlags, Pairs, load_corpora, read_pairs
 from nmt.encoded import encode_pairs
-from nmt.files import UserError, as_user_error, atomic_write
-from nmt.flags import flag
-from nmt.flags import run as run_command
-from nmt.machine import DEVICES, pick_device
 from nmt.run_folder import load_run
 from papers import figures, measure
 from papers.plan import mechanism_flags
 from papers.tables import SCORES, SCORES_BY_LAYER
+from tools.command_line import flag
+from tools.command_line import run as run_command
+from tools.files import UserError, as_user_error, atomic_write
+from tools.machine import DEVICES, pick_device
 from transformer import COMPONENTS
 
 QUICK = ("disagreement", "heads", "attention", "routing", "length")

@@ -22,10 +22,11 @@ import torch.nn as nn
 from tabulate import tabulate
 
 from nmt.batches import Batch, Step
-from nmt.flags import ModelFlags, flag, parse, run
-from nmt.machine import DEVICES, Machine, machine_defaults, processor, setup_machine
+from nmt.flags import ModelFlags
 from nmt.search import beam_search
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS
+from tools.command_line import flag, parse, run
+from tools.machine import DEVICES, Machine, machine_defaults, processor, setup_machine
 from train_mt import Objective, train_step
 from transformer import PAD, SIZES, Transformer, TransformerConfig
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from nmt.files import UserError, atomic_write, read_json
 from papers.results import precision_of
 from papers.tables import TABLES
 from papers.verdicts import (
@@ -20,6 +19,7 @@ from papers.verdicts import (
     paired_contrast,
     read_corpora,
 )
+from tools.files import UserError, atomic_write, read_json
 
 BASE = ""
 EM = "--agg em --em-gradient last"

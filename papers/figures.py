@@ -5,7 +5,7 @@ import matplotlib
 from matplotlib import pyplot
 from matplotlib.colors import PowerNorm
 
-from nmt.figure_text import literal_text, optional_figure
+from tools.figure_text import literal_text, optional_figure
 
 matplotlib.use("Agg")           # no window
 LOOK = literal_text({"font.size": 8, "axes.titlesize": 9, "axes.spines.top": False,

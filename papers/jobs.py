@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from tqdm import tqdm
 
-from nmt.files import as_user_error
-from nmt.machine import defer_signals
 from nmt.run_folder import read_metrics, say
+from tools.files import as_user_error
+from tools.machine import defer_signals
 
 ROOT = Path(__file__).resolve().parents[1]
 

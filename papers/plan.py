@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import train_mt
 from nmt.corpus import known_languages
-from nmt.files import UserError
-from nmt.flags import OPTIONS, ModelFlags, command_line, parse
+from nmt.flags import OPTIONS, ModelFlags
 from nmt.languages import bleu_tokenizer
 from papers.tables import Row, Table
+from tools.command_line import command_line, parse
+from tools.files import UserError
 from transformer import SIZES
 
 MECHANISMS = ("agg", "reg", "capsule_attention", *OPTIONS)

@@ -19,13 +19,13 @@ import torch
 
 import train_mt
 from nmt.corpus import load_corpora
-from nmt.files import UserError, read_json
-from nmt.flags import flag
-from nmt.flags import run as run_command
-from nmt.machine import pick_device
 from papers import claims, plan, render, results
 from papers.jobs import ROOT, Job, run_jobs
 from papers.tables import TABLES
+from tools.command_line import flag
+from tools.command_line import run as run_command
+from tools.files import UserError, read_json
+from tools.machine import pick_device
 from toy.__main__ import write_text
 
 GROUP = "tables"

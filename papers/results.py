@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 import train_mt
-from nmt.machine import pick_device, processor
 from nmt.run_folder import RunFolder, read_config, read_metrics
 from papers.jobs import ROOT
 from papers.plan import PlannedRun
+from tools.machine import pick_device, processor
 
 
 def stored_lines() -> list[dict]:

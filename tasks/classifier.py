@@ -16,8 +16,8 @@ import torch.nn as nn
 from torch import Tensor
 from tqdm import tqdm
 
-from nmt.files import atomic_write
 from nmt.run_folder import RunFolder, say
+from tools.files import atomic_write
 
 WARMUP = 0.05       # share of the steps in which a learning rate that falls rises first
 

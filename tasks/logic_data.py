@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.files import UserError, read_lines
+from tools.files import UserError, read_lines
 
 LETTERS = "abcdef"
 BINARY = ("and", "or")

@@ -2,8 +2,9 @@
 import dataclasses
 from dataclasses import dataclass
 
-from nmt.flags import Flags, ModelFlags, command_line, flag
-from nmt.machine import DEVICES
+from nmt.flags import ModelFlags
+from tools.command_line import Flags, command_line, flag
+from tools.machine import DEVICES
 from transformer import TransformerConfig
 
 # the papers' models: what they change in the baseline

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Iterable, Iterator, NamedTuple
 
 from nmt.download import Archive, download
-from nmt.files import UserError, atomic_write, read_lines
+from tools.files import UserError, atomic_write, read_lines
 
 GROUPS = {"surface": ("SeLen", "WC"), "syntactic": ("TrDep", "ToCo", "BShif"),
           "semantic": ("Tense", "SubNm", "ObjNm", "SOMO", "CoIn")}

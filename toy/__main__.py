@@ -5,11 +5,18 @@
 
 The pairs are those of train_mt.py.
 """
-import functools
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import toy
-from nmt.parser import Parser, read_number
+from tools.command_line import flag, run
+
+
+@dataclass
+class Settings:
+    folder: Path = flag(help="where the files go", positional=True, metavar="FOLDER")
+    pairs: int = flag(toy.PAIRS[0], "the first N training pairs", low=1, high=toy.PAIRS[0])
 
 
 def write_text(folder: Path, pairs: int, mode: str = "w") -> None:
@@ -24,19 +31,9 @@ def write_text(folder: Path, pairs: int, mode: str = "w") -> None:
                 file.writelines(f"{getattr(example, side)}\n" for example in examples)
 
 
-def main(words: list[str] | None = None) -> None:
-    """Runs the command line."""
-    parser = Parser("python -m toy", __doc__)
-    number = functools.partial(read_number, kind=int, low=1, high=toy.PAIRS[0])
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the files go")
-    parser.add_argument("--pairs", type=number, default=toy.PAIRS[0], metavar="N",
-                        help="the first N training pairs (%(default)s)")
-    arguments = parser.parse_args(words)
-    try:
-        write_text(arguments.folder, arguments.pairs, "x")
-    except OSError as error:
-        parser.error(f"{error.filename}: {error.strerror}: name another folder")
+def main(argv=None) -> int:
+    return run(lambda s: write_text(s.folder, s.pairs, "x"), Settings, argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,8 +18,8 @@ from aggregation import RoutingAggregation
 from attention import Cache, LinearAggregation
 from capsule_aggregation import CapsuleAggregation
 from disagreement import KINDS
-from nmt.files import UserError
-from nmt.flags import parse
+from tools.command_line import parse
+from tools.files import UserError
 from train_mt import Settings, presets
 from transformer import Transformer, TransformerConfig, positions
 

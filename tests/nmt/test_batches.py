@@ -8,8 +8,8 @@ from small_run import random_pairs
 
 from nmt.batches import batches, collate, training_steps
 from nmt.encoded import EncodedPairs
-from nmt.machine import Machine
 from nmt.tokenizer import BOS, EOS
+from tools.machine import Machine
 from transformer import PAD
 
 

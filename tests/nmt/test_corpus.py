@@ -9,9 +9,9 @@ from small_run import write_text
 import toy
 from nmt import corpus
 from nmt.corpus import DataFlags, load_corpora, load_data
-from nmt.files import UserError
-from nmt.flags import parse
 from nmt.tokenizer import save_tokenizer, train_tokenizer
+from tools.command_line import parse
+from tools.files import UserError
 
 
 def data_flags(words: str) -> DataFlags:

@@ -12,7 +12,7 @@ import pytest
 from nmt import download
 from nmt.corpus import DataFlags, load_corpora
 from nmt.download import Archive, Part, fetch, write_text
-from nmt.files import UserError
+from tools.files import UserError
 
 
 def publish(path, content: bytes) -> Archive:

@@ -8,9 +8,9 @@ import pytest
 from nmt import corpus, encoded
 from nmt.corpus import DataFlags, Pairs, load_data, read_pairs
 from nmt.encoded import encode_files, encode_pairs
-from nmt.files import UserError
 from nmt.search import pieces
 from nmt.tokenizer import train_tokenizer
+from tools.files import UserError
 
 WORDS = ["tree", "house", "Straße", "naïve", "犬", "a", "of", "running", "läuft", "🙂"]
 

@@ -3,11 +3,11 @@ import pytest
 import torch
 
 from disagreement import KINDS
-from nmt.files import UserError
-from nmt.machine import TORCHRUN, setup_machine
 from nmt.search import beam_search
 from tasks.logic_data import Formulas
 from tasks.logic_model import LogicModel
+from tools.files import UserError
+from tools.machine import TORCHRUN, setup_machine
 from train_mt import Objective
 from transformer import COMPONENTS, Transformer, TransformerConfig
 

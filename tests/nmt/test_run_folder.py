@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from nmt import run_folder
-from nmt.files import UserError
 from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint
 from papers import figures
+from tools.files import UserError
 from transformer import TransformerConfig
 
 

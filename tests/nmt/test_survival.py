@@ -14,8 +14,8 @@ from small_run import TINY, Killed, load, rows, same, small_corpus, stop_after, 
 
 import train_mt
 import translate
-from nmt.machine import Machine
 from nmt.run_folder import RunFolder
+from tools.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = ("--agg em --agg-at enc cross --reg output subspace position "

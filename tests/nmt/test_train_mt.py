@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy
 import train_mt
 from nmt.batches import batches, collate
 from nmt.corpus import load_data
-from nmt.flags import parse
-from nmt.machine import Machine
+from tools.command_line import parse
+from tools.machine import Machine
 from transformer import PAD, Transformer
 
 CPU = torch.device("cpu")

@@ -8,8 +8,8 @@ from small_run import TEXT, write_run
 
 import translate
 from nmt.evaluate import NO_4_GRAMS
-from nmt.flags import parse
 from nmt.search import translate_lines
+from tools.command_line import parse
 
 
 @pytest.fixture

@@ -10,18 +10,18 @@ import pytest
 import torch
 from matplotlib import font_manager, rcParams
 
-from nmt import figure_text
 from nmt.batches import collate
 from nmt.corpus import Corpora, Pairs
 from nmt.encoded import encode_pairs
 from nmt.evaluate import validate
-from nmt.flags import parse
 from nmt.run_folder import FORMAT, RunFolder
-from nmt.streams import print_once
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, save_tokenizer, train_tokenizer
 from papers import analyze, figures, measure
 from papers.plan import settings_of
 from routing_em import em_routing
+from tools import figure_text
+from tools.command_line import parse
+from tools.streams import print_once
 from transformer import Transformer
 
 ENGLISH = []

@@ -4,10 +4,11 @@ import re
 import pytest
 import torch
 
-from nmt.flags import ModelFlags, parse
+from nmt.flags import ModelFlags
 from nmt.search import beam_search
 from nmt.tokenizer import EOS
 from papers import bench
+from tools.command_line import parse
 from transformer import PAD, SIZES
 
 D = 16  # width

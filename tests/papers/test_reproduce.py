@@ -15,10 +15,10 @@ import torch
 from outside import SHARED
 from small_run import name_files, write_text
 
-from nmt.files import UserError
 from nmt.run_folder import FORMAT
 from papers import jobs, plan, render, reproduce, results
 from papers.tables import SCORES, SCORES_BY_LAYER, TABLES
+from tools.files import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = SHARED / "papers"

@@ -9,7 +9,6 @@ import scipy.stats
 import torch
 from outside import SHARED
 
-from nmt.files import UserError
 from tasks.logic_data import (
     BINS,
     EVERY,
@@ -29,6 +28,7 @@ from tasks.logic_data import (
     tokenize,
     truth_table,
 )
+from tools.files import UserError
 
 FILES = SHARED / "data" / "propositional_logic"
 needs_files = pytest.mark.skipif(not FILES.is_dir(), reason="Bowman et al.'s files are not at hand")

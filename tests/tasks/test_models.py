@@ -3,8 +3,8 @@ import pytest
 
 import logic
 import probe
-from nmt.flags import parse
 from tasks.models import encoder_config
+from tools.command_line import parse
 
 
 def settings(script, text=""):

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 import probe
 from disagreement import output_disagreement
 from nmt import download
-from nmt.files import UserError
-from nmt.flags import parse
 from nmt.run_folder import RunFolder, load_run
 from nmt.tokenizer import save_tokenizer, train_tokenizer
 from tasks import classifier, probe_data, probe_model
 from tasks.probe_data import TASKS, Item, detokenize, download_task, fill, read_task
+from tools.command_line import parse
+from tools.files import UserError
 from transformer import Transformer, TransformerConfig
 
 LINES = ["tr\tPAST\tthe dog slept .", "tr\tPRES\the sings", "va\tPAST\tshe saw it .",

@@ -58,8 +58,7 @@ def test_the_corpus_as_text(tmp_path, monkeypatch, capsys):
             lines = (folder / f"{part}.{language}").read_text("utf-8").splitlines()
             assert lines == [getattr(example, side) for example in parts[part][:count]]
     with pytest.raises(SystemExit, match="2"):
-        main([str(folder), "--pairs", "7"])
-    assert "--pairs: '7' is not a whole number from 1 to 6" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="2"):
-        main([str(folder)])
-    assert "train.en: File exists: name another folder" in capsys.readouterr().err
+        main([str(folder), "--pairs", "30001"])
+    assert "--pairs: '30001' is not a whole number from 1 to 30000" in capsys.readouterr().err
+    assert main([str(folder)]) == 2
+    assert "train.en: File exists: choose another place" in capsys.readouterr().err

@@ -4,7 +4,7 @@ import itertools
 import pytest
 import torch
 
-from nmt.machine import has_bfloat16, machine_defaults, mixed_precision, seed_torch
+from tools.machine import has_bfloat16, machine_defaults, mixed_precision, seed_torch
 
 CPU = torch.device("cpu")
 

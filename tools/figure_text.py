@@ -4,7 +4,7 @@ import re
 import sys
 import warnings
 
-from nmt.streams import print_once
+from tools.streams import print_once
 
 # font families with Chinese, Japanese or Korean letters
 CJK = ("CJK|Noto Sans (JP|KR|SC|TC)|Source Han|WenQuanYi|Droid Sans Fallback|IPA|Takao|VL P?Gothic"

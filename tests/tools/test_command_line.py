@@ -1,4 +1,4 @@
-"""flags.py: a dataclass is the flags; mistakes are one line and exit code 2, bugs have
+"""command_line.py: a dataclass is the flags; mistakes are one line and exit code 2, bugs have
 tracebacks."""
 import importlib
 import io
@@ -13,10 +13,10 @@ import torch
 import logic
 import probe
 import train_mt
-from nmt import flags
-from nmt.files import UserError
-from nmt.flags import command_line, flag, parse
 from nmt.run_folder import say
+from tools import command_line as flags
+from tools.command_line import command_line, flag, parse
+from tools.files import UserError
 
 
 @dataclass
@@ -81,7 +81,7 @@ def test_the_parser_errs_in_one_line(words, message, capsys):
         parse(Example, words.split())
     error = capsys.readouterr().err
     assert exit.value.code == 2
-    assert message in error and error.startswith("test_flags.py: error: ")
+    assert message in error and error.startswith("test_command_line.py: error: ")
     assert error.count("\n") == 1 and len(error) < 200
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nmt.files import UserError
+from tools.files import UserError
 
 DEVICES = "auto, cpu, cuda, cuda:N or mps"        # of --device
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -3,16 +3,14 @@ import errno
 import functools
 import io
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from small_run import random_pairs
 
 from nmt.encoded import make_folder
-from nmt.files import Lines, UserError, atomic_write, read_lines
+from tools.files import Lines, UserError, atomic_write, read_lines
 
 
 @pytest.mark.parametrize("data", [b"\xc3\xa4", "ä", lambda file: file.write(b"\xc3\xa4")])
@@ -83,9 +81,3 @@ def test_line_ends_and_byte_order_marks(tmp_path, monkeypatch):
     os.write(writer, content)
     os.close(writer)
     assert read_lines(f"/dev/fd/{reader}") == expected
-
-
-def test_writing_a_file_imports_no_torch():
-    code = "import sys, nmt.files; sys.exit('torch' in sys.modules or 'transformer' in sys.modules)"
-    root = Path(__file__).parents[2]
-    assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0
