@@ -16,12 +16,13 @@ open; li2019 takes those of Li 2021. Both leave open batch size, dropout, vocabu
 the MLP and the epoch to test, which is the one with the best validation accuracy here.
 """
 import dataclasses
-import functools
 import re
 import statistics
 import sys
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,10 +46,6 @@ PROTOCOLS = {"small": SMALL, "li2019": LI_2019, "li2021": LI_2021}
 FROZEN = dict(models=(), epochs=30, lr=1e-3, batch=64)
 VALID = 1_000                                            # sentences of a generated task
 TEST = 2_000
-BASELINES = {                                            # columns beside the models
-    "majority": probe_model.majority,
-    "bag of words": probe_model.bag_of_words,
-}
 # settings that may differ between two runs in one folder
 FREE = ("task", "models", "seeds", "encoder", "data_dir", "name", "runs", "device")
 ENCODERS = "frozen encoders (Conneau et al. 2018)"
@@ -109,63 +106,83 @@ def load_task(s: Settings, task: str) -> Parts:
     return read_task(download_task(task, Path(s.data_dir) / "senteval"), s.sentences)
 
 
-# ---- A cell of the table: a baseline, a model that is trained, or a frozen encoder
+# ---- A column of the table: a baseline, a model that is trained, or a frozen encoder
 
-class Encoder(NamedTuple):
-    """The encoder of a translation model."""
-    model: object
-    tokenizer: object
-    checksum: int               # of its checkpoint
+class Column(NamedTuple):
+    """measure(parts, seed, label) trains and tests the classifier of a task and returns
+    {"accuracy": share, ...}; label: what its log lines begin with."""
+    measure: Callable[[Parts, int, str], dict]
+    seeds: tuple[int, ...]
+    checkpoint: int | None = None       # checksum of a frozen encoder's checkpoint
 
 
-def load_encoders(s: Settings, device) -> dict[str, Encoder]:
-    """The frozen encoders by the names of their runs' folders."""
-    encoders = {}
+def measure_baseline(predict, parts: Parts, seed: int, label: str) -> dict:
+    return {"accuracy": predict(parts)}
+
+
+def train_model(s: Settings, config, device, parts: Parts, seed: int, label: str) -> dict:
+    """The encoder and its classifier are trained on the task."""
+    words = probe_model.vocabulary(parts)
+    config = dataclasses.replace(config, vocab_size=len(words) + 2)
+    build = partial(probe_model.ProbeModel, config, len(probe_model.classes_of(parts)))
+    data = probe_model.encode(parts, words, device)
+    trained, result = fit(build, data, s, seed, label)
+    return {**result, "accuracy": accuracy(trained, data["test"])}
+
+
+def train_classifier(s: Settings, model, tokenizer, device, parts: Parts, seed: int,
+                     label: str) -> dict:
+    """Only the classifier of the translation model's encodings is trained."""
+    classes = len(probe_model.classes_of(parts))
+    build = partial(probe_model.Classifier, model.config.d_model, classes)
+    data = probe_model.freeze(parts, model, tokenizer, device)
+    trained, result = fit(build, data, s, seed, label)
+    return {**result, "accuracy": accuracy(trained, data["test"])}
+
+
+def frozen_columns(s: Settings, device) -> dict[str, Column]:
+    """The columns of --encoder by the names of the runs' folders. Raises UserError."""
+    columns = {}
     folders = {Path(folder).resolve(): folder for folder in s.encoder}
     for path, folder in folders.items():
         name = path.name
-        if name in encoders:
+        if name in columns:
             raise UserError(f"--encoder: two runs are called {name}: rename the folder of one")
         with errors_of("--encoder"):
             model, tokenizer, config = load_run(folder, s.checkpoint, device)
         if not config["languages"][0].lower().startswith("en"):
             raise UserError(f"--encoder {folder}: does not read English, as the tasks do")
         checkpoint = path / f"{s.checkpoint.removesuffix('.pt')}.pt"
-        encoders[name] = Encoder(model, tokenizer, zlib.crc32(checkpoint.read_bytes()))
-    return encoders
+        columns[name] = Column(partial(train_classifier, s, model, tokenizer, device), s.seeds,
+                               zlib.crc32(checkpoint.read_bytes()))
+    return columns
 
 
-def measure(s: Settings, column: str, model, parts: Parts, seed: int, label: str, device) -> dict:
-    """{"accuracy": share, ...} of a column's classifier on the test part of a task; model: of a
-    column (see `probe`)."""
-    if column in BASELINES:
-        return {"accuracy": BASELINES[column](parts)}
-    classes = len(probe_model.classes_of(parts))
-    if isinstance(model, Encoder):
-        build = functools.partial(probe_model.Classifier, model.model.config.d_model, classes)
-        data = probe_model.freeze(parts, model.model, model.tokenizer, device)
-    else:
-        words = probe_model.vocabulary(parts)
-        config = dataclasses.replace(model, vocab_size=len(words) + 2)
-        build = functools.partial(probe_model.ProbeModel, config, classes)
-        data = probe_model.encode(parts, words, device)
-    trained, result = fit(build, data, s, seed, label)
-    return {**result, "accuracy": accuracy(trained, data["test"])}
+def all_columns(s: Settings, device) -> dict[str, Column]:
+    """The columns by name, in the table's order."""
+    columns = {
+        "majority": Column(partial(measure_baseline, probe_model.majority), (0,)),
+        "bag of words": Column(partial(measure_baseline, probe_model.bag_of_words), (0,)),
+    }
+    columns |= frozen_columns(s, device)
+    for model in s.models:
+        config = model_config(s, model, vocab_size=2)
+        columns[model] = Column(partial(train_model, s, config, device), s.seeds)
+    return columns
 
 
-def probe_task(s: Settings, task: str, columns: dict, folder: RunFolder, device) -> list[dict]:
+def probe_task(s: Settings, task: str, columns: dict[str, Column],
+               folder: RunFolder) -> list[dict]:
     """The rows of a task, {"task", "model", "seed", "accuracy", ...}. A row is computed unless
     metrics.jsonl has it with the same checkpoint."""
     parts = load_task(s, task)
     rows = []
-    for column, model in columns.items():
-        for seed in [0] if column in BASELINES else s.seeds:
-            key = {"task": task, "model": column, "seed": seed,
-                   "checkpoint": model.checksum if isinstance(model, Encoder) else None}
+    for name, column in columns.items():
+        for seed in column.seeds:
+            key = {"task": task, "model": name, "seed": seed, "checkpoint": column.checkpoint}
             row = find_row(folder, key)
             if row is None:
-                label = f"{task}, {column}, seed {seed}"
-                row = {**key, **measure(s, column, model, parts, seed, label, device)}
+                row = {**key, **column.measure(parts, seed, f"{task}, {name}, seed {seed}")}
                 folder.append_metrics(row)
             rows.append(row)
     return rows
@@ -234,9 +251,7 @@ def probe(s: Settings) -> None:
         check_given(s, {"data_seed": "--data toy"})
     device = pick_device(s.device)
     keep_freed_memory()
-    # column -> None, the configuration of a model, or an Encoder
-    columns = dict.fromkeys(BASELINES) | load_encoders(s, device)
-    columns |= {model: model_config(s, model, vocab_size=2) for model in s.models}
+    columns = all_columns(s, device)
     if s.data == "senteval":                             # all files, before hours of training
         for task in s.task:
             download_task(task, Path(s.data_dir) / "senteval")
@@ -247,7 +262,7 @@ def probe(s: Settings) -> None:
         say(f"{path}: {len(s.task)} tasks, {', '.join(columns)}; {device}")
         rows = []
         for task in s.task:
-            rows += probe_task(s, task, columns, folder, device)
+            rows += probe_task(s, task, columns, folder)
         lines = summarize(rows)
         write_results(folder, kind="probing", table=lines, runs=rows)
         say(f"\naccuracy (%) on the test sentences\n{table(lines)}\n\n{path / 'results.json'}")

@@ -39,7 +39,7 @@ def like_length_batches(lengths: Tensor, size: int, seed: int) -> list[Tensor]:
     return [batches[i] for i in order.tolist()]
 
 
-def learning_rate(step: int, steps: int, peak: float, decay: bool) -> float:
+def scheduled_rate(step: int, steps: int, peak: float, decay: bool) -> float:
     """The learning rate of a step, counted from 1. It is the peak; with `decay` it rises in the
     first twentieth of the steps, and falls linearly to 0 after the last one."""
     if not decay:
@@ -63,7 +63,7 @@ def fit(build, data: dict, settings, seed: int, label: str, decay: bool = False)
     {"valid": that accuracy, "parameters", "seconds", "history": [{"epoch", "loss", "valid"}, ...]}.
 
     build(): a new model; data: {"train": examples, "valid": examples}; settings: epochs, lr,
-    batch; label: what log lines begin with; decay: see `learning_rate`.
+    batch; label: what log lines begin with; decay: see `scheduled_rate`.
     """
     torch.manual_seed(seed)
     examples = data["train"]
@@ -84,7 +84,7 @@ def fit(build, data: dict, settings, seed: int, label: str, decay: bool = False)
         for index in tqdm(batches, leave=False, disable=not sys.stderr.isatty()):
             step += 1
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, steps, settings.lr, decay)
+                group["lr"] = scheduled_rate(step, steps, settings.lr, decay)
             loss = model.loss(*examples.batch(index))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
