@@ -13,8 +13,8 @@ from attention import concatenate, init_linear
 from routing_dynamic import DynamicRouting, dynamic_routing
 from routing_em import EMRouting, em_routing
 
-# above this number of votes the full gradient recomputes the routing in the backward pass, instead
-# of storing it: at size base, with 4,096 tokens, 1.4 GiB for every routing
+# above this many numbers in the votes, the full gradient recomputes the routing in the backward
+# pass, instead of storing it: at size base, with 4,096 tokens, 1.4 GiB for every routing
 LARGE = 2 ** 22
 
 

@@ -23,8 +23,9 @@ class CapsuleAggregation(nn.Module):
     without their activations.
 
     capsules: N, default the number of heads. activations: whether EM has A_n; the others: see
-    `Routing`. With gradient="last" beta_a and beta_mu get no gradient. Raises ValueError for an
-    unknown name, or an N or a number of heads that does not divide d_model.
+    `Routing`. With gradient="last", the default of TransformerConfig, beta_a and beta_mu get no
+    gradient: A_n enters only couplings that are constants then. Raises ValueError for an unknown
+    name, or an N or a number of heads that does not divide d_model.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None,

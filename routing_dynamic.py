@@ -3,9 +3,10 @@
 Li et al. 2019, §4.2.1, Alg. 1 with Eq. 7-8 (Li et al. 2021, Alg. 1, Eq. 10-11); Gu and Feng 2019,
 Eq. 8-11; Duan et al. 2020, Alg. 1 with Eq. 6-7. All of them go back to Sabour et al. 2017, "Dynamic
 Routing Between Capsules". The votes come from aggregation.py (Li 2019 Eq. 5-6),
-capsule_aggregation.py (Gu 2019 Eq. 3) and capsule_transformer.py (Duan 2020 Eq. 8). Symbols are
-Li's, but m, n are h, n there and i, j in Gu, and s_n is Omega_n before the squash
-(docs/equations.md has a table).
+capsule_aggregation.py (Gu 2019 Eq. 3) and capsule_transformer.py (Duan 2020 Eq. 8).
+
+Symbols are Li's. An input capsule is m, an output capsule n (Li writes h, n and Gu i, j); s_n is
+the capsule before the squash (docs/equations.md has a table).
 """
 from typing import NamedTuple
 
@@ -43,18 +44,18 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
     # B_mn = 0                                                        Li 2019 Alg. 1 line 2
     B = V.new_zeros(V.shape[:-1])                                            # [..., M, N]
     for _ in range(iterations):
-        # C = softmax(B), here log C                                  Li 2019 Alg. 1 line 4
-        log_C = log_coupling(B, mask)                                        # [..., M, N]
+        # C = softmax(B), in logarithms                               Li 2019 Alg. 1 line 4
+        log_C = masked_log_softmax(B, mask)                                  # [..., M, N]
         # s_n = sum_m C_mn V_mn / sum_m C_mn                          Li 2019 Alg. 1 line 5, Eq. 7
         s = weigh_votes(V, log_C, normalize, mask)                           # [..., N, D]
         # Omega_n = squash(s_n)                                       Li 2019 Eq. 8
         omega = squash(s)                                                    # [..., N, D]
-        # B_mn += Omega_n . V_mn                                      Li 2019 Alg. 1 line 6
+        # B_mn += Omega_n . V_mn                        Li 2019 Alg. 1 line 6, Gu 2019 Eq. 11
         B = B + agreement(V, omega)                                          # [..., M, N]
     return DynamicRouting(omega, log_C.exp(), B)
 
 
-def log_coupling(B: Tensor, mask: Tensor | None = None) -> Tensor:
+def masked_log_softmax(B: Tensor, mask: Tensor | None = None) -> Tensor:
     """log C [..., M, N] of the logits B. Where mask [..., N] is False, there is no output capsule,
     and C is 0 (Duan 2020's padded tokens)."""
     if mask is None:
@@ -97,7 +98,7 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
 def agreement(V: Tensor, capsules: Tensor) -> Tensor:
     """The agreement [..., M, N] of capsules [..., N, D] and votes [..., M, N, D], which an
     iteration adds to B."""
-    # Omega_n . V_mn                                                  Gu 2019 Eq. 11
+    # the product Omega_n . V_mn                                      Gu 2019 Eq. 11
     return (capsules.unsqueeze(-3) * V).sum(-1)                              # [..., M, N]
 
 

@@ -4,7 +4,9 @@ Li et al. 2019, §4.2.2, Alg. 2 with Eq. 9-12 (Li et al. 2021, Eq. 12-15); Gu an
 12-15. Both go back to Hinton, Sabour and Frosst 2018, "Matrix Capsules with EM Routing". The votes
 come from aggregation.py (Li 2019 Eq. 5-6) and capsule_aggregation.py (Gu 2019 Eq. 3). Where the
 papers differ, or leave a point open, `em_routing` has an option, and docs/readings.md the reasons.
-Symbols are Li's, but m, n are h, n there and i, j in Gu (docs/equations.md has a table).
+
+Symbols are Li's. An input capsule is m, an output capsule n (Li writes h, n and Gu i, j; see the
+table in docs/equations.md).
 """
 import math
 from typing import NamedTuple
@@ -21,8 +23,8 @@ GRADIENTS = ("full", "last")
 
 
 class EMRouting(NamedTuple):
-    """The result of `em_routing`. Eq. 9 holds for the C that enters the last M-step, which is the
-    coupling of a routing with one iteration less, not for the C below."""
+    """The result of `em_routing`. The coupling comes from the E-step after the last M-step. The
+    capsules are made of the coupling before it, which a routing with one iteration less returns."""
     capsules: Tensor               # Omega [..., N, D]
     activations: Tensor            # A [..., N], in [0, 1]
     coupling: Tensor               # C [..., M, N], after the last E-step; a row sums to 1
@@ -37,7 +39,8 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     votes: V [..., M, N, D]. beta_a, beta_mu: [N], learned; both None: no activations, A = 1.
     scale_by_activation: True for `Omega_n = A_n mu_n` (Li 2019 Eq. 9), False for `Omega_n = mu_n`
     (Gu 2019). eps: added to the variance. density: P over the D dimensions, "product" (Hinton et
-    al. 2018) or "sum" (as Li 2019 prints it). schedule: see `inverse_temperature`.
+    al. 2018) or "sum" (as Li 2019 prints it); for D = 1 they are equal. schedule: see
+    `inverse_temperature`.
     gradient: "full" through every iteration, or "last" through the last M-step only; then beta_a
     and beta_mu learn only through A_n in Eq. 9.
     Returns capsules [..., N, D], activations [..., N], coupling [..., M, N]. Half precision is
@@ -106,11 +109,11 @@ def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
     the D dimensions, see `em_routing`. Returns log C [..., M, N]. Raises ValueError for an unknown
     density.
     """
-    precision = (-2 * log_sigma).exp().unsqueeze(-3)                         # [..., 1, N, D]
-    exponent = (V - mu.unsqueeze(-3)).square() * (precision / -2)            # [..., M, N, D]
     # log Normal(V_mn^i | mu_n^i, sigma_n^i)                          Gu 2019 Eq. 14
     # = -(V_mn^i - mu_n^i)^2 / (2 (sigma_n^i)^2) - log sigma_n^i - log(2 pi) / 2
     # = exponent - log_divisor
+    precision = (-2 * log_sigma).exp().unsqueeze(-3)                         # [..., 1, N, D]
+    exponent = (V - mu.unsqueeze(-3)).square() * (precision / -2)            # [..., M, N, D]
     log_divisor = (log_sigma + math.log(2 * math.pi) / 2).unsqueeze(-3)      # [..., 1, N, D]
     if density == "product":
         # P_mn = prod_i Normal(V_mn^i | mu_n^i, sigma_n^i)            Hinton 2018 Procedure 1

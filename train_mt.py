@@ -102,8 +102,10 @@ def presets(s: Settings) -> dict:
         values["warmup"] = min(values.get("warmup", s.warmup), max(1, s.steps // 4))
         if not toy:
             values["eval_every"] = max(200, s.steps // 10)
-    mechanisms = [s.agg] * (s.agg != "linear") + [*s.reg]
-    others = s.given - ({*FREE, "arch", "agg", "reg", "seed"} - {"accumulate", "src", "tgt"})
+    mechanisms = [*s.reg] if s.agg == "linear" else [s.agg, *s.reg]
+    # these of FREE change what a run learns, so its name has them
+    named = s.given - ({*FREE} - {"accumulate", "src", "tgt"})
+    others = named - {"arch", "agg", "reg", "seed"}      # which the name has without their flags
     words = command_line(Settings, {name: getattr(s, name) for name in others})
     name = "-".join([name_text(s), s.arch, *mechanisms, *words, f"seed{s.seed}"])
     values["name"] = name.replace("--", "").replace(":", "").replace("/", "")
@@ -163,7 +165,8 @@ def train_step(objective, optimizer, step: Step, machine: Machine, label_smoothi
                                       for x in (*batch, places))
             with mixed_precision(machine.device, amp):
                 cross_entropy, D = objective(source, target, places, label_smoothing)
-            # loss = -J / tokens, J = log-likelihood + lambda D       Li 2018 §3.1
+            # loss = -(log-likelihood / tokens + lambda D)            Li 2018 §3.1
+            # D is the mean over the micro-batches, weighted by their target tokens
             loss = (cross_entropy - reg_weight * D * len(places)) / step.tokens
             # DistributedDataParallel averages the gradients; times the processes they are a sum
             (loss * machine.world).backward()
@@ -192,10 +195,10 @@ def train(s: Settings) -> None:
     s.check_model()
     path = Path(s.runs) / s.name
     if machine.first:
-        # resumed by half as many processes, a run needs twice the --accumulate
+        # resuming must not change accumulate x processes
         fixed = {"accumulate_times_processes": s.accumulate * machine.world}
         folder = RunFolder(path, asdict(s) | fixed, FREE, defaults=asdict(Settings()))
-        if not (path / "config.json").exists():          # no run that it could belong to
+        if not (path / "config.json").exists():          # of a run that never began
             (path / "tokenizer.json").unlink(missing_ok=True)
         say(f"{path}: reading the text and its vocabulary")
 
@@ -288,7 +291,7 @@ def train(s: Settings) -> None:
             largest_norm.zero_()
             started = time.perf_counter()
 
-        # save, validate, stop
+        # save, validate, stop: a kill in the validation loses no step of the training
         progress.unvalidated = validating
         if saving and machine.first:
             save_last(folder, model, optimizer, progress)

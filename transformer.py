@@ -127,7 +127,8 @@ class Layer(nn.Module):
             y, cross = self.cross(queries, memory.states, source_mask, cache, need_weights)
             x = self.add_residual(x, y.reshape(h.shape), self.norm2)
         norm = self.norm3 if decoder else self.norm2
-        return self.add_residual(x, self.ffn(self.norm_input(x, norm)), norm), own, cross
+        y = self.ffn(self.norm_input(x, norm))
+        return self.add_residual(x, y, norm), own, cross
 
 
 # ---- Encoder, decoder, model
@@ -328,7 +329,7 @@ class TransformerConfig:
             if number is not None and (number < 1 or self.d_model % number):
                 raise ConfigError(name, number, f"does not divide the width {self.d_model}")
         for name in ("agg_at", "reg_at", "capsule_attention"):
-            known = [x for x in components if name != "capsule_attention" or x != "cross"]
+            known = [x for x in components if (name, x) != ("capsule_attention", "cross")]
             for place in getattr(self, name):
                 if place.partition(":")[0] not in known or not layers_of(place, self.layers):
                     raise ConfigError(

@@ -21,7 +21,7 @@ from nmt.evaluate import corpus_bleu, disagreement_scores, validate
 from nmt.languages import is_unspaced
 from nmt.search import translate_lines
 from nmt.significance import bleu_interval
-from routing_dynamic import log_coupling, squash, weigh_votes
+from routing_dynamic import masked_log_softmax, squash, weigh_votes
 from transformer import PAD
 
 
@@ -176,7 +176,7 @@ def trace(module, votes: Tensor) -> tuple[Tensor, Tensor | None]:
             log_C = routed.coupling.clamp(min=torch.finfo(votes.dtype).tiny).log()
         else:
             A = None
-            log_C = log_coupling(routed.logits)
+            log_C = masked_log_softmax(routed.logits)
         entropy = -torch.xlogy(C, C).sum(-1) / math.log(max(N, 2))   # [P, H]
         cosine = torch.cosine_similarity(votes, omega.unsqueeze(-3), dim=-1)        # [P, H, N]
         agreement = (C * cosine).sum(-1)                             # [P, H]
