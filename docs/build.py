@@ -34,7 +34,7 @@ NAVIGATION = {                                   # heading -> {file: its name in
               **SESSIONS, "exercises/README.md": "Exercises"},
     "Code": {"docs/equations.md": "Equations", **{file: file for file in BESIDE},
              "docs/readings.md": "Readings"},
-    "Results": {"RESULTS.md": "Results", "docs/claims.md": "Claims", "docs/plan.md": "Plan"},
+    "Results": {"docs/results.md": "Results", "docs/claims.md": "Claims", "docs/plan.md": "Plan"},
 }
 
 

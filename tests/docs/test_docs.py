@@ -14,13 +14,12 @@ import pytest
 from docs.equations import ROOT
 from exercises.make import find_functions
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "CONTRIBUTING.md",
-             ROOT / "exercises" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "exercises" / "README.md",
+             *sorted((ROOT / "docs").glob("*.md"))]
 SCRIPTS = ("train_mt", "translate", "probe", "logic", "papers/analyze", "papers/reproduce",
-           "papers/bench", "toy/__main__")
-# flags of torchrun, of pip, of exercises/grade.py and of course/notebooks.py
-FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--index-url",
-           "--session", "--csv", "--project"}
+           "papers/bench", "toy/__main__", "exercises/grade", "course/notebooks")
+# flags of torchrun and of pip
+FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--index-url"}
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
