@@ -34,7 +34,7 @@ from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, 
 from tasks.logic_data import BINS, IDS, RAW_PAIRS, RELATIONS, encode, generate, read_files, split
 from tasks.logic_data import relation as relation  # logic.relation
 from tasks.logic_model import LogicModel
-from tasks.models import TRAINING, TaskFlags, encoder_config, name_run, with_default
+from tasks.models import TRAINING, TaskFlags, encoder_config, name_task_run, with_default
 from tools.command_line import check_given, flag, run
 from tools.files import errors_of
 from tools.machine import keep_freed_memory, pick_device
@@ -90,7 +90,7 @@ def presets(s: Settings) -> dict:
     parts = ["logic", "full"] if s.full else ["logic"]
     if s.data:
         parts.append(Path(s.data).resolve().name)
-    values["name"] = name_run(s, parts, (*FREE, "full", "data"))
+    values["name"] = name_task_run(s, parts, (*FREE, "full", "data"))
     return values
 
 

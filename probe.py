@@ -31,7 +31,7 @@ from tabulate import tabulate
 from nmt.run_folder import RunFolder, load_run, say
 from tasks import probe_model
 from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results
-from tasks.models import FRAME, MODELS, TaskFlags, encoder_config, name_run
+from tasks.models import FRAME, MODELS, TaskFlags, encoder_config, name_task_run
 from tasks.probe_data import GROUPS, TASKS, Parts, download_task, read_task
 from tasks.probe_toy import toy_task
 from tools.command_line import check_given, flag, run
@@ -86,7 +86,7 @@ def presets(s: Settings) -> dict:
     if s.data == "senteval":
         values["sentences"] = ALL
     parts = ["probe", "frozen"] if s.encoder else ["probe"]
-    values["name"] = name_run(s, [*parts, s.data], (*FREE, "data"))
+    values["name"] = name_task_run(s, [*parts, s.data], (*FREE, "data"))
     return values
 
 

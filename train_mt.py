@@ -27,7 +27,7 @@ from nmt.evaluate import NO_4_GRAMS, disagreement_scores, has_4_grams, score_set
 from nmt.flags import ModelFlags
 from nmt.loss import smoothed_cross_entropy
 from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, load_weights, say
-from tools.command_line import command_line, flag, run
+from tools.command_line import command_line, flag, name_run, run
 from tools.files import UserError
 from tools.machine import (
     Machine,
@@ -107,8 +107,7 @@ def presets(s: Settings) -> dict:
     named = s.given - ({*FREE} - {"accumulate", "src", "tgt"})
     others = named - {"arch", "agg", "reg", "seed"}      # which the name has without their flags
     words = command_line(Settings, {name: getattr(s, name) for name in others})
-    name = "-".join([name_text(s), s.arch, *mechanisms, *words, f"seed{s.seed}"])
-    values["name"] = name.replace("--", "").replace(":", "").replace("/", "")
+    values["name"] = name_run([name_text(s), s.arch, *mechanisms, *words], f"-seed{s.seed}")
     return values
 
 

@@ -3,7 +3,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from nmt.flags import ModelFlags
-from tools.command_line import Flags, command_line, flag
+from tools.command_line import Flags, command_line, flag, name_run
 from tools.machine import DEVICES
 from transformer import TransformerConfig
 
@@ -62,8 +62,7 @@ def encoder_config(s, model: str, vocab_size: int, **mechanisms) -> TransformerC
     return ModelFlags(**values).model_config(vocab_size, decoder=False)
 
 
-def name_run(s, parts: list[str], free: tuple[str, ...]) -> str:
+def name_task_run(s, parts: list[str], free: tuple[str, ...]) -> str:
     """The name of a run's folder: `parts`, then the given flags that are not in `free`."""
     given = {name: getattr(s, name) for name in s.given - {*free}}
-    name = "-".join([*parts, *command_line(type(s), given)])
-    return name.replace("--", "").replace("/", "")
+    return name_run([*parts, *command_line(type(s), given)])

@@ -16,6 +16,7 @@ import textwrap
 import tomllib
 import types
 import typing
+import zlib
 from dataclasses import MISSING
 from pathlib import Path
 
@@ -110,6 +111,9 @@ def read_number(text: str, kind: type, low=None, high=None, above=None):
 
 
 # ---- From a dataclass to a parser
+
+LONGEST_NAME = 100
+
 
 class Flags:
     """The base of dataclasses of flags."""
@@ -233,6 +237,16 @@ def command_line(kind: type, values: dict) -> list[str]:
         elif value is not MISSING:
             words += [name, str(value)]
     return words
+
+
+def name_run(words: list[str], ending: str = "") -> str:
+    """The name of a run's folder, made of the words of its command line. A path in Windows has at
+    most 260 characters: a longer name than LONGEST_NAME is cut, and a checksum replaces the rest.
+    """
+    name = "-".join(words).replace("--", "").replace(":", "").replace("/", "")
+    if len(name) > LONGEST_NAME:
+        name = f"{name[:LONGEST_NAME - 9]}-{zlib.crc32(name.encode()):08x}"
+    return name + ending
 
 
 def refuse_unused(kind: type, name: str, value, need: str) -> None:

@@ -15,7 +15,7 @@ import probe
 import train_mt
 from nmt.run_folder import say
 from tools import command_line as flags
-from tools.command_line import command_line, flag, parse
+from tools.command_line import command_line, flag, name_run, parse
 from tools.files import UserError
 
 
@@ -54,6 +54,14 @@ def test_flags_are_read_and_written(words, changes):
     assert asdict(settings) == {**DEFAULTS, **changes}
     assert settings.given == changes.keys()
     assert command_line(Example, changes) == words.replace("x y", "tables x y").split()
+
+
+def test_a_long_name_of_a_run_is_cut():
+    words = ["--name", "a" * 99]
+    assert name_run(words[:1], "-seed1") == "name-seed1"
+    long, other = name_run(words, "-seed1"), name_run([*words, "b"], "-seed1")
+    assert long != other and len(long) == len(other) == 106
+    assert long.startswith("name-aaa") and long.endswith("-seed1")
 
 
 @pytest.mark.parametrize("words", ["--kinds b --kinds a", "--kinds b a b"])
