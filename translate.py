@@ -17,7 +17,7 @@ from tabulate import tabulate
 from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf, has_4_grams
 from nmt.run_folder import load_run, name_runs_beside
 from nmt.search import translate_lines
-from nmt.significance import bleu_interval, randomization_test, sign_test
+from nmt.significance import bleu_interval, format_p, randomization_test, sign_test
 from tools.command_line import check_given, flag, run
 from tools.files import UserError, as_user_error, errors_of, read_lines
 from tools.machine import DEVICES, pick_device
@@ -90,10 +90,6 @@ def translate_terminal(translate) -> None:
     print(file=sys.stderr)                               # ends the line of the last prompt
 
 
-def p_in_words(p: float) -> str:
-    return "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}"
-
-
 def comparison_table(systems: dict, references, tgt: str = "", lowercase: bool = False) -> str:
     """BLEU of systems {name: lines} with its 95 % interval, and p of the difference to the first,
     the baseline."""
@@ -104,9 +100,9 @@ def comparison_table(systems: dict, references, tgt: str = "", lowercase: bool =
         p = "baseline"
         if name != baseline:
             test = randomization_test(systems[baseline], lines, references, tgt, lowercase)
-            p = p_in_words(test)
+            p = format_p(test)
         rows.append([name, f"{score:.2f}", f"[{low:.2f}, {high:.2f}]", p])
-    header = ["run", "BLEU", "95 % (bootstrap)", "against the baseline (randomization)"]
+    header = ["run", "BLEU", "95 % (bootstrap)", "p against the baseline (randomization)"]
     return tabulate(rows, header, tablefmt="plain", disable_numparse=True)
 
 
@@ -126,7 +122,7 @@ def print_scores(systems: dict, references: list[str], tgt: str, settings: Setti
         better, worse, p = sign_test(systems[settings.compare], lines, references, tgt,
                                      settings.lowercase)
         print(f"sign test: {better} sentences better than the baseline's, {worse} worse, "
-              f"{p_in_words(p)}", file=sys.stderr)
+              f"p: {format_p(p)}", file=sys.stderr)
 
 
 def command(settings: Settings) -> None:

@@ -53,6 +53,11 @@ def randomization_test(baseline, other, references, tgt: str = "",
     return float(result.pvalue)
 
 
+def format_p(p: float) -> str:
+    """p with four decimals, as text."""
+    return "< 0.0001" if p < 0.0001 else f"{p:.4f}"
+
+
 def sign_test(baseline, other, references, tgt: str = "",
               lowercase: bool = False) -> tuple[int, int, float]:
     """(better, worse, p): the two-sided sign test of Collins, Koehn and Kučerová 2005, which Li

@@ -19,8 +19,8 @@ import torch
 
 import train_mt
 from nmt.corpus import load_corpora
-from papers import claims, plan, render, results
-from papers.jobs import ROOT, Job, run_jobs
+from papers import plan, render, results
+from papers.jobs import Job, run_jobs
 from papers.tables import TABLES
 from tools.command_line import flag
 from tools.command_line import run as run_command
@@ -44,7 +44,6 @@ class Settings(train_mt.Settings):
                      1024)
     store: bool = flag(False, "add finished runs to results/runs.jsonl, and do not train runs that "
                        "are already there", GROUP)
-    write_results: bool = flag(False, "write docs/claims.md anew from results/, and stop", GROUP)
 
     HIDDEN = (*plan.MECHANISMS, "seed", "name")          # not in --help: the rows set them
 
@@ -114,11 +113,6 @@ def show(name: str, rows, settings: Settings, finished: dict) -> None:
 
 def reproduce(settings: Settings) -> None:
     """Trains the missing runs of the tables, prints the tables, and stores them with --store."""
-    if settings.write_results:
-        if settings.tables or settings.dry_run:
-            raise UserError("--write-results writes docs/claims.md and stops: give it by itself")
-        claims.write_page(ROOT, results.stored_lines())
-        return
     if not settings.tables:
         for name, table in TABLES.items():
             print(f"{name:<14}  {table.source:<16}  {len(table.rows):2} rows  {table.title}; "

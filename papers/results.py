@@ -22,11 +22,6 @@ def key_of(line: dict) -> tuple:
     return line["scale"], line["size"], line["flags"], line["seed"]
 
 
-def precision_of(line: dict) -> str:
-    """The precision of the matrix products; runs of different precision are not compared."""
-    return line.get("precision", "float32")              # older lines lack it
-
-
 def read_run(path: Path, run: PlannedRun) -> dict | None:
     """The line of a run; None if it is not finished. Commit, torch and processor are the current
     ones. Raises UserError if its folder has another run."""

@@ -39,7 +39,6 @@ class Table(NamedTuple):
     kind: str = "mt"
     scale: str = ""             # flags of train_mt.py for all rows; others may be given
     chinese: str = ""           # the paper's flags for Chinese source text only
-    ended: tuple = ()           # rows with an option that is gone: stored runs, no new ones
     amp: bool | None = None     # whether all runs have --amp or --no-amp; None: as the machine is
     big: str = "--arch big"     # what "big" is where the scale is exactly --arch base
 
@@ -332,12 +331,6 @@ TABLES["plan-enja-more"] = TABLES["plan-enja"]._replace(
           Row("output-0.1", "--reg output --reg-weight 0.1"),
           Row("both-0.1", "--agg em --em-gradient full --reg output --reg-weight 0.1")))
 
-TABLES["plan-jaen"] = Table(
-    OWN, "the runs of docs/plan.md from Japanese to English", "", (),
-    TABLES["plan-enja"].rows[:5],
-    scale="--arch tiny --heads 8 --data enja --src ja --tgt en --vocab-size 6000 --steps 3000",
-    amp=True)
-
 TABLES["plan-multi30k"] = Table(
     OWN, "the runs of docs/plan.md on Multi30K", "", (),
     (BASELINE,
@@ -356,7 +349,7 @@ TABLES["plan-toy"] = Table(
      Row("gu-em-full", "--agg gu-em --em-gradient full"),
      Row("gu-dynamic", "--agg gu-dynamic"),
      Row("capsule", "--capsule-attention enc dec")),
-    ended=(Row("gu-em-beta", "--agg gu-em --em-gradient beta"),), amp=False,
+    amp=False,
     scale="--arch tiny --heads 8 --train {toy4000}/train --valid {toy4000}/valid "
           "--test {toy4000}/test --src en --tgt de --vocab-size 2000 --steps 1400 --lr 2.9e-3 "
           "--warmup 150 --max-tokens 512 --eval-every 1400")
