@@ -11,6 +11,7 @@ BLEU by source length, Gu 2019 Fig. 3. ablation: the BLEU lost without each head
 papers/measure.py, the figures in papers/figures.py.
 """
 import json
+import shlex
 import statistics
 import sys
 from dataclasses import dataclass, fields
@@ -22,15 +23,15 @@ from tabulate import tabulate
 from disagreement import MEASURED
 from nmt.corpus import DataFlags, Pairs, load_corpora, read_pairs
 from nmt.encoded import encode_pairs
+from nmt.flags import ModelFlags
 from nmt.run_folder import load_run
 from papers import figures, measure
-from papers.plan import mechanism_flags
 from papers.tables import SCORES, SCORES_BY_LAYER
-from tools.command_line import flag
+from tools.command_line import command_line, flag
 from tools.command_line import run as run_command
 from tools.files import UserError, as_user_error, atomic_write
 from tools.machine import DEVICES, pick_device
-from transformer import COMPONENTS
+from transformer import COMPONENTS, SIZES
 
 QUICK = ("disagreement", "heads", "attention", "routing", "length")
 PARTS = (*QUICK, "ablation")
@@ -271,6 +272,19 @@ def analyze_ablation(runs, beam: int | None):
 
 
 # ---- The command
+
+def mechanism_flags(config: dict) -> str:
+    """The flags in a run's config.json that change the model: the mechanisms, and sizes other than
+    those of --arch."""
+    values = {}
+    for field in fields(ModelFlags):
+        usual = SIZES[config["arch"]].get(field.name, field.default)
+        value = config[field.name]
+        value = tuple(value) if isinstance(value, list) else value
+        if field.name not in ("arch", "dropout") and value != usual:         # they are the recipe's
+            values[field.name] = value
+    return shlex.join(command_line(ModelFlags, values))
+
 
 def analyze(settings: Settings) -> None:
     if not settings.runs:

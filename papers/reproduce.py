@@ -1,4 +1,4 @@
-"""Trains the models of the papers' tables and prints the results beside the published numbers.
+"""Trains the models of the papers' tables and prints the results with the published numbers.
 
     python -m papers.reproduce                             # lists the tables
     python -m papers.reproduce li2018-1 duan-3 --data multi30k --seeds 1 2 3
@@ -10,25 +10,48 @@ is a run of train_mt.py, in the folder that train_mt.py gives it, so tables shar
 command resumes. Checkpoints are averaged only with --average: Li 2021 does not average, and the
 other papers do not say.
 """
+import json
+import os
+import re
 import shlex
+import shutil
+import signal
+import subprocess
 import sys
-from dataclasses import dataclass
+import textwrap
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean, stdev
+from typing import NamedTuple
 
 import torch
+from tabulate import tabulate
+from tqdm import tqdm
 
 import train_mt
-from nmt.corpus import load_corpora
-from papers import plan, render, results
-from papers.jobs import Job, run_jobs
-from papers.tables import TABLES
-from tools.command_line import flag
+from nmt.corpus import known_languages, load_corpora
+from nmt.flags import OPTIONS
+from nmt.languages import bleu_tokenizer
+from nmt.run_folder import RunFolder, read_config, read_metrics, say
+from papers.tables import TABLES, Row, Table
+from tasks.classifier import percent
+from tools.command_line import command_line, flag, parse
 from tools.command_line import run as run_command
-from tools.files import UserError, read_json
-from tools.machine import pick_device
+from tools.files import UserError, as_user_error, read_json
+from tools.machine import defer_signals, pick_device, processor
 from toy.__main__ import write_text
 
+ROOT = Path(__file__).resolve().parents[1]
 GROUP = "tables"
+SMALL_TEXT = "toy4000"          # a folder in --runs: the text of the tables with {toy4000}
+SIZE_FLAGS = {"layers", "d_model", "heads", "d_ff", "dropout"}
+MACHINE = {"data_dir", "workers", "compile", "log_every", "save_every"}     # not in a run's key
+WIDTH = 120                     # columns of a printed table
+NONE = "–"
+LEGEND = """BLEU: mean ± standard deviation over the seeds. Δ: difference of means. Parameters: the
+baseline's, and those added to it. In parentheses: speed divided by the baseline's, and published
+BLEU minus the baseline's."""
 
 
 @dataclass
@@ -45,68 +68,401 @@ class Settings(train_mt.Settings):
     store: bool = flag(False, "add finished runs to results/runs.jsonl, and do not train runs that "
                        "are already there", GROUP)
 
-    HIDDEN = (*plan.MECHANISMS, "seed", "name")          # not in --help: the rows set them
+    # not in --help: the rows set them
+    HIDDEN = ("agg", "reg", "capsule_attention", *OPTIONS, "seed", "name")
 
 
-# ---- Runs
+# ---- From the rows of a table to runs of train_mt.py
 
-def plan_jobs(settings: Settings, plans: dict) -> dict[Job, dict[tuple, plan.PlannedRun]]:
-    """The jobs of the tables, each once and seed by seed, as {job: {key: run of train_mt.py}}. Rows
-    whose flags mean the same share a job; a job of probe.py has no such run. plans: {table: its
-    rows with their runs}."""
+class Run(NamedTuple):
+    """A run of train_mt.py: a row of a table with a seed."""
+    words: list[str]            # the command line
+    settings: train_mt.Settings
+    scale: str                  # the flags of all rows
+    size: str                   # that of its row, with the flags that make it
+    flags: str                  # those of its row
+
+    @property
+    def key(self) -> tuple:
+        """Its line in results/runs.jsonl has this scale, size, flags and seed."""
+        return self.scale, self.size, self.flags, self.settings.seed
+
+
+def settings_of(words: list[str]) -> train_mt.Settings:
+    """Parses a command line of train_mt.py."""
+    return parse(train_mt.Settings, words, train_mt.presets)
+
+
+def wider_ffn(s) -> int:
+    """The width of the FFN with which the baseline has as many parameters as with EM routing in its
+    lowest two encoder layers."""
+    d = s.d_model
+    added = min(2, s.layers) * (s.heads * d ** 2 + s.heads * d + 4 * d)
+    return s.d_ff + round(added / (2 * s.layers * (2 * d + 1)))
+
+
+def fit_flags(flags: str, s) -> list[str]:
+    """The flags of a row; places and sizes in braces are those of the model of the settings s."""
+    L = s.layers
+    d = s.d_model
+    H = s.heads
+    return flags.format(
+        L=L, lower=f"1-{max(1, L // 2)}", upper=f"{min(L, L // 2 + 1)}-{L}", two=f"1-{min(2, L)}",
+        top=f"{max(1, L - 1)}-{L}", ffn=wider_ffn(s), H_8th=H / 8, H_4=max(1, H // 4),
+        H_2=max(1, H // 2), H2=min(d, 2 * H), H4=min(d, 4 * H), H8=min(d, 8 * H)).split()
+
+
+def size_flags(table: Table, size: str, scale: list[str]) -> list[str]:
+    """The flags that make a row's size from the scale's: big is twice the width, heads and FFN, as
+    in the papers; wide has the heads of base. Raises UserError for --arch big."""
+    if size == "base":
+        return []
+    s = settings_of(scale)
+    if s.arch == "big":
+        raise UserError("--arch big: this table has rows of twice the size; choose tiny, small or "
+                        "base")
+    if s.arch == "base" and not s.given & SIZE_FLAGS:
+        return [*table.big.split(), *(["--heads", str(s.heads)] if size == "wide" else [])]
+    heads = s.heads if size == "wide" else 2 * s.heads
+    doubled = {"d_model": 2 * s.d_model, "d_ff": 2 * s.d_ff, "heads": heads}
+    return command_line(train_mt.Settings, doubled)
+
+
+def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[Row, list[Run]]]:
+    """The rows of a table with their runs, one per seed.
+
+    given: {field: value} of train_mt.py's settings for all rows; folder: the parent of the run
+    folders. Raises UserError for a setting that the rows set, and for a row that is not a valid
+    model at this scale.
+    """
+    for name in given:
+        if name in Settings.HIDDEN:
+            instead = " (several seeds: --seeds 1 2 3)" if name == "seed" else ""
+            raise UserError(f"--{name.replace('_', '-')}: the rows of the table set it: leave it "
+                            f"out{instead}")
+    small_text = Path(folder).resolve() / SMALL_TEXT
+    scale = [word.format(toy4000=small_text) for word in table.scale.split()]
+    scale += command_line(train_mt.Settings, given)
+    s = settings_of(scale)
+    source, _ = known_languages(s)
+    language = []
+    if bleu_tokenizer(s.src or source) == "zh":
+        language = table.chinese.split()
+    if table.amp is not None:
+        scale = ["--amp" if table.amp else "--no-amp", *scale]
+    scale = language + scale                             # a given flag comes later, and counts
+    named = {name: value for name, value in given.items() if name not in MACHINE}
+    scale_name = " ".join([*language, *table.scale.split(),
+                           *command_line(train_mt.Settings, named)])
+    rows = []
+    for row in table.rows:
+        larger = size_flags(table, row.size, scale)
+        size = " ".join([row.size, *larger])
+        runs = [plan_run(row, scale + larger, seed, scale_name, size) for seed in seeds]
+        rows.append((row, runs))
+    return rows
+
+
+def plan_run(row: Row, words: list[str], seed: int, scale: str, size: str) -> Run:
+    """The run of a row with a seed; words: the flags of its scale and size."""
+    base = settings_of(words)
+    flags = fit_flags(row.flags, base)
+    s = settings_of([*words, *flags])
+    s.check_model()
+    changed = {}                        # a fitted flag may have the default: --reg-weight 1.0
+    for name, value in asdict(s).items():
+        if name != "name" and value != getattr(base, name):
+            changed[name] = value
+    words = [*words, *command_line(train_mt.Settings, changed), "--seed", str(seed)]
+    return Run(words, settings_of(words), scale, size, " ".join(flags))
+
+
+class Job(NamedTuple):
+    """A process that trains: a script, its command line, and the folder that it writes to."""
+    script: str
+    words: tuple[str, ...]      # without --runs, --name and --device
+    path: Path
+
+    @property
+    def log(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.log")
+
+    @property
+    def step(self) -> int:
+        """The last training step that it has logged; 0 before the first."""
+        rows = read_metrics(self.path / "metrics.jsonl")
+        return max([0, *(row["step"] for row in rows if "step" in row)])
+
+
+def make_jobs(settings: Settings, plans: dict) -> dict[Job, list[Run]]:
+    """The jobs of the tables, each once and seed by seed, with their runs. Rows whose flags mean
+    the same share a job; a job of probe.py has no run. plans: {table: its rows with their runs}."""
     folder = Path(settings.runs)
     jobs = {}
     for name in settings.tables:
-        table = TABLES[name]
-        if table.kind == "probe":
-            words = ["--models", *(row.flags for row in table.rows),
+        if TABLES[name].kind == "probe":
+            words = ["--models", *(row.flags for row in TABLES[name].rows),
                      "--seeds", *map(str, settings.seeds)]
-            jobs[Job("probe.py", tuple(words), folder / name)] = {}
+            jobs[Job("probe.py", tuple(words), folder / name)] = []
             continue
-        runs = [run for _, row_runs in plans[name] for run in row_runs]
-        for run in sorted(runs, key=lambda run: settings.seeds.index(run.settings.seed)):
-            job = Job("train_mt.py", tuple(run.words), folder / run.settings.name)
-            jobs.setdefault(job, {})[run.key] = run
+        for runs in zip(*(row_runs for _, row_runs in plans[name])):         # of one seed
+            for run in runs:
+                job = Job("train_mt.py", tuple(run.words), folder / run.settings.name)
+                jobs.setdefault(job, []).append(run)
     return jobs
 
 
-def list_jobs(jobs: dict, missing: list[Job], runs: str) -> None:
+# ---- Finished runs: lines of results/runs.jsonl
+
+def stored_lines() -> dict[tuple, dict]:
+    """The lines of results/runs.jsonl by the key of their run."""
+    lines = {}
+    for line in read_metrics(ROOT / "results" / "runs.jsonl"):
+        lines[line["scale"], line["size"], line["flags"], line["seed"]] = line
+    return lines
+
+
+def store(line: dict) -> None:
+    path = ROOT / "results" / "runs.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def read_run(path: Path, run: Run) -> dict | None:
+    """The line of a run; None if it is not finished. Commit, torch and processor are the current
+    ones. Raises UserError if its folder has another run."""
+    rows = read_metrics(path / "metrics.jsonl")
+    tests = [row for row in rows if row.get("type") == "test"]
+    if not tests:
+        return None
+    test = tests[0]
+    s = run.settings
+    settings = {**asdict(s), "accumulate_times_processes": s.accumulate}
+    free = set(train_mt.FREE)
+    if "amp" in s.given:                 # a run's name does not say its precision
+        free.remove("amp")
+    with RunFolder(path, settings, free, asdict(train_mt.Settings())):       # compares the settings
+        config = read_config(path)
+    valid = [row for row in rows if row.get("type") == "valid"]
+    best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
+    commit = ""
+    if shutil.which("git"):
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True,
+                                capture_output=True).stdout.strip()
+    device = pick_device("cpu" if config["device"] == "cpu" else "auto")
+    return {"scale": run.scale, "size": run.size, "flags": run.flags, "seed": s.seed,
+            "bleu": test["test_bleu"], "chrf": test["test_chrf"], "sets": test["sets"],
+            "signature": test["signature"], "scores": test["disagreement"]["enc"],
+            "parameters": test["parameters"], "tokens": test["tokens"],
+            "tokens_per_second": test["tokens_per_second"],
+            "sentences_per_second": test["sentences_per_second"], "best_step": best["step"],
+            "valid_bleu": best["valid_bleu"], "valid_loss": best["valid_loss"],
+            "precision": "bfloat16" if config["amp"] else "float32",
+            "commit": commit, "torch": torch.__version__, "processor": processor(device)}
+
+
+# ---- List, train, show
+
+def list_jobs(jobs: dict, missing: list[Job]) -> None:
     """Prints the state and the command of every job."""
     for job in jobs:
         state = f"step {job.step:,}" if job in missing else "finished"
+        name = []
         if job.script == "probe.py":                     # which keeps what is finished
             state = "started" if (job.path / "results.json").exists() else "not started"
-        name = [] if job.script == "train_mt.py" else ["--name", job.path.name]
-        command = shlex.join(["python", job.script, *job.words, *name, "--runs", runs])
+            name = ["--name", job.path.name]
+        command = shlex.join(["python", job.script, *job.words, *name,
+                              "--runs", str(job.path.parent)])
         print(f"{state:>12}  {job.path.name}\n{'':>12}  {command}")
     print(f"{len(missing)} of {len(jobs)} runs would start")
 
 
-# ---- Output
+def train(jobs: list[Job], at_once: int, device: torch.device, end) -> list[str]:
+    """Runs the jobs, `at_once` at a time, and calls end(job) after each that succeeds. A job that
+    fails does not stop the others. Returns the names of the failed jobs. A signal is passed on to
+    the jobs, which save; then SystemExit is raised."""
+    env = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // at_once)), **os.environ}
+    devices = [str(device)] * at_once
+    if str(device) == "cuda":           # all GPUs in turn
+        devices = [f"cuda:{i % torch.cuda.device_count()}" for i in range(at_once)]
+    waiting = [*jobs]
+    running = {}                        # process -> (its job, its device)
+    failed = []
+    stop = defer_signals()
+    try:
+        with tqdm(total=len(jobs), unit="run", dynamic_ncols=True, disable=None) as bar:
+            while (waiting or running) and not stop:
+                while waiting and devices:
+                    job, name = waiting.pop(0), devices.pop()
+                    running[start(job, name, env)] = job, name
+                steps = [f"{job.path.name} step {job.step:,}" for job, _ in running.values()]
+                bar.set_postfix_str(", ".join(steps))
+                time.sleep(0.5)
+                for process in [process for process in running if process.poll() is not None]:
+                    job, name = running.pop(process)
+                    devices.append(name)
+                    bar.update()
+                    if process.returncode == 0:
+                        say(f"{job.path.name}: finished")
+                        end(job)
+                    else:
+                        failed.append(job.path.name)
+                        last = job.log.read_text(errors="replace").strip().rpartition("\n")[2]
+                        say(f"{job.path.name}: exit status {process.returncode}: {last} (see "
+                            f"{job.log})")
+    finally:
+        for process in running:
+            process.send_signal(stop[0] if stop else signal.SIGTERM)
+        for process in running:
+            process.wait()
+    if stop:
+        say("stopped; the same command resumes")
+        raise SystemExit(128 + stop[0])
+    return failed
 
-def show(name: str, rows, settings: Settings, finished: dict) -> None:
-    """Prints a table; finished: {key of a run: its line}."""
+
+def start(job: Job, device: str, env: dict) -> subprocess.Popen:
+    """Starts a job in a session of its own, so that Ctrl-C does not reach it twice."""
+    words = [sys.executable, str(ROOT / job.script), *job.words, "--runs", str(job.path.parent),
+             "--name", job.path.name, "--device", device]
+    say(f"{job.path.name}: started, output in {job.log}")
+    with open(job.log, "ab") as log:
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log,
+                                stderr=subprocess.STDOUT, start_new_session=True, env=env)
+
+
+def show(name: str, rows, settings: Settings, lines: dict[tuple, dict]) -> None:
+    """Prints a table: what is finished, and below it what the paper prints. lines: by key."""
     table = TABLES[name]
-    print()
     if table.kind == "probe":
-        path = Path(settings.runs) / name / "results.json"
-        if not path.exists():
-            print(f"{name}: nothing is finished")
-            return
-        stored = read_json(path, "delete it, and it is made again")
-        print(render.table_text(name, render.probing_rows(table, stored)))
-        print("\nMeasured: the small setting of probe.py")
+        text = probing_text(table, Path(settings.runs) / name / "results.json")
+    else:
+        runs = []                       # the lines of every row
+        for _, row_runs in rows:
+            runs.append([lines[run.key] for run in row_runs if run.key in lines])
+        text = runs_text(table, runs)
+    if not text:
+        print(f"\n{name}: nothing is finished")
         return
-    lines = []
-    for _, runs in rows:
-        lines.append([finished[run.key] for run in runs if run.key in finished])
-    if not any(lines):
-        print(f"{name}: nothing is finished")
-        return
-    print(render.table_text(name, render.table_rows(table, lines)))
-    every = [line for row_runs in lines for line in row_runs]
-    machines = dict.fromkeys(f"{line['processor']}, torch {line['torch']}" for line in every)
-    print(f"\n{every[0]['scale'] or 'embedded corpus, size tiny'}; {'; '.join(machines)}")
+    published_on = f"; published on {table.data}" if table.data else ""
+    heading = fill(f"{table.source} ({name}): {table.title}{published_on}.")
+    print(f"\n{heading}\n\n{text}")
+    printed = " ".join(cell or "" for row in table.rows for cell in row.published)
+    for i, note in enumerate(table.notes, 1):            # with a number if a cell refers to it
+        print(fill(f"[{i}] {note}." if f"[{i}]" in printed else f"{note}."))
+
+
+# ---- Tables as text
+
+def fill(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_on_hyphens=False)
+
+
+def align(rows: list, header: list[str]) -> str:
+    """Rows as text, with the first column on the left."""
+    sides = ["left", *["right"] * (len(header) - 1)]
+    return tabulate(rows, header, "plain", colalign=sides, disable_numparse=True)
+
+
+def baseline_of(table: Table, row: Row) -> int:
+    """The index of the row that a row is compared with: that of its size without flags."""
+    return [(other.size, other.flags) for other in table.rows].index((row.size, ""))
+
+
+def runs_text(table: Table, runs: list[list[dict]]) -> str:
+    """The finished runs, their setting, and the published numbers; "" without a run. runs: the
+    lines of every row."""
+    finished = sum(runs, [])
+    if not finished:
+        return ""
+    rows = []
+    for row, lines in zip(table.rows, runs):
+        base = runs[baseline_of(table, row)]
+        rows.append([row.label, *measured_cells(lines, [] if base is lines else base)])
+    header = ["", "seeds", "BLEU", "Δ", "parameters", "tokens/s", "sentences/s"]
+    machines = "; ".join(dict.fromkeys(f"{line['processor']}, torch {line['torch']}"
+                                       for line in finished))
+    scale = finished[0]["scale"] or "embedded corpus, size tiny"
+    text = f"{align(rows, header)}\n\n{fill(f'{scale}; {machines}')}\n"
+    if table.columns:
+        rows = []
+        for row in table.rows:
+            base = table.rows[baseline_of(table, row)]
+            rows.append([row.label, *published_cells(table, row, base)])
+        text += f"\n{align(rows, ['published', *table.columns])}\n"
+    return f"{text}\n{LEGEND}"
+
+
+def measured_cells(lines: list[dict], base: list[dict]) -> list[str]:
+    """The cells of a row; base: the runs of its baseline, empty for that row itself."""
+    if not lines:
+        return [NONE] * 6
+    bleu = [line["bleu"] for line in lines]
+    score = f"{fmean(bleu):.2f}"
+    if len(lines) > 1:
+        score += f" ± {stdev(bleu):.2f}"
+    gain = ""
+    parameters = f"{lines[0]['parameters']:,}"
+    if base:
+        gain = f"{fmean(bleu) - fmean(line['bleu'] for line in base):+.2f}"
+        parameters = f"{lines[0]['parameters'] - base[0]['parameters']:+,}"
+    return [str(len(lines)), score, gain, parameters,
+            speed_cell(lines, base, "tokens_per_second", 0),
+            speed_cell(lines, base, "sentences_per_second", 1)]
+
+
+def speed_cell(lines: list[dict], base: list[dict], key: str, digits: int) -> str:
+    """The mean speed over the seeds, and its ratio to the baseline's in parentheses; a dash if the
+    speed of a run is unknown."""
+    speeds = [line.get(key) for line in lines]           # the oldest lines lack it
+    base_speeds = [line.get(key) for line in base]
+    if None in speeds + base_speeds:
+        return NONE
+    text = f"{fmean(speeds):,.{digits}f}"
+    if base:
+        text += f" ({fmean(speeds) / fmean(base_speeds):.2f})"
+    return text
+
+
+def published_cells(table: Table, row: Row, base: Row) -> list[str]:
+    """The published cells of a row. A speed has its ratio to the baseline's in parentheses, and
+    BLEU its gain, if the paper does not print gains."""
+    cells = []
+    for column, text, base_text in zip(table.columns, row.published, base.published):
+        number = printed_number(text)
+        base_number = printed_number(base_text)
+        cell = text or NONE
+        if base is not row and None not in (number, base_number):
+            if column.endswith("/s"):
+                cell += f" ({number / base_number:.2f})"
+            elif "BLEU" in column and "Δ" not in table.columns:
+                cell += f" ({number - base_number:+.2f})"
+        cells.append(cell)
+    return cells
+
+
+def printed_number(text: str | None) -> float | None:
+    """The number in a published cell, without marks of significance and footnotes; None if the cell
+    is not a plain number."""
+    match = re.fullmatch(r"(\d+\.?\d*)[↑⇑*]?(?: \[\d+\])?", text or "")
+    return float(match[1]) if match else None
+
+
+def probing_text(table: Table, path: Path) -> str:
+    """The accuracies in a results.json of probe.py, and below them the published ones; "" without
+    the file."""
+    if not path.exists():
+        return ""
+    stored = read_json(path, "delete it, and it is made again")["table"]
+    measured = []
+    for line in stored:
+        cells = [percent(cell, 2) for cell in line["cells"].values()]
+        measured.append([line["group"], line["task"], *cells])
+    published = zip(table.columns, *(row.published for row in table.rows))
+    text = align(measured, ["", "", *stored[0]["cells"]])
+    text += "\n\nMeasured: the small setting of probe.py\n\n"
+    return text + align(list(published), ["published", *(row.flags for row in table.rows)])
 
 
 # ---- The command
@@ -114,9 +470,9 @@ def show(name: str, rows, settings: Settings, finished: dict) -> None:
 def reproduce(settings: Settings) -> None:
     """Trains the missing runs of the tables, prints the tables, and stores them with --store."""
     if not settings.tables:
-        for name, table in TABLES.items():
-            print(f"{name:<14}  {table.source:<16}  {len(table.rows):2} rows  {table.title}; "
-                  f"{table.data or 'no published numbers'}")
+        rows = [[name, table.source, f"{len(table.rows)} rows", table.title]
+                for name, table in TABLES.items()]
+        print(tabulate(rows, tablefmt="plain"))
         return
     for name in settings.tables:
         if name not in TABLES:
@@ -127,43 +483,44 @@ def reproduce(settings: Settings) -> None:
     plans = {}
     for name in settings.tables:
         if TABLES[name].kind != "probe":
-            plans[name] = plan.plan(TABLES[name], given, settings.seeds, settings.runs)
+            plans[name] = plan(TABLES[name], given, settings.seeds, settings.runs)
         elif given:
             raise UserError(f"{name} is a table of probe.py: leave out the flags of train_mt.py")
-    jobs = plan_jobs(settings, plans)
-    lines = results.stored_lines() if settings.store else []
-    finished = {results.key_of(line): line for line in lines}
+    jobs = make_jobs(settings, plans)
+    lines = stored_lines() if settings.store else {}
 
     def read_finished(job: Job) -> None:
         """Reads the lines of a run of train_mt.py if it is finished; with --store, stores them."""
-        for key, run in jobs[job].items():
-            line = None if key in finished else results.read_run(job.path, run)
+        for run in jobs[job]:
+            line = None if run.key in lines else read_run(job.path, run)
             if line:
-                finished[key] = line
+                lines[run.key] = line
                 if settings.store and not settings.dry_run:
-                    results.store(line)
+                    store(line)
 
     for job in jobs:
         read_finished(job)
-    missing = [job for job, runs in jobs.items() if not runs or runs.keys() - finished.keys()]
-    failed = []
+    missing = [job for job, runs in jobs.items()
+               if not runs or any(run.key not in lines for run in runs)]
+    small_text = Path(settings.runs) / SMALL_TEXT
     needs_small_text = any("{toy4000}" in TABLES[name].scale for name in settings.tables)
-    small_text = Path(settings.runs) / plan.SMALL_TEXT
+    failed = []
     if settings.dry_run:
         if needs_small_text:
             print(f"first: python -m toy {shlex.quote(str(small_text))} --pairs 4000")
-        list_jobs(jobs, missing, settings.runs)
+        list_jobs(jobs, missing)
     else:
+        with as_user_error("write", f"--runs {settings.runs}"):
+            Path(settings.runs).mkdir(parents=True, exist_ok=True)
         if needs_small_text:
             write_text(small_text, pairs=4_000)
         for rows in plans.values():     # here, so that errors and downloads occur only once
             load_corpora(rows[0][1][0].settings)
         device = pick_device(settings.device)
         gpus = torch.cuda.device_count() if device == torch.device("cuda") else 1
-        at_once = settings.jobs or gpus
-        failed = run_jobs(missing, Path(settings.runs), at_once, device, read_finished)
+        failed = train(missing, settings.jobs or gpus, device, read_finished)
     for name in settings.tables:
-        show(name, plans.get(name), settings, finished)
+        show(name, plans.get(name), settings, lines)
     if failed:
         raise UserError(f"{len(failed)} of {len(jobs)} runs failed ({', '.join(failed)}): see "
                         "their logs; the same command trains them again")

@@ -3,7 +3,7 @@
 A row holds the flags of train_mt.py that make its model from the baseline, in their shortest form,
 since a run is named after its flags. A published number is the printed text. In flags, {L} is the
 number of layers, {lower} and {upper} the two halves of them, {H2} twice the heads, {H_4} a quarter
-of them, and so on: see `plan.fit_flags`. Rows that a paper quotes from elsewhere are left out,
+of them, and so on: see `reproduce.fit_flags`. Rows that a paper quotes from elsewhere are left out,
 and so are Li 2021 Tables 1 to 4, which repeat Li 2018 Tables 1 and 2 and Li 2019 Tables 2 and 3.
 """
 from typing import NamedTuple
@@ -358,5 +358,5 @@ TABLES["plan-toy"] = Table(
 for _name in ("li2021-6", "gu-3", "gu-fig2", "duan-2", "duan-3", "duan-4"):
     _table = TABLES[_name]
     TABLES[f"{_name}-toy"] = _table._replace(
-        title=f"{_table.title}, on 4,000 pairs of the embedded corpus",
+        title=f"{_table.title}, on the text of plan-toy",
         scale=TABLES["plan-toy"].scale, amp=False)

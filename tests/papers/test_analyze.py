@@ -17,7 +17,8 @@ from nmt.evaluate import validate
 from nmt.run_folder import FORMAT, RunFolder
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, save_tokenizer, train_tokenizer
 from papers import analyze, figures, measure
-from papers.plan import settings_of
+from papers.reproduce import plan, settings_of
+from papers.tables import TABLES
 from routing_em import em_routing
 from tools import figure_text
 from tools.command_line import parse
@@ -358,6 +359,11 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     assert f"{bins[0]['bleu']:.2f} ({bins[0]['count']})" in out
     assert analyze.main([runs[0], "--only", "heads", "--out", str(tmp_path / "one")]) == 0
     assert not (tmp_path / "one" / "heads.png").exists()         # of one run, a few points
+
+
+def test_flags_of_a_run_folder_are_those_of_its_row():
+    for _, (run,) in plan(TABLES["claims"], {}, [1]):
+        assert analyze.mechanism_flags(asdict(run.settings)) == run.flags
 
 
 def copy_run(folders, folder, change: dict) -> dict:

@@ -15,7 +15,7 @@ from outside import SHARED
 from small_run import name_files, write_text
 
 from nmt.run_folder import FORMAT
-from papers import jobs, plan, render, reproduce, results
+from papers import reproduce
 from papers.tables import SCORES, SCORES_BY_LAYER, TABLES
 from tools.files import UserError
 
@@ -25,7 +25,7 @@ TRAINED = [name for name, table in TABLES.items() if table.kind != "probe"]
 
 def plan_runs(name: str, seeds=(1,), **given) -> dict:
     """{(label, size): the first run} of a table's rows that are trained."""
-    rows = plan.plan(TABLES[name], given, seeds)
+    rows = reproduce.plan(TABLES[name], given, seeds)
     return {(row.label, row.size): runs[0] for row, runs in rows}
 
 
@@ -84,12 +84,6 @@ def test_sizes():
         plan_runs("li2018-3", arch="big")
 
 
-def test_flags_of_a_run_folder_are_those_of_its_row():
-    for run in plan_runs("claims").values():
-        config = json.loads(json.dumps(asdict(run.settings)))
-        assert plan.mechanism_flags(config) == run.flags
-
-
 def test_runs_that_differ_have_different_keys():
     """Both tables train "big", with another dropout; from Chinese, baselines differ, too."""
     big = {plan_runs(name, arch="base")["big", "big"].key for name in ("li2018-3", "li2021-5")}
@@ -144,7 +138,7 @@ sys.exit(128 + stopped[0] if stopped else "--fail" in sys.argv)
 def run_scripts(tmp_path, monkeypatch):
     """A function: runs SCRIPT once per argument, two at a time."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    monkeypatch.setattr(jobs, "ROOT", tmp_path)
+    monkeypatch.setattr(reproduce, "ROOT", tmp_path)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -152,8 +146,8 @@ def run_scripts(tmp_path, monkeypatch):
     def run(*words, device="cpu", end=None):
         queue = []
         for i, word in enumerate(words):
-            queue.append(jobs.Job("script.py", (word,), tmp_path / f"run{i}"))
-        failed = jobs.run_jobs(queue, tmp_path, 2, torch.device(device), end or ended.append)
+            queue.append(reproduce.Job("script.py", (word,), tmp_path / f"run{i}"))
+        failed = reproduce.train(queue, 2, torch.device(device), end or ended.append)
         return failed, [job.path.name for job in ended]
     ended = []
     yield run
@@ -226,10 +220,10 @@ def project(tmp_path, monkeypatch):
     for name in ("train", "valid", "test"):
         write_text(tmp_path, name, ["a b c d e f"] * 9, ["a b c d e f"] * 9)
 
-    def train(queue, runs, at_once, device, end):
+    def train(queue, at_once, device, end):
         command.at_once = at_once
         for job in queue:
-            write_run(job.path, plan.settings_of(job.words))
+            write_run(job.path, reproduce.settings_of(job.words))
             command.trained.append(job.path.name)
             end(job)
         return []
@@ -237,8 +231,8 @@ def project(tmp_path, monkeypatch):
     def command(words: str) -> int:
         return reproduce.main([*words.split(), *name_files(tmp_path)])
 
-    monkeypatch.setattr(reproduce, "run_jobs", train)
-    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(reproduce, "train", train)
+    monkeypatch.setattr(reproduce, "ROOT", tmp_path)
     command.trained = []
     command.root = tmp_path
     return command
@@ -263,7 +257,7 @@ def test_rows_that_mean_the_same_share_a_run(project, capsys):
 
 
 def test_where_runs_failed_the_status_is_not_0(project, monkeypatch, capsys):
-    monkeypatch.setattr(reproduce, "run_jobs", lambda jobs, *_: [jobs[0].path.name])
+    monkeypatch.setattr(reproduce, "train", lambda jobs, *_: [jobs[0].path.name])
     assert project("duan-3") == 2
     assert "1 of 4 runs failed" in capsys.readouterr().err
 
@@ -304,7 +298,7 @@ def test_a_stored_run_is_a_line_and_is_not_trained_again(project, capsys):
     text = text.replace(torch.__version__, "2.9.0", 1)   # as if one was trained elsewhere
     (project.root / "results" / "runs.jsonl").write_text(text)
     assert project("duan-3 --dry-run --store") == 0
-    assert "torch 2.9.0; " in capsys.readouterr().out
+    assert "torch 2.9.0; " in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_line_has_the_precision_of_its_run(project, monkeypatch):
@@ -318,20 +312,25 @@ def test_a_line_has_the_precision_of_its_run(project, monkeypatch):
     assert project("duan-4 --amp --lr 0.05 --store") == 2
 
 
-def test_probing_beside_the_published_numbers():
+def test_probing_beside_the_published_numbers(tmp_path, capsys):
     cells = {name: {"mean": 0.5, "spread": None} for name in ("baseline", "simple", "majority")}
     cells["simple"]["spread"] = 0.01
-    stored = {"table": [{"group": "surface", "task": "WC", "cells": cells}]}
-    assert render.probing_rows(TABLES["li2019-1"], stored) == [
-        {"group": "surface", "task": "WC", "baseline": "50.00", "baseline, paper": "97.92",
-         "simple": "50.00 ±1.00", "simple, paper": "98.85", "majority": "50.00"}]
+    (tmp_path / "li2019-1").mkdir()
+    (tmp_path / "li2019-1" / "results.json").write_text(
+        json.dumps({"table": [{"group": "surface", "task": "WC", "cells": cells}]}))
+    assert reproduce.main(["li2019-1", "--dry-run", "--runs", str(tmp_path)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert "baseline simple majority".split() in lines
+    assert "surface WC 50.00 50.00 ±1.00 50.00".split() in lines
+    assert "published baseline simple em".split() in lines
+    assert "WC 97.92 98.85 98.75".split() in lines
 
 
 # ---- Cells
 
 def run_of(bleu: float, parameters: int, tokens: float) -> dict:
-    return {"bleu": bleu, "parameters": parameters, "tokens_per_second": tokens,
-            "sentences_per_second": tokens / 10}
+    return {"scale": "", "bleu": bleu, "parameters": parameters, "tokens_per_second": tokens,
+            "sentences_per_second": tokens / 10, "processor": "CPU", "torch": "2.9"}
 
 
 def test_a_table_has_every_number_in_its_column():
@@ -340,18 +339,37 @@ def test_a_table_has_every_number_in_its_column():
             "base + Disagreement": [run_of(32.0, 1250, 300.0), run_of(90.0, 1250, 500.0),
                                     run_of(21.0, 1250, 400.0)]}
     table = TABLES["li2018-3"]
-    base, both, big, _ = render.table_rows(table, [runs.get(row.label, []) for row in table.rows])
-    assert both == {
-        "": "base + Disagreement", "seeds": "3", "BLEU": "47.67 ± 37.07", "Δ": "+22.67",
-        "parameters": "1,250 (+250)", "tokens/s": "400 (0.73)", "sentences/s": "40.0 (0.73)",
-        "paper: Zh-En steps/s": "1.06 (0.88)", "paper: Zh-En BLEU": "24.85↑ (+0.72)",
-        "paper: En-De steps/s": "1.10 (0.86)", "paper: En-De BLEU": "28.51↑ (+0.87)"}
-    assert (base["BLEU"], base["Δ"], base["tokens/s"]) == ("25.00 ± 7.07", "", "550")
-    assert (big["seeds"], big["Δ"], big["paper: En-De BLEU"]) == ("–", "–", "28.58")
+    text = reproduce.runs_text(table, [runs.get(row.label, []) for row in table.rows])
+    rows = [re.split("  +", line) for line in text.splitlines()]
+    assert rows[1] == ["base", "2", "25.00 ± 7.07", "1,000", "550", "55.0"]
+    assert rows[2] == ["base + Disagreement", "3", "47.67 ± 37.07", "+22.67", "+250", "400 (0.73)",
+                       "40.0 (0.73)"]
+    assert rows[3] == ["big", *["–"] * 6]
+    assert ["big", "0.58", "24.56", "0.61", "28.58"] in rows
+    assert ["base + Disagreement", "1.06 (0.88)", "24.85↑ (+0.72)", "1.10 (0.86)",
+            "28.51↑ (+0.87)"] in rows
+
+
+def test_tables_have_120_columns(tmp_path, capsys):
+    """The list, and every table with large numbers."""
+    assert reproduce.main([]) == 0
+    texts = [capsys.readouterr().out]
+    for table in TABLES.values():
+        if table.kind == "mt":
+            runs = [[run_of(bleu, 9_999_999, 99_999.0) for bleu in (0, 99)] for _ in table.rows]
+            texts.append(reproduce.runs_text(table, runs))
+            continue
+        names = [row.flags for row in table.rows] + ["majority", "bag of words"]
+        cells = dict.fromkeys(names, {"mean": 0.999, "spread": 0.111})
+        row = {"group": "syntactic", "task": "TrDep", "cells": cells}
+        (tmp_path / "results.json").write_text(json.dumps({"table": [row]}))
+        texts.append(reproduce.probing_text(table, tmp_path / "results.json"))
+    for text in texts:
+        assert max(map(len, text.splitlines())) <= 120
 
 
 @pytest.mark.parametrize("text, value", [
     ("24.13", 24.13), ("28.26⇑", 28.26), ("47.97*", 47.97), ("88M", None), ("+0.65", None),
     ("-", None), (None, None), ("45.70 (+0.75) [2]", None), ("27.98 [1]", 27.98)])
 def test_number_of_a_published_cell(text, value):
-    assert render.printed_number(text) == value
+    assert reproduce.printed_number(text) == value

@@ -1,11 +1,12 @@
-"""papers/tables.py: every row trains the model that its label names, at size base."""
+"""papers/tables.py: every row of a paper trains the model that its label names, at size base, and
+the rows find the stored runs."""
 import re
 from dataclasses import asdict
 from statistics import fmean, geometric_mean
 
 import pytest
 
-from papers.plan import plan
+from papers.reproduce import plan, stored_lines
 from papers.tables import DEPARTURE, OWN, SCORES, SCORES_BY_LAYER, TABLES
 from transformer import COMPONENTS, TransformerConfig
 
@@ -13,40 +14,6 @@ LETTERS = {"Enc": "enc", "E-D": "cross", "ED": "cross", "Dec": "dec"}
 BIG = dict(d_model=1024, d_ff=4096)
 PROBED = {"Base": "baseline", "Baseline": "baseline", "Simple": "simple", "EM": "em",
           "Disagreement": "disagreement", "Aggregation": "aggregation", "Combine": "combined"}
-EM = dict(agg="em", em_gradient="last")
-ENCODER = dict(reg_at=("enc",))
-EIGHTH = dict(reg_weight=8 / 8)
-OUR_ROWS = {
-    "baseline": {},
-    "EM routing": EM,
-    "control: EM, uniform coupling": dict(agg="em", iterations=1),
-    "control: one head": dict(heads=1),
-    # W^O of two encoder layers becomes a hidden layer, the votes, a LayerNorm, β_A and β_μ; the FFN
-    # of 12 layers has 2 d + 1 parameters per unit
-    "control: FFN wider by EM's parameters": dict(
-        d_ff=2048 + round(2 * (8 * 512 ** 2 + 8 * 512 + 4 * 512) / (12 * (2 * 512 + 1)))),
-    "EM routing in the whole encoder": EM | dict(agg_at=("enc",)),
-    "EM without activations": EM | dict(em_activations=False),
-    "simple routing": dict(agg="dynamic"),
-    "Gu's capsules, EM": dict(agg="gu-em"),
-    "Gu's capsules, dynamic": dict(agg="gu-dynamic"),
-    "Capsule-Transformer": dict(capsule_attention=("enc", "dec")),
-    "output disagreement": dict(reg="output"),
-    "output disagreement, λ = H/8": dict(reg="output") | EIGHTH,
-    "output disagreement in the encoder": dict(reg="output") | ENCODER,
-    "output disagreement in the encoder, λ = H/8": dict(reg="output") | ENCODER | EIGHTH,
-    "subspace disagreement in the encoder": dict(reg="subspace") | ENCODER,
-    "position disagreement in the encoder": dict(reg="position") | ENCODER,
-    "EM + output disagreement (Li 2021)": EM | dict(reg="output"),
-}
-PLANNED_ROWS = {
-    "baseline": {}, "wide-ffn": dict(d_ff=385), "em": EM, "uniform": dict(agg="em", iterations=1),
-    "output": dict(reg="output"), "both": EM | dict(reg="output"), "one-head": dict(heads=1),
-    "gu-em": dict(agg="gu-em"), "gu-em-full": dict(agg="gu-em", em_gradient="full"),
-    "gu-dynamic": dict(agg="gu-dynamic"), "capsule": dict(capsule_attention=("enc", "dec")),
-    "output-0.1": dict(reg="output", reg_weight=0.1),
-    "both-0.1": EM | dict(reg="output", reg_weight=0.1),
-}
 
 
 def mechanisms(table, label: str) -> dict:
@@ -81,14 +48,6 @@ def mechanisms(table, label: str) -> dict:
 
 def expected(table, row) -> TransformerConfig:
     """The model that a row's label names, with the words of its table's title."""
-    if table.scale:
-        size = dict(d_model=128, heads=8, layers=4, d_ff=256)
-        planned = PLANNED_ROWS[row.label]
-        if "Japanese" in table.title and planned.get("em_gradient"):
-            planned = planned | dict(em_gradient="full")
-        return TransformerConfig(9, **size | planned)
-    if table.source == OWN:
-        return TransformerConfig(9, **OUR_ROWS[row.label])
     label = re.sub(r"^\d +", "", row.label)
     size = {}
     if "big" in label or "big" in table.title:
@@ -109,23 +68,29 @@ def facts(config: TransformerConfig) -> dict:
     return values
 
 
-TINY = [name for name in TABLES if name.endswith("-toy") and name != "plan-toy"]
-
-
-@pytest.mark.parametrize("name", TINY)
-def test_a_table_in_the_setting_of_plan_toy_has_the_papers_rows(name):
-    assert TABLES[name].rows == TABLES[name.removesuffix("-toy")].rows
-    baseline, *_ = (run for _, (run,) in plan(TABLES[name], {}, [1]))
-    planned, *_ = (run for _, (run,) in plan(TABLES["plan-toy"], {}, [1]))
-    assert (baseline.words == planned.words) == (name != "li2021-6-toy")     # a larger baseline
-
-
-@pytest.mark.parametrize("name", [name for name, x in TABLES.items()
-                                  if x.kind == "mt" and name not in TINY])
+@pytest.mark.parametrize("name", [name for name, table in TABLES.items() if table.kind == "mt"
+                                  and table.source != OWN and not table.scale])
 def test_a_row_trains_the_model_of_its_label(name):
-    table = TABLES[name]
-    for row, (run,) in plan(table, {} if table.scale else {"arch": "base"}, [1]):
-        assert facts(run.settings.model_config(9)) == facts(expected(table, row)), row.label
+    for row, (run,) in plan(TABLES[name], {"arch": "base"}, [1]):
+        assert facts(run.settings.model_config(9)) == facts(expected(TABLES[name], row)), row.label
+
+
+def test_rows_and_stored_runs_belong_together():
+    """Every row whose table was trained finds its run of seed 1, or of seed 2 where the plan begins
+    there, and every planned run has a row."""
+    stored = stored_lines()
+    found = set()
+    for name, table in TABLES.items():
+        if table.scale or name == "claims":
+            seed = 2 if "enja" in table.scale else 1
+            for _, (run,) in plan(table, {}, [seed]):
+                line = stored[run.key]
+                found.add(run.key[:3])
+                bfloat16 = line.get("precision") == "bfloat16"
+                assert table.amp is None or ("--amp" in run.words) == bfloat16
+    scales = {table.scale for table in TABLES.values() if table.kind == "mt"} - {""}
+    planned = {key[:3] for key in stored if key[0] in scales}
+    assert {flags for _, _, flags in planned - found} == {"--agg gu-em --em-gradient beta"}
 
 
 @pytest.mark.parametrize("name", [name for name, x in TABLES.items() if x.kind == "probe"])
