@@ -108,7 +108,7 @@ def load_runs(settings: Settings) -> list[measure.TrainedRun]:
     return list(runs.values())
 
 
-def check_flags(runs: list[measure.TrainedRun], settings: Settings) -> None:
+def check_runs(runs: list[measure.TrainedRun], settings: Settings) -> None:
     """Raises UserError for flags that do not fit the runs, before anything is measured."""
     for run in runs:
         layers = run.model.config.layers
@@ -132,8 +132,6 @@ def choose_sentence(run: measure.TrainedRun, settings) -> tuple[measure.TrainedR
                 return run, i
         return run, min(range(len(lengths)), key=lambda i: max(lengths[i]))
     source = " ".join(settings.sentence.split())
-    if not source:
-        raise UserError("--sentence is empty: give a sentence, or the number of a validation pair")
     if source.isdecimal():
         if not 1 <= int(source) <= len(run.encoded):
             raise UserError(f"--sentence {source}: {run.name} has validation pairs 1 to "
@@ -145,7 +143,7 @@ def choose_sentence(run: measure.TrainedRun, settings) -> tuple[measure.TrainedR
 
 # ---- The parts: each returns (its entry in analysis.json, the text to print)
 
-def table(header: list, rows: list) -> str:
+def format_rows(header: list, rows: list) -> str:
     """Rows as text: numbers have three decimals, None is a dash."""
     return tabulate(rows, header, "plain", floatfmt=".3f", missingval="-")
 
@@ -167,10 +165,10 @@ def analyze_disagreement(runs):
     text = ("exp(D) on the validation set, D averaged over the layers (Li 2018 Table 4).\n"
             "Subspace and output: 0.368 where the heads are alike, exp(-1/H) where they are\n"
             "orthogonal (4 heads: 0.779, 8: 0.882), 1 where they cancel. Published: base, WMT17\n"
-            f"Zh-En.\n{table(['', *MEASURED], kinds)}\n\n"
+            f"Zh-En.\n{format_rows(['', *MEASURED], kinds)}\n\n"
             "exp(D) of the attended positions by layer (Li 2018 Table 5). It falls with the\n"
             "length of the sentences: compare it only on one text.\n"
-            f"{table(['layer', *range(1, depth + 1)], layers)}")
+            f"{format_rows(['layer', *range(1, depth + 1)], layers)}")
     return scores_by_run, text
 
 
@@ -192,7 +190,7 @@ def analyze_heads(runs, component: str, folder: Path):
     text = (f"Mean cosine of two heads ({component}) of their outputs, averaged over the words. "
             "Mean: averaged\nover the layers, too, as in Li 2021 Fig. 3. With several runs, "
             "heads.png is a t-SNE of the heads;\nits axes have no unit.\n"
-            + table(["", "mean", *(f"layer {i + 1}" for i in range(depth))], rows))
+            + format_rows(["", "mean", *(f"layer {i + 1}" for i in range(depth))], rows))
     return heads_by_run, text
 
 
@@ -209,7 +207,7 @@ def analyze_attention(pairs, component: str, layer: int | None, folder: Path):
     keys = dict.fromkeys("  " + " ".join(x["keys"]) for x in maps.values())
     heading = (f"Entropy of the attention in {where}, in nats, averaged over the queries\n"
                "(uniform over n tokens: log n). The keys are:")
-    text = "\n".join([heading, *keys, table(["head", *range(1, heads + 1)], rows)])
+    text = "\n".join([heading, *keys, format_rows(["head", *range(1, heads + 1)], rows)])
     return maps, text
 
 
@@ -230,7 +228,7 @@ def analyze_routing(runs):
             "divided by log N\n(1: the same to all capsules, 0: everything to one). Agreement: the "
             "cosine of votes and capsules,\nweighted by the couplings that the capsules were made "
             "with. Mean A: EM's activations.\n"
-            + table(["", "entropy", "agreement", "mean A"], rows))
+            + format_rows(["", "entropy", "agreement", "mean A"], rows))
     return routing_by_run, text
 
 
@@ -290,7 +288,7 @@ def analyze(settings: Settings) -> None:
     if not settings.runs:
         raise UserError("which run? Name one or more run folders, such as runs/NAME")
     runs = load_runs(settings)
-    check_flags(runs, settings)
+    check_runs(runs, settings)
     folder = Path(settings.out or settings.runs[0])
     with as_user_error("write", f"--out {folder}"):
         folder.mkdir(parents=True, exist_ok=True)

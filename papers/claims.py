@@ -125,7 +125,7 @@ def planned_rows(runs: dict[str, list[dict]]) -> list[str]:
     return rows
 
 
-def draw(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
+def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
     """The forest plot: a panel per corpus with its contrasts and their intervals."""
     # the gains over the baseline that the papers print for En-De at size base
     printed = {"output": 0.87, "em": 0.95, "both": 1.10, "gu-em": 0.43, "capsule": 0.61}
@@ -249,7 +249,7 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
     for corpus, (tables, seeds) in FAMILIES.items():
         corpora[corpus] = read_arms(lines, tables, seeds)
         print(f"### {corpus}", *planned_rows(corpora[corpus]), "", sep="\n")
-    draw(corpora, figure)
+    draw_forest(corpora, figure)
     print("## How the runs were made")
     for flags in ("--agg em", EM):      # the two gradients
         bleu = [lines["", "base", flags, seed]["bleu"] for seed in (1, 2, 3)]

@@ -278,7 +278,7 @@ def list_jobs(jobs: dict, missing: list[Job]) -> None:
     print(f"{len(missing)} of {len(jobs)} runs would start")
 
 
-def train(jobs: list[Job], at_once: int, device: torch.device, end) -> list[str]:
+def train_jobs(jobs: list[Job], at_once: int, device: torch.device, end) -> list[str]:
     """Runs the jobs, `at_once` at a time, and calls end(job) after each that succeeds. A job that
     fails does not stop the others. Returns the names of the failed jobs. A signal is passed on to
     the jobs, which save; then SystemExit is raised."""
@@ -332,7 +332,7 @@ def start(job: Job, device: str, env: dict) -> subprocess.Popen:
                                 stderr=subprocess.STDOUT, start_new_session=True, env=env)
 
 
-def show(name: str, rows, settings: Settings, lines: dict[tuple, dict]) -> None:
+def show_table(name: str, rows, settings: Settings, lines: dict[tuple, dict]) -> None:
     """Prints a table: what is finished, and below it what the paper prints. lines: by key."""
     table = TABLES[name]
     if table.kind == "probe":
@@ -518,9 +518,9 @@ def reproduce(settings: Settings) -> None:
             load_corpora(rows[0][1][0].settings)
         device = pick_device(settings.device)
         gpus = torch.cuda.device_count() if device == torch.device("cuda") else 1
-        failed = train(missing, settings.jobs or gpus, device, read_finished)
+        failed = train_jobs(missing, settings.jobs or gpus, device, read_finished)
     for name in settings.tables:
-        show(name, plans.get(name), settings, lines)
+        show_table(name, plans.get(name), settings, lines)
     if failed:
         raise UserError(f"{len(failed)} of {len(jobs)} runs failed ({', '.join(failed)}): see "
                         "their logs; the same command trains them again")

@@ -147,7 +147,7 @@ def run_scripts(tmp_path, monkeypatch):
         queue = []
         for i, word in enumerate(words):
             queue.append(reproduce.Job("script.py", (word,), tmp_path / f"run{i}"))
-        failed = reproduce.train(queue, 2, torch.device(device), end or ended.append)
+        failed = reproduce.train_jobs(queue, 2, torch.device(device), end or ended.append)
         return failed, [job.path.name for job in ended]
     ended = []
     yield run
@@ -231,7 +231,7 @@ def project(tmp_path, monkeypatch):
     def command(words: str) -> int:
         return reproduce.main([*words.split(), *name_files(tmp_path)])
 
-    monkeypatch.setattr(reproduce, "train", train)
+    monkeypatch.setattr(reproduce, "train_jobs", train)
     monkeypatch.setattr(reproduce, "ROOT", tmp_path)
     command.trained = []
     command.root = tmp_path
@@ -257,7 +257,7 @@ def test_rows_that_mean_the_same_share_a_run(project, capsys):
 
 
 def test_where_runs_failed_the_status_is_not_0(project, monkeypatch, capsys):
-    monkeypatch.setattr(reproduce, "train", lambda jobs, *_: [jobs[0].path.name])
+    monkeypatch.setattr(reproduce, "train_jobs", lambda jobs, *_: [jobs[0].path.name])
     assert project("duan-3") == 2
     assert "1 of 4 runs failed" in capsys.readouterr().err
 
