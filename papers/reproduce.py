@@ -33,7 +33,7 @@ import train_mt
 from nmt.corpus import known_languages, load_corpora
 from nmt.flags import OPTIONS
 from nmt.languages import bleu_tokenizer
-from nmt.run_folder import RunFolder, read_config, read_metrics, say
+from nmt.run_folder import FORMAT, RunFolder, read_config, read_metrics, say
 from papers.tables import TABLES, Row, Table
 from tasks.classifier import percent
 from tools.command_line import command_line, flag, parse
@@ -227,6 +227,12 @@ def store(line: dict) -> None:
     path.parent.mkdir(exist_ok=True)
     with open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+
+
+def has_other_format(path: Path) -> bool:
+    """Whether another version of the project wrote this run folder."""
+    config = path / "config.json"
+    return config.exists() and read_json(config, "put it back")["format"] != FORMAT
 
 
 def read_run(path: Path, run: Run) -> dict | None:
@@ -498,8 +504,13 @@ def reproduce(settings: Settings) -> None:
                 if settings.store and not settings.dry_run:
                     store(line)
 
-    for job in jobs:
-        read_finished(job)
+    for job in list(jobs):
+        if has_other_format(job.path):
+            say(f"{job.path}: left out, because another version of the project wrote it: delete it "
+                "to train it again")
+            del jobs[job]
+        else:
+            read_finished(job)
     missing = [job for job, runs in jobs.items()
                if not runs or any(run.key not in lines for run in runs)]
     small_text = Path(settings.runs) / SMALL_TEXT

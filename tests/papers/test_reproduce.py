@@ -256,6 +256,15 @@ def test_rows_that_mean_the_same_share_a_run(project, capsys):
     assert len(rows) == 4 and len(project.trained) == 16 and "–" not in "".join(rows)
 
 
+def test_a_folder_of_another_version_is_left_out(project, capsys):
+    assert project("duan-3") == 0
+    config = project.root / "runs" / project.trained[1] / "config.json"
+    config.write_text(config.read_text().replace(f'"format": {FORMAT}', '"format": 3'))
+    assert project("duan-3 --dry-run") == 0
+    out = capsys.readouterr().out
+    assert f"{config.parent}: left out" in out and "0 of 3 runs would start" in out
+
+
 def test_where_runs_failed_the_status_is_not_0(project, monkeypatch, capsys):
     monkeypatch.setattr(reproduce, "train_jobs", lambda jobs, *_: [jobs[0].path.name])
     assert project("duan-3") == 2
