@@ -11,6 +11,7 @@ import logic
 from disagreement import output_disagreement
 from tasks import logic_model
 from tasks.logic_data import BINS, IDS, Formulas, Pair, encode, generate
+from tools.command_line import parse
 from transformer import TransformerConfig, positions
 
 # ---- The model
@@ -173,6 +174,17 @@ def test_flags_reach_the_training_and_the_data(tmp_path):
         assert command(tmp_path / str(i), f"--epochs 1 {flags}") == 0
         losses.add(results(tmp_path / str(i))["runs"][0]["history"][0]["loss"])
     assert len(losses) == len(variants)
+
+
+@pytest.mark.parametrize("notation", ["brackets", "compact"])
+def test_every_part_has_the_chosen_notation(notation):
+    """One pair in all parts: it has as many tokens in each."""
+    pairs = {size: [Pair("<", "( not a )", "( a ( or b ) )")] for size in BINS}
+    s = parse(logic.Settings, ["--notation", notation], logic.presets)
+    data = logic.encode_parts({"train": pairs, "valid": pairs, "test": pairs}, s, "cpu")
+    lengths = {part: data[part].lengths[0].item() for part in ("train", "valid")}
+    lengths |= {f"test {size}": data["test"][size].lengths[0].item() for size in BINS}
+    assert len(set(lengths.values())) == 1, lengths
 
 
 class Equal(torch.nn.Module):

@@ -1,10 +1,16 @@
 """tasks/models.py: the papers' models at the sizes of the settings, and the names of runs."""
+import json
+from dataclasses import asdict
+from pathlib import Path
+
 import pytest
 
 import logic
 import probe
-from tasks.models import encoder_config
+from tasks.models import FRAME, encoder_config
 from tools.command_line import parse
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def settings(script, text=""):
@@ -45,6 +51,17 @@ def test_the_four_models_of_li2021(script, flags):
 def test_uniform_aggregation_does_not_route():
     (config,) = configs(probe, "--models uniform").values()
     assert (config.agg, config.iterations) == ("em", 1)
+
+
+@pytest.mark.parametrize("script, file", [(probe, "probe-toy"), (logic, "logic-bowman")])
+def test_the_defaults_are_those_of_the_stored_results(script, file):
+    stored = json.loads((ROOT / "results" / f"{file}.json").read_text("utf-8"))["settings"]
+    s = settings(script)
+    model = asdict(encoder_config(s, "baseline", 9))
+    for name in FRAME:
+        assert model[name] == stored["models"]["baseline"][name], name
+    for name in {"epochs", "lr", "batch", "notation", "decay", "spread", "learn"} & stored.keys():
+        assert getattr(s, name) == stored[name], name
 
 
 def test_the_settings_of_li2021():
