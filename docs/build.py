@@ -27,7 +27,7 @@ BESIDE = (*EIGHT, "train_mt.py")                 # files with notes beside the c
 PAGES = ("*.py", "nmt/*.py", "tools/*.py", "papers/*.py", "tasks/*.py", "toy/*.py", "course/*.py",
          "tests/*.py", "tests/*/*.py", "exercises/*.py", "docs/*.py", "*.md", "docs/*.md",
          "exercises/*.md", "results")
-COPIES = ("CITATION.cff", "docs/*.svg", "docs/*.png", "results/*")
+COPIES = ("CITATION.cff", "LICENSE", "docs/*.svg", "docs/*.png", "results/*")
 SESSIONS = {f"course/session{n}.py": f"Session {n}" for n in range(1, 8)}
 NAVIGATION = {                                   # heading -> {file: its name in the navigation}
     "Learn": {"README.md": "Overview", "docs/running.md": "Running", "docs/course.md": "Course",
