@@ -1,8 +1,9 @@
 """One joint byte-level BPE vocabulary for both languages (Sennrich et al. 2016)."""
+import unicodedata
 from itertools import islice
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tools.files import UserError, as_user_error, atomic_write
 
@@ -11,12 +12,25 @@ EOS = 2
 SPECIAL_TOKENS = ["⟨pad⟩", "⟨s⟩", "⟨/s⟩"]                # no text gives these tokens
 LEARN_FROM = 1_000_000          # pairs that the tokenizer learns from at most, evenly spread
 LEARN_UP_TO = 1_000             # characters of a line: time is quadratic in the longest word
+# byte order mark, word joiner, zero-width space, soft hyphen
+INVISIBLE = dict.fromkeys(map(ord, "\ufeff\u2060\u200b\xad"))
+# what BPE merges within. GPT-2's pattern, which `ByteLevel` has by default, knows no marks (\p{M})
+# and no zero-width joiners: it cuts a word at every vowel sign, and an emoji in its parts.
+WORDS = Regex(r"'s|'t|'re|'ve|'m|'ll|'d"
+              r"| ?[\p{L}\p{M}][\p{L}\p{M}\x{200C}\x{200D}]*"
+              r"| ?\p{N}+"
+              r"| ?[^\s\p{L}\p{M}\p{N}][^\s\p{L}\p{N}]*"
+              r"|\s+(?!\S)|\s+")
 
 
 def prepare_line(line: str) -> str:
-    """A line as every model reads it, in training and in translation: without outer blanks, which
-    the byte-level vocabulary would take for a part of the first word."""
-    return line.strip()
+    """A line as every model reads it, in training and in translation: in NFC, with single blanks
+    between words and none around them, and without invisible characters that spell nothing.
+
+    NFKC would change what is written: "10²" into "102", and the full-width "！" into "!". The
+    zero-width joiners stay: they spell words in Persian and Indic scripts, and join emoji.
+    """
+    return " ".join(unicodedata.normalize("NFC", line.translate(INVISIBLE)).split())
 
 
 def train_tokenizer(lines, vocab_size: int, exact: bool = True) -> Tokenizer:
@@ -27,7 +41,9 @@ def train_tokenizer(lines, vocab_size: int, exact: bool = True) -> Tokenizer:
     tokens, unless exact is False: then the vocabulary is as large as the text allows.
     """
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(WORDS, "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, min_frequency=2, special_tokens=SPECIAL_TOKENS,

@@ -25,6 +25,7 @@ from nmt.corpus import DataFlags, Pairs, load_corpora, read_pairs
 from nmt.encoded import encode_pairs
 from nmt.flags import ModelFlags
 from nmt.run_folder import load_run
+from nmt.tokenizer import prepare_line
 from papers import figures, measure
 from papers.tables import SCORES, SCORES_BY_LAYER
 from tools.command_line import command_line, flag
@@ -131,7 +132,7 @@ def choose_sentence(run: measure.TrainedRun, settings) -> tuple[measure.TrainedR
             if 8 <= min(pair) and max(pair) <= 16:
                 return run, i
         return run, min(range(len(lengths)), key=lambda i: max(lengths[i]))
-    source = " ".join(settings.sentence.split())
+    source = prepare_line(settings.sentence)
     if source.isdecimal():
         if not 1 <= int(source) <= len(run.encoded):
             raise UserError(f"--sentence {source}: {run.name} has validation pairs 1 to "

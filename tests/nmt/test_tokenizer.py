@@ -2,8 +2,10 @@
 import random
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
+import pytest
 from small_run import TEXT
 
 from nmt import tokenizer as module
@@ -14,6 +16,7 @@ from nmt.tokenizer import (
     SPECIAL_TOKENS,
     lines_to_learn_from,
     load_tokenizer,
+    prepare_line,
     save_tokenizer,
     train_tokenizer,
 )
@@ -36,6 +39,26 @@ def test_round_trip(tokenizer):
     for text in HOSTILE + noise:
         ids = tokenizer.encode(text).ids
         assert tokenizer.decode(ids) == text and min(ids, default=3) > max(PAD, BOS, EOS)
+
+
+@pytest.mark.parametrize("word", [
+    "हिन्दी", "ශ්‍රී", "ไม้เท้า", "ខ្មែរ", "မြန်မာ", "தமிழ்", "שָׁלוֹם", "مُحَمَّد", "می‌خواهم", "ọ̀rọ̀",
+    unicodedata.normalize("NFD", "müde"), "❤️", "👩‍👩‍👧", "house", "2026", "...", "犬も歩けば"])
+def test_a_word_keeps_its_marks_and_joiners(word, tokenizer):
+    """BPE can merge all of it, also after a blank. GPT-2's pattern cuts most of these."""
+    pieces = tokenizer.pre_tokenizer.pre_tokenize_str(f"{word} {word}")
+    assert [span for _, span in pieces] == [(0, len(word)), (len(word), 2 * len(word) + 1)]
+
+
+@pytest.mark.parametrize("line, form", [
+    ("The  old woman sees the dog.", "The old woman sees the dog."),
+    ("\u3000a\xa0 b\tc\u2028d\r", "a b c d"),
+    ("\ufeffa wo\u200brd in pi\xadec\u2060es", "a word in pieces"),
+    ("e\u0301 u\u0308", "é ü"), ("नि\u200dज می\u200cخواهم", "नि\u200dज می\u200cخواهم"),
+    ("10² ½ ﬁ ！", "10² ½ ﬁ ！"), ("\u200b \ufeff", "")])
+def test_the_form_of_a_line(line, form):
+    """NFC, single blanks, nothing invisible but joiners; a line in this form stays as it is."""
+    assert prepare_line(line) == prepare_line(form) == form
 
 
 def test_special_tokens(tokenizer):
