@@ -53,9 +53,10 @@ RECIPES = {
     "big": dict(steps=300_000, warmup=4_000, lr=4.9e-4, decay="sqrt", clip=0.0, max_tokens=4096,
                 eval_every=30_000, dropout=0.3, **SIZES["big"]),
 }
-# settings that may differ when a run is resumed; `text` has the checksums of the training text
+# settings that may differ when a run is resumed; `text` has the checksums of the training text,
+# and older runs lack the length_ratio that follows from it
 FREE = ("accumulate", "device", "amp", "compile", "workers", "data", "data_dir", "train", "valid",
-        "test", "src", "tgt", "log_every", "save_every", "runs", "name")
+        "test", "src", "tgt", "log_every", "save_every", "runs", "name", "length_ratio")
 
 
 @dataclass
@@ -209,7 +210,8 @@ def train(s: Settings) -> None:
     if machine.first:
         folder.begin(model=asdict(config), text=data.text_hashes,
                      valid_text=list(map(hash_text, data.valid_pairs)),
-                     languages=[data.src, data.tgt], longest_source=data.longest_source)
+                     languages=[data.src, data.tgt], longest_source=data.longest_source,
+                     length_ratio=data.length_ratio)
         say(f"{path}: {len(data.train):,} pairs, vocabulary {config.vocab_size:,} "
             f"({time.perf_counter() - started:.1f} s)")
 
@@ -334,7 +336,8 @@ def validate_and_save(model, optimizer, progress: Progress, data: Data, folder: 
     check_finite(nll, step)
     scores = score_sets(model, data, {"valid": data.valid_pairs}, s, beam=1)
     folder.log("valid", step=step, valid_loss=nll, valid_perplexity=math.exp(min(nll, 700)),
-               valid_bleu=scores.bleu, valid_disagreement=D)
+               valid_bleu=scores.bleu, valid_at_limit=scores.at_limit or None,
+               valid_disagreement=D)
     lines = scores.translations["valid"]
     for i in (step % len(lines), (step + len(lines) // 2) % len(lines)):
         source, reference = data.valid_pairs.source[i], data.valid_pairs.target[i]
@@ -369,7 +372,8 @@ def test(model, progress: Progress, data: Data, folder: RunFolder, s: Settings) 
         rows = [folder.log(
             "test", step=progress.step, test_bleu=scores.bleu, test_chrf=scores.chrf,
             sets=scores.sets, texts=texts, signature=scores.signature, beam=s.beam, lenpen=s.lenpen,
-            average=len(numbered), disagreement=disagreement_scores(D), tokens=progress.tokens,
+            in_pieces=scores.in_pieces, at_limit=scores.at_limit, average=len(numbered),
+            disagreement=disagreement_scores(D), tokens=progress.tokens,
             tokens_per_second=progress.tokens / max(progress.seconds, 1e-9),
             sentences_per_second=scores.sentences_per_second,
             parameters=sum(p.numel() for p in model.parameters()))]

@@ -7,6 +7,7 @@ Without other input it reads the terminal line by line.
 
 The search itself is nmt/search.py, the scores are nmt/evaluate.py.
 """
+import contextlib
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ from tabulate import tabulate
 
 from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf, has_4_grams
 from nmt.run_folder import load_run, name_runs_beside
-from nmt.search import translate_lines
+from nmt.search import Translation, describe_long, translate_text
 from nmt.significance import bleu_interval, format_p, randomization_test, sign_test
 from tools.command_line import check_given, flag, run
 from tools.files import UserError, as_user_error, errors_of, read_lines
@@ -24,6 +25,7 @@ from tools.machine import DEVICES, pick_device
 
 SEARCH = "beam search"
 SCORING = "scoring (on standard error)"
+WINDOW = 1_000                  # lines that are translated before the first of them is written
 
 
 @dataclass
@@ -31,7 +33,7 @@ class Settings:
     run: str | None = flag(None, "run folder, e.g. runs/NAME", metavar="RUN", positional=True)
     input: str | None = flag(None, "text to translate, UTF-8 (standard input)", metavar="FILE")
     output: str | None = flag(
-        None, "where the translations go, at the end (standard output)", metavar="FILE")
+        None, "where the translations go, line by line (standard output)", metavar="FILE")
     checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
     device: str = flag("auto", DEVICES)
 
@@ -84,10 +86,35 @@ def translate_terminal(translate) -> None:
     sys.stdin.reconfigure(errors="replace")              # a pasted line may not be UTF-8
     print("One sentence per line; Ctrl-D ends.\n> ", end="", file=sys.stderr, flush=True)
     for line in sys.stdin:
-        text, = translate([line.rstrip("\r\n")])
-        print(text, flush=True)
+        translation, = translate([line.rstrip("\r\n")])
+        print(translation.text, flush=True)
         print("> ", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)                               # ends the line of the last prompt
+
+
+def write_translations(translations, output: str | None) -> list[Translation]:
+    """Writes translations line by line as they come, to a file or to standard output, and returns
+    them."""
+    written = []
+    with contextlib.ExitStack() as stack:
+        file = sys.stdout
+        if output:
+            stack.enter_context(as_user_error("write", f"--output {output}"))
+            file = stack.enter_context(open(output, "w", 1, encoding="utf-8", newline="\n"))
+        else:
+            file.reconfigure(encoding="utf-8", newline="\n", line_buffering=True)
+        for translation in translations:
+            file.write(f"{translation.text}\n")
+            written.append(translation)
+    return written
+
+
+def print_long(folder: str, translations: list[Translation]) -> None:
+    """Says on standard error how many lines were too long for a run."""
+    in_pieces = sum(translation.pieces > 1 for translation in translations)
+    at_limit = sum(translation.at_limit for translation in translations)
+    for message in describe_long(in_pieces, at_limit):
+        print(f"{folder}: {message}", file=sys.stderr)
 
 
 def comparison_table(systems: dict, references, tgt: str = "", lowercase: bool = False) -> str:
@@ -137,8 +164,9 @@ def command(settings: Settings) -> None:
             with errors_of(flag_name):
                 model, tokenizer, config = load_run(folder, settings.checkpoint, device)
             translators[folder] = partial(
-                translate_lines, model, tokenizer, beam=settings.beam, lenpen=settings.lenpen,
-                max_tokens=settings.max_tokens, max_source=config["longest_source"])
+                translate_text, model, tokenizer, beam=settings.beam, lenpen=settings.lenpen,
+                max_tokens=settings.max_tokens, max_source=config["longest_source"],
+                length_ratio=config["length_ratio"])
             languages.append(config["languages"])
     if languages[0] != languages[-1]:
         raise UserError(f"--compare {settings.compare}: translates between other languages than "
@@ -157,16 +185,15 @@ def command(settings: Settings) -> None:
                         f"input {len(lines)}; line i of one must translate line i of the other")
     if settings.reference and not references:
         raise UserError(f"--reference {settings.reference} is empty, as is the input: fill both")
-    systems = {}
-    for folder, translate in translators.items():
-        systems[folder] = translate(lines, progress=True)
-    text = "".join(f"{line}\n" for line in systems[settings.run])
-    if settings.output:
-        with as_user_error("write", f"--output {settings.output}"):
-            Path(settings.output).write_text(text, encoding="utf-8", newline="\n")
-    else:
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
-        sys.stdout.write(text)
+    systems = dict.fromkeys(translators)                 # the baseline comes first
+    progress = bool(settings.output) or not sys.stdout.isatty()
+    for folder in reversed(translators):                 # and is translated last
+        translations = translators[folder](lines, window=WINDOW, progress=progress)
+        if folder == settings.run:
+            translations = write_translations(translations, settings.output)
+        translations = list(translations)
+        print_long(folder, translations)
+        systems[folder] = [translation.text for translation in translations]
     if references:
         print_scores(systems, references, config["languages"][1], settings)
 

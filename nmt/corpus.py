@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterable, NamedTuple, Sequence
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from nmt.download import CORPORA, corpus_files
@@ -55,6 +56,13 @@ class Data(NamedTuple):
     def longest_source(self) -> int:
         """The tokens of the longest training source; longer lines are translated in pieces."""
         return int(self.train.source_lengths.max())
+
+    @property
+    def length_ratio(self) -> float:
+        """The ratio of target to source tokens, with EOS, that 99 % of the training pairs do not
+        exceed: it limits the length of translations."""
+        ratios = (self.train.target_lengths + 1) / (self.train.source_lengths + 1)
+        return float(np.quantile(ratios, 0.99, method="lower"))      # one pair never decides
 
 
 @dataclass

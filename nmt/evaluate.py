@@ -12,7 +12,7 @@ from disagreement import MEASURED, choose_mask, layer_disagreement
 from nmt.batches import batches, collate
 from nmt.languages import bleu_tokenizer
 from nmt.loss import smoothed_cross_entropy
-from nmt.search import translate_lines
+from nmt.search import describe_long, translate_text
 from transformer import PAD
 
 WEIGHTS = 2 ** 27               # attention weights of a validation batch, in all layers together
@@ -136,6 +136,8 @@ class Scores(NamedTuple):
     signature: str              # of BLEU
     sets: dict                  # test set -> {"bleu", "chrf"}
     translations: dict          # test set -> lines
+    in_pieces: int              # lines that were translated in pieces
+    at_limit: int               # translations that reached the length limit
     sentences_per_second: float
 
 
@@ -143,13 +145,17 @@ def score_sets(model, data, sets: dict, s, beam: int) -> Scores:
     """Translates test sets {name: pairs} and scores them, separately and pooled; s: settings."""
     translations = {}
     scores = {}
+    in_pieces = at_limit = 0
     started = time.perf_counter()
     # the shapes of the search differ at every step: it runs uncompiled
     with torch.compiler.set_stance("force_eager"):
         for name, pairs in sets.items():
-            translations[name] = translate_lines(
+            results = list(translate_text(
                 model, data.tokenizer, pairs.source, beam=beam, lenpen=s.lenpen,
-                max_source=data.longest_source, progress=True)
+                max_source=data.longest_source, length_ratio=data.length_ratio, progress=True))
+            translations[name] = [translation.text for translation in results]
+            in_pieces += sum(translation.pieces > 1 for translation in results)
+            at_limit += sum(translation.at_limit for translation in results)
     seconds = time.perf_counter() - started              # text: the device has finished
     for name, pairs in sets.items():
         bleu, _ = corpus_bleu(translations[name], pairs.target, data.tgt, s.lowercase)
@@ -159,7 +165,8 @@ def score_sets(model, data, sets: dict, s, beam: int) -> Scores:
     references = sum((pairs.target for pairs in sets.values()), [])
     bleu, signature = corpus_bleu(hypotheses, references, data.tgt, s.lowercase)
     chrf, _ = corpus_chrf(hypotheses, references, s.lowercase)
-    return Scores(bleu, chrf, signature, scores, translations, len(hypotheses) / seconds)
+    return Scores(bleu, chrf, signature, scores, translations, in_pieces, at_limit,
+                  len(hypotheses) / seconds)
 
 
 def summary(result: dict, heads: int) -> str:
@@ -171,6 +178,8 @@ def summary(result: dict, heads: int) -> str:
     if [*result["sets"]] != ["test"]:
         for name, scores in result["sets"].items():
             lines.append(f"  {name}: BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}")
+    for message in describe_long(result.get("in_pieces", 0), result.get("at_limit", 0)):
+        lines.append(f"  {message}")
     return "\n".join([
         *lines, f"  {which}, beam {result['beam']}, length penalty {result['lenpen']}",
         f"  {result['parameters']:,} parameters; trained on {result['tokens']:,} target tokens, "

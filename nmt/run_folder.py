@@ -17,6 +17,7 @@ import torch
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
+from nmt.search import LENGTH_RATIO
 from nmt.tokenizer import load_tokenizer
 from tools.figure_text import literal_text, optional_figure
 from tools.files import UserError, as_user_error, atomic_write, read_json
@@ -27,7 +28,8 @@ from transformer import Transformer, TransformerConfig
 SHOWN = {"step": "step {:6}", "epoch": "epoch {:3}", "loss": "loss {:.3f} (smoothed)",
          "disagreement": "D {:.3f}", "lr": "lr {:.2e}",
          "tokens_per_second": "{:,.0f} target tokens/s", "valid_loss": "loss {:.3f}",
-         "valid_perplexity": "perplexity {:.2f}", "valid_bleu": "BLEU {:.2f} (greedy)"}
+         "valid_perplexity": "perplexity {:.2f}", "valid_bleu": "BLEU {:.2f} (greedy)",
+         "valid_at_limit": "{:,} translations at the length limit"}
 # checksums in config.json, and the message if one differs
 CHECKSUMS = {"text": "the text of --train differs", "valid_text": "the text of --valid differs",
              "data_text": "the pairs in the folder of --data differ",
@@ -282,6 +284,7 @@ def load_run(folder, name: str = "best", device="cpu"):
     state = load_checkpoint(path)
     model = Transformer(read_model_config(settings, folder)).to(device)
     load_weights(model, state, path)
+    settings.setdefault("length_ratio", LENGTH_RATIO)    # older runs lack it
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     checksum = tokenizer_checksum(folder)
     if settings.get("tokenizer", checksum) != checksum:

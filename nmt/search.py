@@ -7,7 +7,9 @@ Finished hypotheses are ranked by `score(y) = log P(y|x) / lp(y)`, `lp(y) = ((5 
 import math
 import re
 import sys
-from typing import NamedTuple
+import unicodedata
+from itertools import islice
+from typing import Iterator, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +23,11 @@ from nmt.tokenizer import BOS, EOS, prepare_line
 from transformer import PAD
 
 MAX_SOURCE = 512                # tokens: longer lines are translated in pieces
-SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])")
+LENGTH_RATIO = 1.5              # the least limit of a translation, in source tokens
+LARGEST_RATIO = 5.0             # the largest: an untrained model writes up to the limit
+# with Arabic, Indic, Burmese, Khmer, Tibetan, Armenian and Ethiopic marks
+SENTENCE_END = re.compile(r"(?<=[.!?…؟۔।॥၊။។།։።])\s+|(?<=[。！？])")
+ZERO_WIDTH_JOINERS = "\u200c\u200d"
 # would break a line in two, or act on a terminal
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
@@ -34,10 +40,11 @@ class Hypothesis(NamedTuple):
 
 # ---- Beam search
 
-def length_limit(source: Tensor) -> Tensor:
-    """Returns the largest length of each translation of sentences [B, L_s]: 1.5 times the source's
-    plus 20, [B]."""
-    return (source != PAD).sum(1) * 3 // 2 + 20
+def length_limit(source: Tensor, ratio: float = LENGTH_RATIO) -> Tensor:
+    """Returns the largest length of each translation of sentences [B, L_s], with EOS: `ratio` times
+    the source's plus 20, [B]. A ratio below 1.5 or above 5 counts as 1.5 or 5."""
+    ratio = min(max(ratio, LENGTH_RATIO), LARGEST_RATIO)
+    return ((source != PAD).sum(1) * ratio).long() + 20
 
 
 def top_k(x: Tensor, k: int, group: int = 128) -> tuple[Tensor, Tensor]:
@@ -91,21 +98,22 @@ def is_done(finished: list[Hypothesis], bound: float, beam: int, nbest: int) -> 
 
 @torch.inference_mode()
 def beam_search(model, source: Tensor, beam: int = 4, lenpen: float = 0.6,
-                max_length: int | None = None, nbest: int = 1) -> list[list[Hypothesis]]:
+                max_length: int | None = None, nbest: int = 1,
+                length_ratio: float = LENGTH_RATIO) -> list[list[Hypothesis]]:
     """Returns the nbest translations, best first, of every sentence [B, L_s]: ids, EOS, then 0.
 
     An ending joins the finished hypotheses if it is among the `beam` best continuations at its
     step; `beam` others live on. The search of a sentence stops when `beam` hypotheses have finished
-    (so beam 1 is greedy search), at max_length tokens with EOS (None: see `length_limit`), or when
-    no live hypothesis can be among the nbest. Raises ValueError for an nbest above beam, or a
-    max_length below 1.
+    (so beam 1 is greedy search), at max_length tokens with EOS (None: `length_limit` of
+    length_ratio), or when no live hypothesis can be among the nbest. Raises ValueError for an nbest
+    above beam, or a max_length below 1.
 
     B: sentences not done; k: their live hypotheses.
     """
     if not 1 <= nbest <= beam or (max_length is not None and max_length < 1):
         raise ValueError(f"needs 1 <= nbest={nbest} <= beam={beam} and max_length={max_length} > 0")
     device = source.device
-    limit = length_limit(source)                                             # [B]
+    limit = length_limit(source, length_ratio)                               # [B]
     if max_length is not None:
         limit = torch.full_like(limit, max_length)
     memory = model.encode(source)
@@ -156,10 +164,24 @@ def beam_search(model, source: Tensor, beam: int = 4, lenpen: float = 0.6,
 
 # ---- Lines of text
 
+def cuts(line: str) -> list[int]:
+    """Where a long sentence may be cut: at its spaces, or, if it has none, before every letter that
+    no zero-width joiner joins to the one before."""
+    spaces = [match.start() for match in re.finditer(r"\s", line)]
+    if spaces:
+        return spaces
+    letters = []
+    for i in range(1, len(line)):
+        is_mark = unicodedata.category(line[i]).startswith("M")
+        if not is_mark and not set(ZERO_WIDTH_JOINERS) & set(line[i - 1:i + 1]):
+            letters.append(i)
+    return letters
+
+
 def pieces(line: str, tokenizer, limit: int) -> list[list[int]]:
     """Splits a line into pieces of at most `limit` token ids; a blank line has none. A long line is
-    cut into its sentences, a long sentence at the space nearest to its middle, a long word in its
-    middle."""
+    cut into its sentences, a long sentence at the space nearest to its middle, a long word near its
+    middle, between letters with their marks."""
     line = prepare_line(line)
     if not line:
         return []
@@ -169,8 +191,7 @@ def pieces(line: str, tokenizer, limit: int) -> list[list[int]]:
     parts = [part for part in SENTENCE_END.split(line) if part]
     if len(parts) == 1:
         middle = len(line) // 2
-        spaces = [match.start() for match in re.finditer(r"\s", line)]
-        cut = min(spaces, key=lambda i: abs(i - middle), default=middle)
+        cut = min(cuts(line), key=lambda i: abs(i - middle), default=middle)
         parts = [line[:cut], line[cut:]]
     return [ids for part in parts for ids in pieces(part, tokenizer, limit)]
 
@@ -180,35 +201,79 @@ def to_line(tokens: list[int], tokenizer) -> str:
     return UNPRINTABLE.sub(" ", tokenizer.decode(tokens)).strip()
 
 
-def translate_lines(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
-                    max_tokens: int = 8192, max_source: int = MAX_SOURCE,
-                    progress: bool = False) -> list[str]:
-    """The best translation of every line. That of a blank line is "". A line of more than
-    max_source tokens is translated in pieces, which are joined with spaces. max_tokens: size of a
-    batch, beams x source tokens."""
-    lines = list(lines)
-    sources = []                                         # of all pieces of all lines
-    owners = []                                          # the line that each belongs to
-    for i, line in enumerate(lines):
-        text = line.encode("utf-8", "replace").decode()  # a lone surrogate becomes "?"
-        for ids in pieces(text, tokenizer, max_source):
-            sources.append(torch.tensor(ids + [EOS]))
-            owners.append(i)
+class Translation(NamedTuple):
+    """The translation of a line."""
+    text: str
+    pieces: int                 # of the line; 0 if it is blank
+    at_limit: bool              # whether that of a piece reached the length limit
+
+
+def search_all(model, sources: list[Tensor], beam: int, lenpen: float, max_tokens: int,
+               length_ratio: float, bar) -> list[tuple[list[int], bool]]:
+    """(tokens, whether they reached the length limit) of the best translation of every sentence,
+    in batches of similar lengths. bar: counts the sentences."""
     device = next(model.parameters()).device
     training = model.training
     model.eval()
-    by_source = [""] * len(sources)
-    hidden = not (progress and sys.stderr.isatty())
-    with tqdm(total=len(sources), unit="line", leave=None, disable=hidden) as bar:
-        lengths = np.array([len(ids) - 1 for ids in sources])        # `batches` counts BOS and EOS
-        for batch in reversed(batches(lengths, lengths - 1, max_tokens // beam, shuffle=False)):
-            rows = [sources[n] for n in batch]
-            source = pad_sequence(rows, batch_first=True, padding_value=PAD)         # [B, L_s]
-            for n, (best,) in zip(batch, beam_search(model, source.to(device), beam, lenpen)):
-                by_source[n] = to_line(best.tokens, tokenizer)
-            bar.update(len(batch))
+    results: list = [None] * len(sources)
+    lengths = np.array([len(ids) - 1 for ids in sources])            # `batches` counts BOS and EOS
+    for batch in reversed(batches(lengths, lengths - 1, max_tokens // beam, shuffle=False)):
+        rows = [sources[n] for n in batch]
+        source = pad_sequence(rows, batch_first=True, padding_value=PAD)             # [B, L_s]
+        limits = length_limit(source, length_ratio).tolist()
+        found = beam_search(model, source.to(device), beam, lenpen, length_ratio=length_ratio)
+        for n, limit, (best,) in zip(batch, limits, found):
+            results[n] = best.tokens, len(best.tokens) + 1 >= limit
+        bar.update(len(batch))
     model.train(training)
-    by_line: list = [[] for _ in lines]
-    for i, translation in zip(owners, by_source):
-        by_line[i].append(translation)
-    return [" ".join(translations) for translations in by_line]
+    return results
+
+
+def translate_text(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
+                   max_tokens: int = 8192, max_source: int = MAX_SOURCE,
+                   length_ratio: float = LENGTH_RATIO, window: int | None = None,
+                   progress: bool = False) -> Iterator[Translation]:
+    """Yields the best translation of every line. That of a blank line is "". A line of more than
+    max_source tokens is translated in pieces, which are joined with spaces.
+
+    max_tokens: size of a batch, beams x source tokens; length_ratio: see `length_limit`; window:
+    lines that are translated before the first of them is yielded (None: all).
+    """
+    lines = list(lines)
+    window = window or len(lines) or 1
+    hidden = not (progress and sys.stderr.isatty())
+    with tqdm(total=len(lines), unit="line", leave=None, disable=hidden) as bar:
+        for start in range(0, len(lines), window):
+            sources = []                                 # of all pieces of the window's lines
+            counts = []                                  # the pieces of each line
+            for line in lines[start:start + window]:
+                text = line.encode("utf-8", "replace").decode()      # a lone surrogate becomes "?"
+                parts = pieces(text, tokenizer, max_source)
+                sources += [torch.tensor(ids + [EOS]) for ids in parts]
+                counts.append(len(parts))
+            bar.total += len(sources) - len(counts)
+            results = iter(search_all(model, sources, beam, lenpen, max_tokens, length_ratio, bar))
+            for count in counts:
+                parts = list(islice(results, count))
+                text = " ".join(to_line(tokens, tokenizer) for tokens, _ in parts)
+                yield Translation(text, count, any(at_limit for _, at_limit in parts))
+
+
+def translate_lines(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
+                    max_tokens: int = 8192, max_source: int = MAX_SOURCE,
+                    progress: bool = False, length_ratio: float = LENGTH_RATIO) -> list[str]:
+    """The text of the best translation of every line, see `translate_text`."""
+    translations = translate_text(model, tokenizer, lines, beam, lenpen, max_tokens, max_source,
+                                  length_ratio, progress=progress)
+    return [translation.text for translation in translations]
+
+
+def describe_long(in_pieces: int, at_limit: int) -> list[str]:
+    """Messages about lines that were translated in pieces, and translations that may be cut."""
+    messages = []
+    if in_pieces:
+        messages.append(f"lines longer than any training source, translated in pieces: "
+                        f"{in_pieces:,}")
+    if at_limit:
+        messages.append(f"translations that reached the length limit and may be cut: {at_limit:,}")
+    return messages

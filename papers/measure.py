@@ -39,7 +39,8 @@ class TrainedRun(NamedTuple):
 def translate(run: TrainedRun, lines, beam: int) -> list[str]:
     """Translates with the length penalty that the run was tested with."""
     return translate_lines(run.model, run.tokenizer, lines, beam=beam,
-                           lenpen=run.config["lenpen"], max_source=run.config["longest_source"])
+                           lenpen=run.config["lenpen"], max_source=run.config["longest_source"],
+                           length_ratio=run.config["length_ratio"])
 
 
 @torch.no_grad()

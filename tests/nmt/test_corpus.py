@@ -53,6 +53,17 @@ def test_load_data(tmp_path):
     assert german.startswith(data.text_hashes["train.de"])
 
 
+def test_the_length_of_targets(tmp_path):
+    """Of 60 pairs, one of which has a wrong and much longer translation, the second largest
+    ratio."""
+    words = ["a" * n for n in range(1, 61)]
+    targets = [f"{word} is {word}" for word in words]
+    targets[7] = "".join(map(chr, range(0x4E00, 0x4E80)))
+    data = load_data(write_own(tmp_path, train=(words, targets)))
+    ratios = sorted((data.train.target_lengths + 1) / (data.train.source_lengths + 1))
+    assert data.length_ratio == ratios[-2] < 5 < ratios[-1]
+
+
 def test_a_large_text_gets_a_larger_vocabulary(tmp_path, monkeypatch):
     sizes = []
 

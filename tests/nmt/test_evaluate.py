@@ -13,7 +13,7 @@ from nmt import evaluate
 from nmt.batches import batches, collate
 from nmt.corpus import Pairs
 from nmt.evaluate import corpus_bleu, corpus_chrf, validate
-from nmt.search import translate_lines
+from nmt.search import Translation, translate_lines
 from nmt.significance import bleu_interval
 from nmt.tokenizer import EOS
 from transformer import Transformer, TransformerConfig
@@ -153,14 +153,14 @@ def test_pairs_too_long_for_the_memory_are_left_out(corpus, monkeypatch, capsys)
 
 def score(sets: dict, model=None, tokenizer=None, beam=1, longest_source=99, **settings):
     """`score_sets` with these settings."""
-    data = Namespace(tokenizer=tokenizer, longest_source=longest_source, tgt="de")
+    data = Namespace(tokenizer=tokenizer, longest_source=longest_source, length_ratio=1.5, tgt="de")
     return evaluate.score_sets(model, data, sets, Namespace(**settings), beam)
 
 
 def test_without_case_every_score_is(monkeypatch):
     """Right words in other letters score 100: in each test set and in all as one."""
-    monkeypatch.setattr(evaluate, "translate_lines",
-                        lambda model, tokenizer, lines, **_: [line.upper() for line in lines])
+    monkeypatch.setattr(evaluate, "translate_text", lambda model, tokenizer, lines, **_: [
+        Translation(line.upper(), 1, False) for line in lines])
     sets = {"old": Pairs(SMALLER, SMALLER), "new": Pairs(REFERENCES, REFERENCES)}
     for lowercase in (True, False):
         scores = score(sets, lenpen=0.6, lowercase=lowercase)
@@ -190,6 +190,7 @@ def test_lines_longer_than_those_of_training_are_cut(tokenizer):
     pieces, whole = (translate_lines(model, tokenizer, lines, beam=1, max_source=n)
                      for n in (20, 99))
     assert scores.translations["test"] == pieces != whole
+    assert scores.in_pieces == scores.at_limit == 1
 
 
 def test_bleu_interval_holds_the_score():

@@ -1,6 +1,7 @@
 """Beam search against brute force and a slow twin; lines of any kind in, as many out."""
 import itertools
 import random
+import unicodedata
 
 import pytest
 import torch
@@ -145,18 +146,22 @@ def test_a_translation_does_not_depend_on_its_batch(beam, plan):
 
 
 def test_length_limits():
-    """1.5 times the source's tokens, EOS among them, plus 20, or max_length; the translation's EOS
-    counts."""
+    """1.5 times the source's tokens, EOS among them, plus 20, or more in a text whose targets are
+    longer, or max_length; the translation's EOS counts."""
     source = torch.zeros(4, 10, dtype=torch.long)
     for row, length in zip(source, (0, 1, 2, 9)):
         row[:length] = 3
         row[length] = EOS
-    assert search.length_limit(source).tolist() == [21, 23, 24, 35]
+    for ratio, want in ((1.5, [21, 23, 24, 35]), (0.7, [21, 23, 24, 35]), (3.1, [23, 26, 29, 51]),
+                        (99.0, [25, 30, 35, 70])):
+        assert search.length_limit(source, ratio).tolist() == want
     model = tiny(plan=lambda n: 0 * n - 1)
     for beam in (1, 2):
         for limit, want in ((None, [20, 22, 23, 34]), (5, [4] * 4), (1, [0] * 4)):
             results = beam_search(model, source, beam, max_length=limit)
             assert [len(hypotheses[0].tokens) for hypotheses in results] == want
+        results = beam_search(model, source, beam, length_ratio=3.1)
+        assert [len(hypotheses[0].tokens) for hypotheses in results] == [22, 25, 28, 50]
     with pytest.raises(ValueError, match="nbest=3"):
         beam_search(model, source, beam=2, nbest=3)
 
@@ -194,9 +199,9 @@ def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizer):
 def test_a_batch_has_at_most_max_tokens_in_all_beams(model, tokenizer, monkeypatch):
     sizes = []
 
-    def search_one(model, source, beam, lenpen):
+    def search_one(model, source, beam, *settings, **more):
         sizes.append(beam * source.numel())
-        return beam_search(model, source, beam, lenpen)
+        return beam_search(model, source, beam, *settings, **more)
 
     monkeypatch.setattr(search, "beam_search", search_one)
     translate_lines(model, tokenizer, ["a dog"] * 30, beam=3, max_tokens=100)
@@ -210,6 +215,30 @@ def test_translating_leaves_the_training_mode(model, tokenizer):
     # no dropout was at work
     assert first == translate_lines(model.eval(), tokenizer, TEXT[:2], beam=1)
     assert not model.training
+
+
+def test_long_translations_are_counted(tokenizer):
+    """Three words for one are whole only if the limit allows them; pieces count once per line."""
+    model = tiny(tokenizer.get_vocab_size(), plan=lambda n: 3 * n)
+    words = " ".join("abcdefghij" * 3)
+    lines = ["a", words, "", f"{words}. {words}."]
+    for ratio, at_limit in ((1.5, [False, True, False, True]), (3.0, [False] * 4)):
+        translations = list(search.translate_text(model, tokenizer, lines, 1, max_source=70,
+                                                  length_ratio=ratio))
+        assert [translation.pieces for translation in translations] == [1, 1, 0, 2]
+        assert [translation.at_limit for translation in translations] == at_limit
+    assert search.describe_long(0, 0) == []
+    assert [message[-3:] for message in search.describe_long(1, 2)] == [": 1", ": 2"]
+
+
+def test_lines_are_translated_window_by_window(model, tokenizer):
+    """The translations of a window are there before the next one is read."""
+    lines = ["the dog", "a man sees the dog.", "", "a man", "the dog sees a man."]
+    windows = []
+    whole = search.translate_lines(model, tokenizer, lines, beam=2)
+    for translation in search.translate_text(model, tokenizer, lines, beam=2, window=2):
+        windows.append(translation.text)
+    assert windows == whole
 
 
 def cut(line, tokenizer, limit=20):
@@ -231,6 +260,15 @@ def test_a_long_line_is_cut_at_sentences_then_at_spaces(tokenizer):
     assert cut("AAAAAAA BBBBB CCCCCC DDDDD", tokenizer) == ["AAAAAAA BBBBB", "CCCCCC DDDDD"]
     assert cut(" \t\u3000", tokenizer) == []
     assert cut("  the dog \t", tokenizer) == ["the dog"]
+    assert cut("किताब यहाँ है। कलम है।", tokenizer, 40) == ["किताब यहाँ है।", "कलम है।"]
+
+
+def test_a_long_word_is_cut_between_letters(tokenizer):
+    """Not before a mark, nor at a joiner."""
+    for line in ("ไม้เท้าไม้เท้า" * 9, "ක්‍රියා" * 20):
+        parts = cut(line, tokenizer)
+        assert "".join(parts) == line and len(parts) > 8
+        assert not [part for part in parts if unicodedata.category(part[0]) in ("Mn", "Mc", "Cf")]
 
 
 def test_lines_longer_than_max_source_are_translated_in_pieces(model, tokenizer):

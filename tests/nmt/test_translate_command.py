@@ -7,6 +7,7 @@ import pytest
 from small_run import TEXT, write_run
 
 import translate
+from nmt import search
 from nmt.evaluate import NO_4_GRAMS
 from nmt.search import translate_lines
 from tools.command_line import parse
@@ -50,10 +51,34 @@ def test_as_a_filter(runs, model, tokenizer, monkeypatch, capfd):
 
 def test_the_flags_of_the_search_reach_it(runs, monkeypatch):
     settings = {}
-    monkeypatch.setattr(translate, "translate_lines",
-                        lambda model, tokenizer, lines, **given: settings.update(given) or lines)
-    assert call("NAME --input in.txt --beam 3 --lenpen 1.5 --max-tokens 99") == 0
-    assert settings == dict(beam=3, lenpen=1.5, max_tokens=99, max_source=512, progress=True)
+    monkeypatch.setattr(translate, "translate_text",
+                        lambda model, tokenizer, lines, **given: settings.update(given) or [])
+    for ratio in (1.5, 2.5):                             # that of runs without an entry is 1.5
+        assert call("NAME --input in.txt --beam 3 --lenpen 1.5 --max-tokens 99") == 0
+        assert settings == dict(beam=3, lenpen=1.5, max_tokens=99, max_source=512,
+                                length_ratio=ratio, window=translate.WINDOW, progress=True)
+        change_config(runs / "NAME", length_ratio=2.5)
+
+
+def test_what_is_translated_is_written_at_once(runs, monkeypatch, capfd):
+    """A stop in the second window leaves the lines of the first, in a file and in a pipe."""
+    assert call("NAME --input in.txt --beam 1") == 0
+    whole = capfd.readouterr().out
+    monkeypatch.setattr(translate, "WINDOW", 5)
+    search_all = search.search_all
+
+    def stop(*arguments):
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return search_all(*arguments)
+
+    monkeypatch.setattr(search, "search_all", stop)
+    for output in ("", "--output out.txt"):
+        calls = []
+        assert call(f"NAME --input in.txt --beam 1 {output}") == 130
+        text = (runs / "out.txt").read_text() if output else capfd.readouterr().out
+        assert text == "".join(whole.splitlines(keepends=True)[:5])
 
 
 def test_scores_and_comparison(runs, capfd):
@@ -65,10 +90,11 @@ def test_scores_and_comparison(runs, capfd):
     assert call(f"OTHER {flags}") == 0
     captured = capfd.readouterr()
     assert captured.out == translations
-    bleu, chrf = captured.err.splitlines()
+    *_, long, bleu, chrf = captured.err.splitlines()
+    assert long == "OTHER: translations that reached the length limit and may be cut: 12"
     assert bleu.startswith("BLEU 100.00  nrefs:1|case:lc|") and chrf.startswith("chrF 100.00  ")
     assert call(f"NAME {flags} --compare OTHER --sign-test") == 0
-    _, _, _, other, name, sign = capfd.readouterr().err.splitlines()
+    *_, other, name, sign = capfd.readouterr().err.splitlines()
     assert other.startswith("OTHER  100.00") and other.endswith("baseline")
     assert name.startswith("NAME ") and name.split()[-1].startswith("0.00")
     assert sign == "sign test: 0 sentences better than the baseline's, 12 worse, p: 0.0005"

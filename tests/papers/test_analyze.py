@@ -57,7 +57,7 @@ def make_run(tokenizer):
             for weight in model.parameters():
                 weight += 0.3 * torch.randn_like(weight)
         config = {**asdict(settings), "model": asdict(model.config), "text": {},
-                  "languages": ["en", "de"], "longest_source": 50}
+                  "languages": ["en", "de"], "longest_source": 50, "length_ratio": 2.5}
         pairs = Pairs(ENGLISH, GERMAN)
         return measure.TrainedRun(name, model, tokenizer, config, pairs, pairs,
                            encode_pairs(tokenizer, pairs))
@@ -173,8 +173,8 @@ def test_costs_are_the_bleu_that_is_lost(make_run, monkeypatch):
 
 def test_a_run_is_measured_with_its_own_search_and_case(make_run, monkeypatch):
     """Translations that only this search finds, right but for their case, score 100."""
-    def translate_lines(model, tokenizer, lines, beam, lenpen, max_source):
-        assert (beam, lenpen, max_source) == (3, 1.5, 50)
+    def translate_lines(model, tokenizer, lines, beam, lenpen, max_source, length_ratio):
+        assert (beam, lenpen, max_source, length_ratio) == (3, 1.5, 50, 2.5)
         return [line.upper() for line in GERMAN]
 
     monkeypatch.setattr(measure, "translate_lines", translate_lines)
