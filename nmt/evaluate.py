@@ -102,22 +102,22 @@ def score_table(scores: dict) -> str:
     return tabulate(rows, ["", *MEASURED], tablefmt="plain", floatfmt=".3f")
 
 
-def bleu_metric(tgt: str = "", lowercase: bool = False):
-    """sacreBLEU's BLEU with the tokenizer of a language, as in "de" or "zh-CN"."""
+def bleu_metric(references, tgt: str = "", lowercase: bool = False):
+    """sacreBLEU's BLEU with the tokenizer of the references, see `bleu_tokenizer`."""
     from sacrebleu.metrics import BLEU
-    return BLEU(tokenize=bleu_tokenizer(tgt), lowercase=lowercase, force=True)
+    return BLEU(tokenize=bleu_tokenizer(references, tgt), lowercase=lowercase, force=True)
 
 
 def corpus_bleu(hypotheses, references, tgt="", lowercase: bool = False) -> tuple[float, str]:
     """BLEU (0..100) of lines in the language tgt against one reference each, and its signature."""
-    metric = bleu_metric(tgt, lowercase)
+    metric = bleu_metric(references, tgt, lowercase)
     score = metric.corpus_score(list(hypotheses), [list(references)]).score
     return score, str(metric.get_signature())
 
 
 def has_4_grams(references, tgt: str = "") -> bool:
     """Whether a line has four tokens; otherwise BLEU says nothing (NO_4_GRAMS)."""
-    metric = bleu_metric(tgt)
+    metric = bleu_metric(references, tgt)
     return any(len(metric.tokenizer(line).split()) >= 4 for line in references)
 
 

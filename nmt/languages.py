@@ -1,29 +1,44 @@
-"""sacreBLEU's tokenizer for a language, by any name of the language."""
+"""sacreBLEU's tokenizer for a text: its script decides, or, where it has no letters, the name of
+its language."""
 import re
+import unicodedata
+from collections import Counter
 
-# names: ISO 639-1, 639-2 and 639-3, and what people write; FLORES adds a script, as in zho_Hans
-CHINESE = "zh zho chi cmn yue wuu nan hak cn chinese mandarin cantonese"
-KOREAN = "ko kor kr korean"
-UNSPACED = (                    # others that are written without spaces between words
-    "ja jpn jp japanese", "th tha thai", "lo lao", "km khm khmer", "my mya bur burmese",
-    "bo bod tib tibetan", "dz dzo dzongkha", "shn shan")
-
-
-def first_part(language: str) -> str:
-    """"zh" of "zh-CN", "zho" of "zho_Hans"."""
-    return re.split("[-_.]", language.lower())[0]
+# as in the Unicode names of their letters
+SCRIPT = re.compile(r"\b(CJK|HIRAGANA|KATAKANA|HANGUL|THAI|LAO|KHMER|MYANMAR|TIBETAN)\b")
+# ISO 639-1 and 639-3
+CHINESE = ("zh", "zho", "cmn", "yue")
+UNSPACED = ("ja", "jpn", "th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bod")
 
 
-def is_unspaced(language: str) -> bool:
-    """Whether a language is written without spaces between its words."""
-    return first_part(language) in " ".join((CHINESE, *UNSPACED)).split()
-
-
-def bleu_tokenizer(language: str) -> str:
-    """sacreBLEU's tokenizer: characters where spaces do not separate words, and for Korean, whose
-    words carry their endings; otherwise 13a."""
-    if first_part(language) in CHINESE.split():
+def bleu_tokenizer(lines, language: str = "") -> str:
+    """sacreBLEU's tokenizer for lines of text: zh for Chinese, char where spaces do not separate
+    words, otherwise 13a. The script of most letters decides; without letters, the language, as in
+    "zh", "zh-CN" or "zho_Hans"."""
+    characters = Counter("".join(lines))
+    scripts = Counter()
+    for character, count in characters.items():
+        if character.isalpha():
+            named = SCRIPT.search(unicodedata.name(character, ""))
+            scripts[named[1] if named else "other"] += count
+    if not scripts:
+        return language_tokenizer(language)
+    kana = scripts.pop("HIRAGANA", 0) + scripts.pop("KATAKANA", 0)
+    han = scripts["CJK"]
+    scripts["CJK"] += kana
+    (script, letters), = scripts.most_common(1)
+    if script == "other":
+        return "13a"
+    if script == "CJK" and 20 * kana < han:              # a Chinese text may quote some kana
         return "zh"
-    if is_unspaced(language) or first_part(language) in KOREAN.split():
-        return "char"
-    return "13a"
+    if script == "HANGUL" and 10 * characters[" "] > letters:
+        return "13a"
+    return "char"
+
+
+def language_tokenizer(language: str) -> str:
+    """sacreBLEU's tokenizer by the name of a language."""
+    code = re.split("[-_.]", language.lower())[0]
+    if code in CHINESE:
+        return "zh"
+    return "char" if code in UNSPACED else "13a"

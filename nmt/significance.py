@@ -13,7 +13,7 @@ def bleu_interval(hypotheses, references, tgt: str = "",
                   lowercase: bool = False) -> tuple[float, tuple]:
     """The sacreBLEU score of lines, and its 95 % interval (low, high) by the choice of the
     sentences, from 1,000 bootstrap resamples."""
-    metric = bleu_metric(tgt, lowercase)
+    metric = bleu_metric(references, tgt, lowercase)
     score = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=1000)
     return score.score, (score._mean - score._ci, score._mean + score._ci)
 
@@ -21,7 +21,7 @@ def bleu_interval(hypotheses, references, tgt: str = "",
 def bleu_of_mixtures(baseline, other, references, tgt: str, lowercase: bool):
     """A function of an array [sentences]: the BLEU of the test set with the baseline's translation
     of a sentence where it is 0, the other's where it is 1."""
-    metric = bleu_metric(tgt, lowercase)
+    metric = bleu_metric(references, tgt, lowercase)
     # what BLEU is computed from, per sentence: n-gram counts and lengths, [sentences, 10]
     counts = np.array(metric._extract_corpus_statistics(baseline, [references]))
     change = np.array(metric._extract_corpus_statistics(other, [references])) - counts

@@ -236,7 +236,7 @@ def analyze_routing(runs):
 def analyze_length(runs, beam: int | None, folder: Path):
     """BLEU by source length (Gu 2019 Fig. 3), for all runs in the bins of the first."""
     src, _ = runs[0].config["languages"]
-    ends = measure.fitting_bins([measure.source_length(x, src) for x in runs[0].test.source])
+    ends = measure.fitting_bins(measure.source_lengths(runs[0].test.source, src))
     bleu_by_run = {run.name: measure.bleu_by_length(run, ends, beam) for run in runs}
     figures.draw_lengths(bleu_by_run, folder / "length.png")
     cells = {}                          # label of a bin -> run -> BLEU and sentences

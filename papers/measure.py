@@ -18,7 +18,7 @@ from nmt.batches import batches, collate
 from nmt.corpus import Pairs
 from nmt.encoded import EncodedPairs
 from nmt.evaluate import corpus_bleu, disagreement_scores, validate
-from nmt.languages import is_unspaced
+from nmt.languages import bleu_tokenizer
 from nmt.search import translate_lines
 from nmt.significance import bleu_interval
 from routing_dynamic import masked_log_softmax, squash, weigh_votes
@@ -208,10 +208,12 @@ def routing_statistics(run: TrainedRun, max_tokens: int = 4096) -> dict:
 
 # ---- BLEU by source length: Gu 2019 Fig. 3
 
-def source_length(line: str, language: str) -> int:
-    """The number of words, or of characters in a language without spaces; 1 for a blank line."""
-    units = line.replace(" ", "") if is_unspaced(language) else line.split()
-    return len(units) or 1
+def source_lengths(lines: list[str], language: str) -> list[int]:
+    """The number of words of every line, or of its characters in a text without spaces between
+    words; 1 for a blank line."""
+    unspaced = bleu_tokenizer(lines, language) != "13a"
+    units = [line.replace(" ", "") if unspaced else line.split() for line in lines]
+    return [len(line) or 1 for line in units]
 
 
 def fitting_bins(lengths: list[int]) -> list[int]:
@@ -233,7 +235,7 @@ def bleu_by_length(run: TrainedRun, ends: list[int], beam: int | None = None) ->
     beam = beam or run.config["beam"]
     hypotheses = translate(run, source, beam)
     bleu, signature = corpus_bleu(hypotheses, references, tgt, lowercase)
-    lengths = [source_length(line, src) for line in source]
+    lengths = source_lengths(source, src)
     bins = []
     for low, high in zip([0, *ends], [*ends, math.inf]):
         inside = [i for i, length in enumerate(lengths) if low < length <= high]

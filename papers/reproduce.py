@@ -146,7 +146,7 @@ def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[R
     s = settings_of(scale)
     source, _ = known_languages(s)
     language = []
-    if bleu_tokenizer(s.src or source) == "zh":
+    if bleu_tokenizer([], s.src or source) == "zh":
         language = table.chinese.split()
     if table.amp is not None:
         scale = ["--amp" if table.amp else "--no-amp", *scale]

@@ -121,14 +121,21 @@ def test_bleu_and_chrf_are_sacrebleus():
     assert "nc:6" in signature
 
 
-@pytest.mark.parametrize("tgt, tokenizer", [
-    ("de", "13a"), ("", "13a"), ("zh", "zh"), ("zh-CN", "zh"), ("zh_tw", "zh"), ("th", "char"),
-    ("ja", "char"), ("ko", "char"), ("zho_Hans", "zh"), ("cn", "zh"), ("yue_Hant", "zh"),
-    ("Chinese", "zh"), ("jpn_Jpan", "char"), ("jp", "char"), ("kor_Hang", "char"), ("kr", "char"),
-    ("tha_Thai", "char"), ("lao", "char"), ("khm_Khmr", "char"), ("my", "char"), ("bod", "char"),
-    ("deu_Latn", "13a"), ("cs", "13a"), ("mya.clean", "char")])
-def test_the_target_language_chooses_the_tokenizer(tgt, tokenizer):
-    assert f"tok:{tokenizer}|" in corpus_bleu(["猫"], ["猫"], tgt)[1]
+@pytest.mark.parametrize("line, tgt, tokenizer", [
+    # names that nobody listed, and wrong ones: the text decides
+    ("猫和狗在房子里。", "tgt", "zh"), ("故天将降大任于是人也", "lzh", "zh"),
+    ("东京の" + "大学生很多" * 9, "de", "zh"), ("猫が見る。", "jap", "char"),
+    ("東京大学へ", "zh", "char"), ("ラーメン、CD", "trg", "char"),
+    ("แมวเห็นหมา", "en", "char"), ("ແມວເຫັນໝາ", "x", "char"),
+    ("ឆ្មាឃើញឆ្កែ", "x", "char"), ("ကြောင်က ခွေးကို မြင်တယ်", "x", "char"),
+    ("བྱི་ལས་ཁྱི་མཐོང་", "dz", "char"), ("고양이가개를본다", "ko", "char"),
+    ("고양이가 개를 본다.", "ko", "13a"), ("the cat", "zh", "13a"), ("बिल्ली देखती है", "x", "13a"),
+    ("Der Hund 犬", "ja", "13a"),
+    # no letters: the name decides
+    ("42", "de", "13a"), ("42", "", "13a"), ("42", "zh-CN", "zh"), ("42", "zho_Hans", "zh"),
+    ("42", "ja", "char"), ("42", "mya.clean", "char"), ("42", "cs", "13a")])
+def test_the_text_chooses_the_tokenizer(line, tgt, tokenizer):
+    assert f"tok:{tokenizer}|" in corpus_bleu([line], [line], tgt)[1]
 
 
 def test_pairs_too_long_for_the_memory_are_left_out(corpus, monkeypatch, capsys):

@@ -122,10 +122,13 @@ def change_config(folder, **settings):
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
 
 
-def test_bleu_has_the_tokenizer_of_the_runs_target_language(runs, capfd):
-    change_config(runs / "NAME", languages=["en", "zh"])
-    assert call("NAME --input in.txt --reference in.txt --beam 1") == 0
-    assert "tok:zh|" in capfd.readouterr().err
+def test_bleu_has_the_tokenizer_of_the_references(runs, capfd):
+    """The run is into German; where no text decides, its target language does."""
+    for tgt, line, tokenizer in (("de", "猫和狗", "zh"), ("ja", "42", "char")):
+        change_config(runs / "NAME", languages=["en", tgt])
+        (runs / "reference.txt").write_text(f"{line}\n" * len(TEXT), "utf-8")
+        assert call("NAME --input in.txt --reference reference.txt --beam 1") == 0
+        assert f"tok:{tokenizer}|" in capfd.readouterr().err
 
 
 def test_lines_longer_than_those_of_training_are_cut(runs, model, tokenizer, capfd):

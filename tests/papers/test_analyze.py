@@ -292,11 +292,12 @@ def test_bins_fit_the_lengths(lengths, ends):
     assert measure.fitting_bins(list(lengths)) == ends
 
 
-@pytest.mark.parametrize("line, language, length", [
-    ("a bc  def", "en", 3), ("", "en", 1), ("ab cd", "zho_Hans", 4), ("ab cd", "bo", 4),
-    ("ab cd", "ko", 2)])
-def test_length_of_a_line(line, language, length):
-    assert measure.source_length(line, language) == length
+@pytest.mark.parametrize("lines, language, lengths", [
+    (["a bc  def", ""], "zh", [3, 1]), (["猫 和狗", "", "狗"], "src", [3, 1, 1]),
+    (["12 34", "5"], "bo", [4, 1]), (["고양이가 개를 본다"], "ko", [3])])
+def test_lengths_of_lines(lines, language, lengths):
+    """In words, or in characters where spaces do not separate words."""
+    assert measure.source_lengths(lines, language) == lengths
 
 
 # ---- Figures
