@@ -23,7 +23,16 @@ from tqdm import tqdm
 from disagreement import model_disagreement
 from nmt.batches import Step, training_steps
 from nmt.corpus import Data, DataFlags, hash_text, load_data, name_text
-from nmt.evaluate import NO_4_GRAMS, disagreement_scores, has_4_grams, score_sets, summary, validate
+from nmt.evaluate import (
+    NO_4_GRAMS,
+    check_lengths,
+    check_text,
+    disagreement_scores,
+    has_4_grams,
+    score_sets,
+    summary,
+    validate,
+)
 from nmt.flags import ModelFlags
 from nmt.loss import smoothed_cross_entropy
 from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, load_weights, say
@@ -207,6 +216,7 @@ def train(s: Settings) -> None:
     with machine.first_on_each_node():                   # it downloads and encodes for the others
         data = load_data(s, path / "tokenizer.json")
     config = s.model_config(vocab_size=data.tokenizer.get_vocab_size())
+    check_lengths(data.valid, config)
     if machine.first:
         folder.begin(model=asdict(config), text=data.text_hashes,
                      valid_text=list(map(hash_text, data.valid_pairs)),
@@ -214,6 +224,8 @@ def train(s: Settings) -> None:
                      length_ratio=data.length_ratio)
         say(f"{path}: {len(data.train):,} pairs, vocabulary {config.vocab_size:,} "
             f"({time.perf_counter() - started:.1f} s)")
+        for warning in check_text(data, s.max_length):
+            say(f"warning: {warning}")
 
     # model
     torch.manual_seed(s.seed)

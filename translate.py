@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf, has_4_grams
+from nmt.evaluate import NO_4_GRAMS, check_references, corpus_bleu, corpus_chrf, has_4_grams
 from nmt.run_folder import load_run, name_runs_beside
 from nmt.search import Translation, describe_long, translate_text
 from nmt.significance import bleu_interval, format_p, randomization_test, sign_test
@@ -141,6 +141,8 @@ def print_scores(systems: dict, references: list[str], tgt: str, settings: Setti
     print(f"BLEU {bleu:.2f}  {signature}", file=sys.stderr)
     chrf, signature = corpus_chrf(lines, references, settings.lowercase)
     print(f"chrF {chrf:.2f}  {signature}", file=sys.stderr)
+    for warning in check_references(references, tgt):
+        print(f"warning: {warning}", file=sys.stderr)
     if not has_4_grams(references, tgt):
         print(NO_4_GRAMS, file=sys.stderr)
     if settings.compare:

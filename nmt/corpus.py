@@ -51,6 +51,7 @@ class Data(NamedTuple):
     valid_pairs: Pairs
     tests: dict[str, Pairs]     # by the name of the test set; may be empty
     text_hashes: dict[str, str]         # {"train.en": start of its SHA-256, "train.de": ...}
+    pairs: int                  # of the training text, with those that `train` leaves out
 
     @property
     def longest_source(self) -> int:
@@ -215,7 +216,7 @@ def load_data(flags: DataFlags, tokenizer_path=None) -> Data:
         raise UserError(f"no training pair of {name} is left: all have an empty side, or more "
                         f"tokens than --max-length {flags.max_length}")
     return Data(src, tgt, tokenizer, encoded, encode_pairs(tokenizer, valid), valid, tests,
-                hashes)
+                hashes, len(train.source))
 
 
 def hash_text(lines: Iterable[str] | Lines) -> str:

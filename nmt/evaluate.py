@@ -1,5 +1,6 @@
 """Evaluation: cross-entropy, BLEU, chrF, and disagreement of the heads (Li 2018 §5.5)."""
 import math
+import re
 import time
 from statistics import fmean
 from typing import NamedTuple
@@ -13,10 +14,15 @@ from nmt.batches import batches, collate
 from nmt.languages import bleu_tokenizer
 from nmt.loss import smoothed_cross_entropy
 from nmt.search import describe_long, translate_text
+from nmt.tokenizer import prepare_line
+from tools.files import UserError
 from transformer import PAD
 
 WEIGHTS = 2 ** 27               # attention weights of a validation batch, in all layers together
 LONGEST = 2 ** 29               # those of a pair: a longer one is left out of the validation
+# a subword of subword-nmt or SentencePiece; a full stop apart from its word
+SUBWORD = re.compile(r"@@( |$)|▁")
+FULL_STOP = re.compile(r" \.$")
 NO_4_GRAMS = "BLEU counts 4-grams, and the references have none: only chrF scores them"
 
 
@@ -32,8 +38,9 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
     nll = tokens = 0
     sums = {}                                            # (component, kind) -> [layers]
     counts = {}                                          # (component, kind) -> number of terms
-    config = model.config
-    for indices in validation_batches(encoded, max_tokens, config.heads * config.layers):
+    check_lengths(encoded, model.config)
+    heads = model.config.heads * model.config.layers
+    for indices in validation_batches(encoded, max_tokens, heads):
         source, target = (rows.to(device) for rows in collate(encoded, indices))
         target_out = target[:, 1:]                                           # [B, L_t]
         source_mask = source != PAD
@@ -62,14 +69,30 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
     return nll / tokens, means
 
 
+def count_weights(source_lengths, target_lengths, heads: int):
+    """The attention weights of a pair, or of each of several, in `heads` heads of each
+    component."""
+    m = source_lengths + 1                                                   # L_s with EOS
+    n = target_lengths + 1                                                   # L_t
+    return heads * (m * m + n * m + n * n)
+
+
+def check_lengths(encoded, config) -> None:
+    """Raises UserError if every pair of a validation set is left out of it."""
+    weights = count_weights(encoded.source_lengths, encoded.target_lengths,
+                            config.heads * config.layers)
+    if weights.min() > LONGEST:
+        raise UserError("--valid: every pair is too long for the memory: cut its lines into "
+                        "sentences")
+
+
 def validation_batches(encoded, max_tokens: int, heads: int):
     """Yields batches as arrays of indices, of at most max_tokens, and of at most WEIGHTS attention
     weights in `heads` heads of each component, except for single pairs. Leaves out a pair of more
     than LONGEST."""
     def weights(indices) -> int:
-        m = int(encoded.source_lengths[indices].max()) + 1                   # L_s with EOS
-        n = int(encoded.target_lengths[indices].max()) + 1                   # L_t
-        return heads * (m * m + n * m + n * n)
+        return count_weights(int(encoded.source_lengths[indices].max()),
+                             int(encoded.target_lengths[indices].max()), heads)
 
     left_out = 0
     for indices in batches(encoded.source_lengths, encoded.target_lengths, max_tokens,
@@ -119,6 +142,37 @@ def has_4_grams(references, tgt: str = "") -> bool:
     """Whether a line has four tokens; otherwise BLEU says nothing (NO_4_GRAMS)."""
     metric = bleu_metric(references, tgt)
     return any(len(metric.tokenizer(line).split()) >= 4 for line in references)
+
+
+def check_references(references, tgt: str = "") -> list[str]:
+    """Warnings about references whose BLEU is not that of ordinary text: a tenth of them or more
+    segmented or tokenized, or some in another form than all translations."""
+    segmented = [line for line in references if SUBWORD.search(line)]
+    if bleu_tokenizer(references, tgt) == "13a":
+        segmented += [line for line in references if FULL_STOP.search(line)]
+    warnings = []
+    if 10 * len(segmented) >= len(references) and segmented:
+        warnings.append(f"the references are segmented or tokenized, as in {segmented[0][-40:]!r}: "
+                        "their BLEU cannot be compared with that of ordinary text")
+    odd = sum(prepare_line(line) != " ".join(line.split()) for line in references)
+    if odd:
+        warnings.append(f"{odd:,} of {len(references):,} references are not in NFC or have "
+                        "invisible characters: BLEU counts these as errors")
+    return warnings
+
+
+def check_text(data, max_length: int) -> list[str]:
+    """Warnings about the text of a run: what is left out of it, and unusual references."""
+    warnings = []
+    left_out = data.pairs - len(data.train)
+    if left_out:
+        warnings.append(f"{left_out:,} of {data.pairs:,} training pairs are left out: a side is "
+                        f"empty or has more than {max_length} tokens (--max-length)")
+    long = int((data.valid.source_lengths > data.longest_source).sum())
+    warnings += [f"valid: {message}" for message in describe_long(long, 0)]
+    for name, pairs in {"valid": data.valid_pairs, **data.tests}.items():
+        warnings += [f"{name}: {message}" for message in check_references(pairs.target, data.tgt)]
+    return warnings
 
 
 def corpus_chrf(hypotheses, references, lowercase: bool = False) -> tuple[float, str]:

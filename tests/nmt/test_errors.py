@@ -45,6 +45,7 @@ def place(tmp_path_factory):
     write_text(folder, "text", ["the dog sees a man"] * 40, ["der Hund sieht einen Mann"] * 40)
     write_text(folder, "unequal", ["a", "b"], ["x"])
     write_text(folder, "empty", [], ["x"])
+    write_text(folder, "endless", ["1 " * 12_000], ["x"])
     (folder / "latin.en").write_bytes("good\nschön\n".encode("latin-1"))
     (folder / "latin.de").write_text("x\ny\n")
     (folder / "corpus").mkdir()
@@ -109,6 +110,7 @@ MISTAKES = [
     (train_mt, NEW + "--valid unequal", "unequal.en has 2 lines and unequal.de has 1"),
     (train_mt, NEW + "--valid empty", "empty.en is empty", "one sentence per line"),
     (train_mt, NEW + "--train latin", "latin.en, line 2: not UTF-8", "iconv"),
+    (train_mt, NEW + "--valid endless", "--valid: every pair is too long", "into sentences"),
     (train_mt, NEW + "--max-length 1", "no training pair", "--max-length 1"),
     (train_mt, "--train text --name new", "own text needs --valid, --src, --tgt"),
     (train_mt, NEW + "--data multi30k", "--data multi30k and --train text: leave out one"),

@@ -16,6 +16,7 @@ from nmt.evaluate import corpus_bleu, corpus_chrf, validate
 from nmt.search import Translation, translate_lines
 from nmt.significance import bleu_interval
 from nmt.tokenizer import EOS
+from tools.files import UserError
 from transformer import Transformer, TransformerConfig
 
 CROWDED = 45                                      # tokens of a batch: `corpus` has several
@@ -156,6 +157,26 @@ def test_pairs_too_long_for_the_memory_are_left_out(corpus, monkeypatch, capsys)
         logits, _ = model.eval()(source, target[:, :-1])
         losses.append(cross_entropy(logits[0], target[0, 1:], reduction="none"))
     assert nll == pytest.approx(torch.cat(losses).mean().item())
+
+
+def test_a_validation_text_without_a_short_pair_is_an_error(corpus, monkeypatch):
+    monkeypatch.setattr(evaluate, "LONGEST", 3)
+    with pytest.raises(UserError, match="--valid: every pair is too long"):
+        validate(model_with_dropout(), corpus, CROWDED)
+
+
+@pytest.mark.parametrize("line, warning", [
+    ("the o@@ ld wo@@ man", "segmented or tokenized, as in 'the o@@ ld wo@@ man'"),
+    ("▁the ▁old ▁wo man", "segmented or tokenized"), ("the old woman .", "segmented or tokenized"),
+    ("die mu\u0308de Frau", "1 of 9 references are not in NFC"),
+    ("die\u200b Frau", "have invisible characters"), ("the  old woman\xa0sees . . . it.", None),
+    ("a@@b @ c", None), ("猫が見る 。", None)])
+def test_unusual_references_are_one_warning(line, warning):
+    """Each kind, in a text of nine lines; the Japanese one is scored by characters."""
+    references = [line, *([line[-4:] if "猫" in line else "the dog"] * 8)]
+    warnings = evaluate.check_references(references, "de")
+    assert len(warnings) == (warning is not None)
+    assert not warning or warning in warnings[0]
 
 
 def score(sets: dict, model=None, tokenizer=None, beam=1, longest_source=99, **settings):

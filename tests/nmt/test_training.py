@@ -119,6 +119,20 @@ def test_a_test_set_without_4_grams_is_named(text, tmp_path, capsys):
     assert named == f"words: {NO_4_GRAMS}" and "python translate.py" in following
 
 
+def test_what_is_left_out_is_said(text, tmp_path, capsys):
+    """Training pairs, long validation lines, and references that are segmented."""
+    german = (tmp_path / "train.de").read_text().splitlines()
+    write_text(tmp_path, "train", ["", "das " * 99, *german[2:]], german)
+    write_text(tmp_path, "valid", ["das " * 30, "das"], ["ein", "zwei"])
+    write_text(tmp_path, "test", ["das", "der"], ["Ha@@ us", "Ba@@ um"])
+    assert train(text, "--steps 1 --max-length 50 --name a") == 0
+    out = capsys.readouterr().out
+    assert ("warning: 2 of 120 training pairs are left out: a side is empty or has more than 50 "
+            "tokens (--max-length)\n") in out
+    assert "warning: valid: lines longer than any training source, translated in pieces: 1\n" in out
+    assert "warning: test: the references are segmented or tokenized" in out
+
+
 def test_a_finished_run_is_not_trained_or_tested_again(text, tmp_path, capsys):
     """Nor on a machine that sets other defaults."""
     words = "--steps 4 --eval-every 2 --name a --reg output --agg em"
