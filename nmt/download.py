@@ -6,6 +6,7 @@ under our names, so it cannot choose a path.
 import fnmatch
 import gzip
 import hashlib
+import html
 import itertools
 import json
 import re
@@ -182,11 +183,12 @@ def read_members(archive: Path, pattern: str):
 
 def read_sentences(file, sgml: bool):
     """Yields a file's lines as bytes without their ends; of SGML, the text of the <seg> elements,
-    one per line. A byte-order mark is skipped."""
+    one per line, with "&" for "&amp;". A byte-order mark is skipped."""
     for number, line in enumerate(file):
         if number == 0:
             line = line.removeprefix(BYTE_ORDER_MARK)
         if not sgml:
             yield line.rstrip(b"\r\n")
         elif segment := re.search(rb"<seg[^>]*>(.*)</seg>", line):
-            yield segment[1].strip()
+            text = html.unescape(segment[1].decode(errors="surrogateescape"))
+            yield " ".join(text.split()).encode(errors="surrogateescape")

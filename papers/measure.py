@@ -65,9 +65,20 @@ def attentions(model) -> dict:
 
 
 def labels(tokenizer, ids: Tensor) -> list[str]:
-    """Tokens as axis labels, with a visible sign for a blank."""
-    texts = [tokenizer.decode([token], skip_special_tokens=False) for token in ids.tolist()]
-    return [text.strip() or "\u2423" for text in texts]
+    """Tokens as axis labels, each with the characters that begin in it: a character of several
+    tokens is at the first, the others are a dot. A blank is a visible sign."""
+    tokens = ids.tolist()
+    text = tokenizer.decode(tokens, skip_special_tokens=False)
+    texts = []
+    start = 0
+    for i in range(1, len(tokens) + 1):                  # an unfinished character counts as one
+        end = len(tokenizer.decode(tokens[:i], skip_special_tokens=False))
+        if end > start:
+            texts.append(text[start:end].strip() or "\u2423")
+        else:
+            texts.append("·")
+        start = end
+    return texts
 
 
 # ---- Disagreement: Li 2018 Tables 4 and 5

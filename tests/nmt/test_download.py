@@ -170,12 +170,12 @@ def test_zip_members(tmp_path):
         "t/Book1_cn.txt": "\ufeff一\r\n多\n", "t/Book1_en.txt": "one"})
     dev = fetch_zip(tmp_path, "b.zip", {
         "d/x.zh.sgm": '<doc>\n<seg id="1"> 三 </seg>\n</doc>\n',
-        "d/x.en.sgm": '<DOC>\n<seg id="1">three &amp; more</seg>\n'})
+        "d/x.en.sgm": '<DOC>\n<seg id="1">three &amp; &lt;more&gt;&#10;</seg>\n'})
     parts = [Part((train, "*_c[hn].txt"), (train, "*_en.txt")),
              Part((dev, "*x.zh.sgm"), (dev, "*x.en.sgm"))]
     write_text([tmp_path / "out.zh", tmp_path / "out.en"], parts, tmp_path)
     assert (tmp_path / "out.zh").read_bytes().decode() == "一\n二\n三\n"
-    assert (tmp_path / "out.en").read_bytes().decode() == "one\ntwo\nthree &amp; more\n"
+    assert (tmp_path / "out.en").read_bytes().decode() == "one\ntwo\nthree & <more>\n"
 
 
 def test_member_that_points_outside(tmp_path):

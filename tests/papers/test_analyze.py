@@ -191,6 +191,13 @@ def join_labels(labels: list[str]) -> str:
     return "".join(labels).replace("\u2423", "")
 
 
+def test_a_character_of_several_tokens_is_at_its_first(tokenizer):
+    """Whatever else is in the last of them."""
+    tokens = [BOS, *tokenizer.encode("猫 é.").ids, EOS]
+    assert measure.labels(tokenizer, torch.tensor(tokens)) == [
+        SPECIAL_TOKENS[BOS], "猫", "·", "·", "\u2423", "é", "·", ".", SPECIAL_TOKENS[EOS]]
+
+
 @pytest.mark.parametrize("component, layer", [("cross", 1), ("cross", None), ("enc", 1),
                                               ("dec", None)])
 def test_attention_map(make_run, component, layer):
