@@ -164,7 +164,7 @@ def beam_search(model, source: Tensor, beam: int = 4, lenpen: float = 0.6,
 
 # ---- Lines of text
 
-def cuts(line: str) -> list[int]:
+def find_cuts(line: str) -> list[int]:
     """Where a long sentence may be cut: at its spaces, or, if it has none, before every letter that
     no zero-width joiner joins to the one before."""
     spaces = [match.start() for match in re.finditer(r"\s", line)]
@@ -191,7 +191,7 @@ def pieces(line: str, tokenizer, limit: int) -> list[list[int]]:
     parts = [part for part in SENTENCE_END.split(line) if part]
     if len(parts) == 1:
         middle = len(line) // 2
-        cut = min(cuts(line), key=lambda i: abs(i - middle), default=middle)
+        cut = min(find_cuts(line), key=lambda i: abs(i - middle), default=middle)
         parts = [line[:cut], line[cut:]]
     return [ids for part in parts for ids in pieces(part, tokenizer, limit)]
 
@@ -221,8 +221,9 @@ def search_all(model, sources: list[Tensor], beam: int, lenpen: float, max_token
         rows = [sources[n] for n in batch]
         source = pad_sequence(rows, batch_first=True, padding_value=PAD)             # [B, L_s]
         limits = length_limit(source, length_ratio).tolist()
-        found = beam_search(model, source.to(device), beam, lenpen, length_ratio=length_ratio)
-        for n, limit, (best,) in zip(batch, limits, found):
+        hypotheses = beam_search(model, source.to(device), beam, lenpen,
+                                 length_ratio=length_ratio)
+        for n, limit, (best,) in zip(batch, limits, hypotheses):
             results[n] = best.tokens, len(best.tokens) + 1 >= limit
         bar.update(len(batch))
     model.train(training)
