@@ -373,6 +373,7 @@ def test(model, progress: Progress, data: Data, folder: RunFolder, s: Settings) 
     rows = [row for row in folder.read_metrics() if row.get("texts") == texts]
     if not rows:
         numbered = folder.numbered() if s.average else []
+        averaged_steps = [int(path.stem.removeprefix("step-")) for path in numbered]
         if numbered:
             folder.save("average.pt", model=average_checkpoints(numbered))
         name = "average.pt" if numbered else "best.pt"
@@ -384,7 +385,7 @@ def test(model, progress: Progress, data: Data, folder: RunFolder, s: Settings) 
         rows = [folder.log(
             "test", step=progress.step, test_bleu=scores.bleu, test_chrf=scores.chrf,
             sets=scores.sets, texts=texts, signature=scores.signature, beam=s.beam, lenpen=s.lenpen,
-            in_pieces=scores.in_pieces, at_limit=scores.at_limit, average=len(numbered),
+            in_pieces=scores.in_pieces, at_limit=scores.at_limit, average=averaged_steps,
             disagreement=disagreement_scores(D), tokens=progress.tokens,
             tokens_per_second=progress.tokens / max(progress.seconds, 1e-9),
             sentences_per_second=scores.sentences_per_second,

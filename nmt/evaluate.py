@@ -225,8 +225,10 @@ def score_sets(model, data, sets: dict, s, beam: int) -> Scores:
 
 def summary(result: dict, heads: int) -> str:
     """The test row of a run's metrics in words."""
-    average = f"average of the last {result['average']} checkpoints"
-    which = average if result["average"] else "best checkpoint"
+    which = "best checkpoint"
+    steps = result["average"]
+    if steps:
+        which = f"average of {len(steps)} checkpoints, steps {steps[0]:,} to {steps[-1]:,}"
     lines = [f"test BLEU {result['test_bleu']:.2f}, chrF {result['test_chrf']:.2f}   "
              f"{result['signature']}"]
     if [*result["sets"]] != ["test"]:
@@ -234,6 +236,9 @@ def summary(result: dict, heads: int) -> str:
             lines.append(f"  {name}: BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}")
     for message in describe_long(result.get("in_pieces", 0), result.get("at_limit", 0)):
         lines.append(f"  {message}")
+    if steps and steps[0] <= result["step"] / 2:
+        lines.append("  warning: the average reaches into the first half of the training: average "
+                     "fewer checkpoints, or validate more often (--eval-every)")
     return "\n".join([
         *lines, f"  {which}, beam {result['beam']}, length penalty {result['lenpen']}",
         f"  {result['parameters']:,} parameters; trained on {result['tokens']:,} target tokens, "

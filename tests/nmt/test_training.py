@@ -38,7 +38,7 @@ def test_the_best_checkpoint_by_bleu_then_by_loss_is_tested(chinese, tmp_path):
 
     assert train(chinese, f"{LEARN} --name b") == 0      # the same without the average
     row, = rows(tmp_path / "runs" / "b", "test")
-    assert row["average"] == 0
+    assert row["average"] == []
     assert row["disagreement"] == disagreement_scores(best["valid_disagreement"])
     assert "tok:zh" in row["signature"]
     lines = (tmp_path / "runs" / "b" / "test.hyp").read_text("utf-8").splitlines()
@@ -49,14 +49,18 @@ def test_the_best_checkpoint_by_bleu_then_by_loss_is_tested(chinese, tmp_path):
 
 @pytest.mark.parametrize("average, kept", [(2, ["step-4", "step-6"]),
                                            (9, ["step-2", "step-4", "step-6"])])
-def test_the_average_of_the_last_checkpoints(average, kept, text, tmp_path):
+def test_the_average_of_the_last_checkpoints(average, kept, text, tmp_path, capsys):
     """Of as many as there are, if fewer. Where BLEU ties, the lower loss is best."""
     assert train(text, f"--steps 6 --eval-every 2 --average {average} --name a") == 0
     folder = tmp_path / "runs" / "a"
     mean = average_checkpoints([folder / f"{name}.pt" for name in kept])
     assert same(mean, load(folder, "average")["model"])
     assert sorted(path.stem for path in folder.glob("step-*.pt")) == kept
-    assert rows(folder, "test")[0]["average"] == len(kept)
+    steps = [int(name.removeprefix("step-")) for name in kept]
+    assert rows(folder, "test")[0]["average"] == steps
+    out = capsys.readouterr().out
+    assert f"average of {len(kept)} checkpoints, steps {steps[0]} to 6, beam 1" in out
+    assert ("reaches into the first half" in out) == (steps[0] == 2)
     valid = rows(folder, "valid")
     assert [row["valid_bleu"] for row in valid] == [0, 0, 0]
     assert valid[2]["valid_loss"] < valid[1]["valid_loss"] < valid[0]["valid_loss"]
