@@ -133,12 +133,13 @@ def beam_search(model, source: Tensor, beam: int = 4, lenpen: float = 0.6,
         logits = model.decode(newest, memory, cache)[:, -1]                  # [B * k, V]
         log_p, parent, words, ends = expand(logits, log_p, beam, limit == t)
 
-        # hypotheses that end with the t-th token
-        for i, scores in enumerate((ends / lp[t]).tolist()):
-            for j, score in enumerate(scores):
-                if score > -math.inf:
-                    finished[alive[i]].append(Hypothesis(tokens[i, j, 1:].tolist(), score))
-            finished[alive[i]].sort(key=lambda hypothesis: hypothesis.score, reverse=True)
+        # hypotheses that end with the t-th token: one copy from the device
+        scores = (ends / lp[t]).flatten().tolist()                           # [B * k]
+        ended = [n for n, score in enumerate(scores) if score > -math.inf]
+        for n, ids in zip(ended, tokens.flatten(0, 1)[ended, 1:].tolist()):
+            hypotheses = finished[alive[n // k]]
+            hypotheses.append(Hypothesis(ids, scores[n]))
+            hypotheses.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
 
         # log P only falls and lp only grows: this bounds the scores to come; -inf at the limit
         bounds = (log_p[:, 0] / lp[limit]).tolist()

@@ -145,6 +145,15 @@ def test_a_translation_does_not_depend_on_its_batch(beam, plan):
         assert [h.score for h in alone] == pytest.approx([h.score for h in together[i]], abs=1e-9)
 
 
+def test_a_step_copies_its_endings_from_the_device_at_once(monkeypatch):
+    """Besides them, only the scores and their bounds, however many hypotheses end."""
+    copies = []
+    to_list = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda x: copies.append(x.shape) or to_list(x))
+    beam_search(tiny(plan=lambda n: 0 * n), sentences(), 4, 0.6, max_length=14)
+    assert len(copies) == 3
+
+
 def test_length_limits():
     """1.5 times the source's tokens, EOS among them, plus 20, or more in a text whose targets are
     longer, or max_length; the translation's EOS counts."""
