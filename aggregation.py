@@ -99,5 +99,7 @@ class Routing(nn.Module):
         options = dict(iterations=self.iterations, scale_by_activation=self.scale_by_activation,
                        density=self.density, schedule=self.schedule, gradient=self.gradient)
         if self.gradient == "full" and votes.numel() > LARGE:
-            return checkpoint(em_routing, votes, beta_a, beta_mu, use_reentrant=False, **options)
+            # the routing draws no random numbers, so their state need not be kept
+            return checkpoint(em_routing, votes, beta_a, beta_mu, use_reentrant=False,
+                              preserve_rng_state=False, **options)
         return em_routing(votes, beta_a, beta_mu, **options)
