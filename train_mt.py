@@ -98,7 +98,8 @@ class Settings(ModelFlags, DataFlags):
     device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", "machine")
     amp: bool = flag(False, "bfloat16 matrix products (toy: off; others: on if the processor has "
                             "them)", "machine")
-    compile: bool = flag(False, "torch.compile: slow to start, then faster; for GPUs", "machine")
+    compile: bool = flag(False, "torch.compile: slow to start, then faster (base and big on a GPU: "
+                                "on)", "machine")
     workers: int = flag(0, "processes that make batches; 2 with CUDA", "machine", 0, 256)
 
     RECIPES = RECIPES           # for --help
@@ -108,6 +109,7 @@ def presets(s: Settings) -> dict:
     """Returns the defaults that depend on the size, the text and the machine."""
     toy = s.data == "toy" and not s.train and s.arch == "tiny"
     values = machine_defaults(s.device) | RECIPES["toy" if toy else s.arch]
+    values["compile"] &= s.arch in ("base", "big")       # smaller ones do not make up for the start
     if "steps" in s.given:
         values["warmup"] = min(values.get("warmup", s.warmup), max(1, s.steps // 4))
         if not toy:
@@ -141,6 +143,14 @@ class Objective(nn.Module):
     def __init__(self, model: Transformer):
         super().__init__()
         self.model = model
+        self.model_disagreement = model_disagreement
+
+    def compile_parts(self) -> None:
+        """Compiles every layer, and the disagreement, for tensors of any shape."""
+        torch._dynamo.config.recompile_limit = 64        # layers share their code
+        for layer in (*self.model.encoder.layers, *self.model.decoder.layers):
+            layer.compile(dynamic=True)
+        self.model_disagreement = torch.compile(model_disagreement, dynamic=True)
 
     def forward(self, source: Tensor, target: Tensor, places: Tensor, smoothing: float):
         """source [B, L_s], target [B, L_t + 1], places [n]: those of the n tokens in the flattened
@@ -150,7 +160,7 @@ class Objective(nn.Module):
         hidden = hidden.flatten(0, 1).index_select(0, places)                # [n, d]
         cross_entropy = smoothed_cross_entropy(
             hidden, self.model.output.weight, target_out.flatten()[places], smoothing)
-        D = model_disagreement(self.model.config, heads, source != PAD, target_out != PAD)
+        D = self.model_disagreement(self.model.config, heads, source != PAD, target_out != PAD)
         return cross_entropy, D
 
 
@@ -230,11 +240,9 @@ def train(s: Settings) -> None:
     # model
     torch.manual_seed(s.seed)
     model = Transformer(config).to(machine.device)
-    if s.compile:
-        torch._dynamo.config.recompile_limit = 64        # layers share their code
-        for layer in (*model.encoder.layers, *model.decoder.layers):
-            layer.compile(dynamic=True)
     objective = Objective(model)
+    if s.compile:
+        objective.compile_parts()
     if machine.world > 1:                                # betas of gu-em may have no gradient
         objective = DistributedDataParallel(objective, find_unused_parameters=s.agg == "gu-em")
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)

@@ -1,11 +1,14 @@
 """The device, the processes of a distributed run, and the signals that stop it."""
 import contextlib
 import ctypes
+import importlib.util
 import os
 import platform
 import re
+import shutil
 import signal
 import sys
+import sysconfig
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -43,6 +46,8 @@ def pick_device(name: str) -> torch.device:
             choice += ", or start at most one process per GPU"
         raise UserError(f"--device {name}: torch finds {count[device.type]} such GPUs here; "
                         f"{choice}")
+    if device.type == "cuda":           # "high": products in TF32 instead, never measured on a GPU
+        torch.set_float32_matmul_precision("highest")
     # cuDNN's attention plans anew for every shape, and batches of sentences have hundreds
     torch.backends.cuda.enable_cudnn_sdp(False)
     if device.index is not None:        # otherwise pinned memory takes some of the first GPU
@@ -69,10 +74,21 @@ def has_bfloat16(device: torch.device) -> bool:
     return False
 
 
+def can_compile() -> bool:
+    """Whether torch.compile can make kernels for a GPU: it needs Triton, which torch brings on
+    Linux, a C compiler and Python's header."""
+    compiler = shutil.which(os.environ.get("CC") or "gcc") or shutil.which("clang")
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    return bool(importlib.util.find_spec("triton") and compiler and header.exists())
+
+
 def machine_defaults(name: str) -> dict:
-    """Returns the defaults of --amp and --workers on the device of that name."""
+    """Returns the defaults of --amp, --workers and, for large models, --compile on the device of
+    that name."""
     device = pick_device(name)
-    return {"amp": has_bfloat16(device), "workers": 2 if device.type == "cuda" else 0}
+    on_gpu = device.type == "cuda"
+    amp = has_bfloat16(device)
+    return {"amp": amp, "workers": 2 if on_gpu else 0, "compile": on_gpu and amp and can_compile()}
 
 
 @contextlib.contextmanager

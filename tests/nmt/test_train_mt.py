@@ -51,6 +51,15 @@ def test_the_smallest_recipe_is_in_float32(monkeypatch):
     assert settings("--device cpu --arch small").amp
 
 
+@pytest.mark.parametrize("words, on", [
+    ("--arch base", True), ("--arch big", True), ("--arch base --no-compile", False), ("", False),
+    ("--arch small", False)])
+def test_large_models_are_compiled_on_a_gpu(words, on, monkeypatch):
+    assert not settings(words + " --device cpu").compile
+    monkeypatch.setattr(train_mt, "machine_defaults", lambda device: {"compile": True})
+    assert settings(words).compile == on
+
+
 @pytest.mark.parametrize("arch", ["base", "big"])
 def test_vaswani_learning_rate(arch):
     """d_model^-0.5 min(step^-0.5, step warmup^-1.5), §5.3; --lr is its peak, rounded."""
@@ -190,18 +199,18 @@ def test_bfloat16_is_about_the_same(text, tmp_path):
 
 
 def test_compiled_layers_are_the_same(text, tmp_path, monkeypatch):
-    """They are traced only: compiling them takes a minute."""
-    compile_layer = torch.nn.Module.compile
+    """So is the disagreement. They are traced only: compiling them takes minutes."""
+    compile_function = torch.compile
     compiled = []
 
-    def trace_layer(layer, **options):
-        compile_layer(layer, backend="eager", **options)
-        compiled.append(type(layer).__name__)
+    def trace(f, **options):
+        compiled.append(f.__name__)
+        return compile_function(f, backend="eager", **options)
 
-    monkeypatch.setattr(torch.nn.Module, "compile", trace_layer)
+    monkeypatch.setattr(torch, "compile", trace)
     plain = first_step(text, tmp_path, "--agg em")
     assert not compiled
     traced = first_step(text, tmp_path, "--agg em --compile")
-    assert compiled == ["Layer", "Layer"]
-    for name in ("loss", "gradient_norm"):
+    assert compiled == ["_call_impl", "_call_impl", "model_disagreement"]   # two layers first
+    for name in ("loss", "disagreement", "gradient_norm"):
         assert traced[name] == pytest.approx(plain[name], rel=1e-5)

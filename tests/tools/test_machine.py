@@ -15,13 +15,25 @@ CPU = torch.device("cpu")
 def test_bfloat16_of_a_processor(capabilities, has, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     assert has_bfloat16(CPU) == has
-    assert machine_defaults("cpu") == {"amp": has, "workers": 0}
+    assert machine_defaults("cpu") == {"amp": has, "workers": 0, "compile": False}
 
 
 def test_without_an_answer_of_torch_there_is_no_bfloat16(monkeypatch):
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     assert not has_bfloat16(CPU)
     assert not has_bfloat16(torch.device("mps"))
+
+
+@pytest.mark.parametrize("missing", ["importlib.util.find_spec", "shutil.which",
+                                     "pathlib.Path.exists"])
+def test_nothing_is_compiled_without_the_tools(missing, monkeypatch):
+    for tool in ("importlib.util.find_spec", "shutil.which", "pathlib.Path.exists"):
+        monkeypatch.setattr(tool, lambda *args: True)
+    monkeypatch.setattr("tools.machine.pick_device", torch.device)
+    monkeypatch.setattr("tools.machine.has_bfloat16", lambda device: True)
+    assert machine_defaults("cuda")["compile"]
+    monkeypatch.setattr(missing, lambda *args: None)
+    assert not machine_defaults("cuda")["compile"]
 
 
 def test_attention_in_bfloat16_on_a_cpu_is_not_fused():
