@@ -34,7 +34,8 @@ from nmt.evaluate import (
     validate,
 )
 from nmt.flags import ModelFlags
-from nmt.loss import smoothed_cross_entropy
+from nmt.loss import padded_cross_entropy
+from nmt.replay import Replay, check_graphs
 from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, load_weights, say
 from tools.command_line import command_line, flag, name_run, run
 from tools.files import UserError
@@ -64,8 +65,8 @@ RECIPES = {
 }
 # settings that may differ when a run is resumed; `text` has the checksums of the training text,
 # and older runs lack the length_ratio that follows from it
-FREE = ("accumulate", "device", "amp", "compile", "workers", "data", "data_dir", "train", "valid",
-        "test", "src", "tgt", "log_every", "save_every", "runs", "name", "length_ratio")
+FREE = ("accumulate", "device", "amp", "compile", "graphs", "workers", "data", "data_dir", "train",
+        "valid", "test", "src", "tgt", "log_every", "save_every", "runs", "name", "length_ratio")
 
 
 @dataclass
@@ -100,6 +101,7 @@ class Settings(ModelFlags, DataFlags):
                             "them)", "machine")
     compile: bool = flag(False, "torch.compile: slow to start, then faster (base and big on a GPU: "
                                 "on)", "machine")
+    graphs: bool = flag(False, "CUDA graphs, for small batches on one GPU", "machine")
     workers: int = flag(0, "processes that make batches; 2 with CUDA", "machine", 0, 256)
 
     RECIPES = RECIPES           # for --help
@@ -109,7 +111,8 @@ def presets(s: Settings) -> dict:
     """Returns the defaults that depend on the size, the text and the machine."""
     toy = s.data == "toy" and not s.train and s.arch == "tiny"
     values = machine_defaults(s.device) | RECIPES["toy" if toy else s.arch]
-    values["compile"] &= s.arch in ("base", "big")       # smaller ones do not make up for the start
+    # smaller models do not make up for the start; --graphs was not tried with compiled layers
+    values["compile"] &= s.arch in ("base", "big") and not s.graphs
     if "steps" in s.given:
         values["warmup"] = min(values.get("warmup", s.warmup), max(1, s.steps // 4))
         if not toy:
@@ -153,43 +156,54 @@ class Objective(nn.Module):
         self.model_disagreement = torch.compile(model_disagreement, dynamic=True)
 
     def forward(self, source: Tensor, target: Tensor, places: Tensor, smoothing: float):
-        """source [B, L_s], target [B, L_t + 1], places [n]: those of the n tokens in the flattened
-        target[:, 1:] -> their smoothed cross-entropy, summed, and the disagreement D."""
+        """source [B, L_s], target [B, L_t + 1], places [n] in the flattened target[:, 1:]: those of
+        the tokens, and perhaps of padding -> the tokens' smoothed cross-entropy, summed, and the
+        disagreement D. A row without BOS does not count."""
         target_in, target_out = target[:, :-1], target[:, 1:]                # [B, L_t]
         hidden, heads = self.model.hidden(source, target_in)                 # [B, L_t, d]
         hidden = hidden.flatten(0, 1).index_select(0, places)                # [n, d]
-        cross_entropy = smoothed_cross_entropy(
-            hidden, self.model.output.weight, target_out.flatten()[places], smoothing)
-        D = self.model_disagreement(self.model.config, heads, source != PAD, target_out != PAD)
+        cross_entropy = padded_cross_entropy(
+            hidden, self.model.output.weight, target_out.flatten()[places], smoothing, PAD)
+        source_mask = (source != PAD) & (target_in[:, :1] != PAD)            # [B, L_s]
+        D = self.model_disagreement(self.model.config, heads, source_mask, target_out != PAD)
         return cross_entropy, D
 
 
 def train_step(objective, optimizer, step: Step, machine: Machine, label_smoothing: float,
-               reg_weight: float, clip: float = 0.0, amp: bool = False):
+               reg_weight: float, clip: float = 0.0, amp: bool = False, replay=None):
     """One update. It maximizes `J = likelihood + lambda D` (Li 2018 §3.1) per target token. D of a
     micro-batch has the weight of its target tokens, so the same micro-batches give the same J on
-    any number of processes. Returns [cross-entropy, D times target tokens], summed over this
-    process's micro-batches, and the norm of the gradient, on the device."""
-    optimizer.zero_grad(set_to_none=True)
+    any number of processes. replay: a `Replay`, the same one for all steps of an objective. Returns
+    [cross-entropy, D times target tokens], summed over this process's micro-batches, and the norm
+    of the gradient, on the device."""
+    def add_gradient(source, target, places, step_tokens):
+        """Adds the gradient of a micro-batch; returns [cross-entropy, D times target tokens]."""
+        with mixed_precision(machine.device, amp):
+            cross_entropy, D = objective(source, target, places, label_smoothing)
+        tokens = (target[:, 1:] != PAD).sum()
+        # loss = -(log-likelihood / tokens + lambda D)                Li 2018 §3.1
+        # D is the mean over the micro-batches, weighted by their target tokens
+        loss = (cross_entropy - reg_weight * D * tokens) / step_tokens
+        # DistributedDataParallel averages the gradients; times the processes they are a sum
+        (loss * machine.world).backward()
+        return torch.stack([cross_entropy.detach(), D.detach() * tokens])
+
+    optimizer.zero_grad(set_to_none=replay is None)      # a graph adds to the same tensors
     total = torch.zeros(2, device=machine.device)
+    step_tokens = torch.full((), step.tokens, device=machine.device)
     for i, batch in enumerate(step.batches):
         wait = machine.world > 1 and i + 1 < len(step.batches)               # to add up gradients
         with objective.no_sync() if wait else contextlib.nullcontext():
-            # the places of the tokens, found on the CPU: a device need not wait for their number
-            places = (batch.target[:, 1:] != PAD).flatten().nonzero().squeeze(1)
+            # the places of the tokens, found on the CPU: a device need not wait for their number;
+            # a graph has a fixed number, so it takes all places
+            y = batch.target[:, 1:].flatten()
+            places = torch.arange(len(y)) if replay else (y != PAD).nonzero().squeeze(1)
             if batch.target.is_pinned():
                 places = places.pin_memory()
             # Apple's GPU may read memory that is not pinned after it was freed
-            source, target, places = (x.to(machine.device, non_blocking=x.is_pinned())
-                                      for x in (*batch, places))
-            with mixed_precision(machine.device, amp):
-                cross_entropy, D = objective(source, target, places, label_smoothing)
-            # loss = -(log-likelihood / tokens + lambda D)            Li 2018 §3.1
-            # D is the mean over the micro-batches, weighted by their target tokens
-            loss = (cross_entropy - reg_weight * D * len(places)) / step.tokens
-            # DistributedDataParallel averages the gradients; times the processes they are a sum
-            (loss * machine.world).backward()
-        total += torch.stack([cross_entropy.detach(), D.detach() * len(places)])
+            inputs = [x.to(machine.device, non_blocking=x.is_pinned()) for x in (*batch, places)]
+            inputs.append(step_tokens)
+            total += replay(add_gradient, *inputs) if replay else add_gradient(*inputs)
     norm = torch.nn.utils.clip_grad_norm_(objective.parameters(), clip or math.inf)
     optimizer.step()
     return total, norm
@@ -212,6 +226,8 @@ def train(s: Settings) -> None:
     """One run from start to end: data, model, resuming, training loop, test."""
     machine = setup_machine(s.device)
     s.check_model()
+    if s.graphs:
+        check_graphs(machine, s.max_tokens, s.compile)
     path = Path(s.runs) / s.name
     if machine.first:
         # resuming must not change accumulate x processes
@@ -276,7 +292,8 @@ def train(s: Settings) -> None:
     objective.train()
     started = time.perf_counter()
     steps = training_steps(data.train, progress.place, machine, s.max_tokens, s.accumulate, s.seed,
-                           s.workers)
+                           s.workers, rectangles=s.graphs)
+    replay = Replay() if s.graphs else None
     for step in islice(steps, s.steps - progress.step):
         # one update
         progress.step += 1
@@ -286,7 +303,7 @@ def train(s: Settings) -> None:
             group["lr"] = lr
         seed_torch(s.seed, machine.rank, progress.step)                      # the dropout's seed
         total, norm = train_step(objective, optimizer, step, machine, s.label_smoothing,
-                                 s.reg_weight, s.clip, s.amp)
+                                 s.reg_weight, s.clip, s.amp, replay)
         window += total
         window_tokens += step.tokens
         largest_norm = torch.maximum(largest_norm, norm)                     # NaN if one is NaN

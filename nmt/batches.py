@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from nmt.encoded import EncodedPairs
@@ -71,6 +72,18 @@ def pad_rows(ids, offsets, indices, first: list[int]) -> torch.Tensor:
     return torch.from_numpy(rows)
 
 
+def rectangle(batch: Batch, max_tokens: int) -> Batch:
+    """Pads a batch to one of few shapes: both sides as wide as the wider one, and as many rows as
+    max_tokens allow. An added row has no target, not even BOS, and does not count; EOS is its
+    source, because an attention needs a key."""
+    pairs = len(batch.source)
+    width = max(batch.source.shape[1], batch.target.shape[1])
+    rows = max(pairs, max_tokens // width)
+    padded = Batch(*(F.pad(x, (0, width - x.shape[1], 0, rows - pairs)) for x in batch))
+    padded.source[pairs:, 0] = EOS
+    return padded
+
+
 class Step(NamedTuple):
     """The micro-batches of one update that this process computes."""
     batches: list
@@ -79,13 +92,16 @@ class Step(NamedTuple):
 
 
 class BatchesOfPairs(Dataset):
-    """The pairs of a corpus; an item is the batch of the pairs with the given indices."""
+    """The pairs of a corpus; an item is the batch of the pairs with the given indices, a
+    `rectangle` for max_tokens unless that is 0."""
 
-    def __init__(self, encoded: EncodedPairs):
+    def __init__(self, encoded: EncodedPairs, max_tokens: int):
         self.encoded = encoded
+        self.max_tokens = max_tokens
 
     def __getitem__(self, indices) -> Batch:
-        return collate(self.encoded, indices)
+        batch = collate(self.encoded, indices)
+        return rectangle(batch, self.max_tokens) if self.max_tokens else batch
 
 
 def micro_batches(encoded: EncodedPairs, place: tuple[int, int], max_tokens: int, seed: int):
@@ -102,17 +118,18 @@ def micro_batches(encoded: EncodedPairs, place: tuple[int, int], max_tokens: int
 
 
 def training_steps(encoded: EncodedPairs, place: tuple[int, int], machine, max_tokens: int,
-                   accumulate: int = 1, seed: int = 1, workers: int = 0):
+                   accumulate: int = 1, seed: int = 1, workers: int = 0, rectangles: bool = False):
     """Yields the updates from `place` on, without end: every `accumulate x world` micro-batches
-    make one, dealt out to the processes in turn; an epoch's last few join the next one's."""
+    make one, dealt out to the processes in turn; an epoch's last few join the next one's.
+    rectangles: see `rectangle`."""
     size = accumulate * machine.world
     all_of_them, ahead = itertools.tee(micro_batches(encoded, place, max_tokens, seed))
     own = (indices for indices, _ in itertools.islice(ahead, machine.rank, None, machine.world))
     # one loader for all epochs: its processes start once
     loaded = iter(DataLoader(
-        BatchesOfPairs(encoded), sampler=own, batch_size=None, num_workers=workers,
-        worker_init_fn=ignore_signals, pin_memory=machine.device.type == "cuda",
-        generator=torch.Generator()))
+        BatchesOfPairs(encoded, max_tokens if rectangles else 0), sampler=own, batch_size=None,
+        num_workers=workers, worker_init_fn=ignore_signals,
+        pin_memory=machine.device.type == "cuda", generator=torch.Generator()))
     while True:
         group = list(itertools.islice(all_of_them, size))
         tokens = sum(int(encoded.target_lengths[indices].sum()) + len(indices)       # EOS counts

@@ -3,6 +3,8 @@
 The logits [tokens, words] are the largest tensor of a training step. Here they are
 computed for a few thousand tokens at a time, and the gradient together with the loss.
 """
+import math
+
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -20,6 +22,17 @@ def smoothed_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor,
     the matrix products run in its precision and the rest in float32. Differentiable once.
     """
     return _SmoothedCrossEntropy.apply(hidden, weight, target, smoothing, torch.is_grad_enabled())
+
+
+def padded_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float,
+                         padding: int) -> Tensor:
+    """`smoothed_cross_entropy` of the tokens whose target is not `padding`. No shape depends on
+    their number, so the CPU need not know it."""
+    outside = target == padding                                              # [n]
+    # a vector of zeros costs log V and has no gradient
+    hidden = hidden.masked_fill(outside.unsqueeze(1), 0)
+    loss = smoothed_cross_entropy(hidden, weight, target, smoothing)
+    return loss - outside.sum(dtype=loss.dtype) * math.log(len(weight))
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):

@@ -46,7 +46,8 @@ ROOT = Path(__file__).resolve().parents[1]
 GROUP = "tables"
 SMALL_TEXT = "toy4000"          # a folder in --runs: the text of the tables with {toy4000}
 SIZE_FLAGS = {"layers", "d_model", "heads", "d_ff", "dropout"}
-MACHINE = {"data_dir", "workers", "compile", "log_every", "save_every"}     # not in a run's key
+# not in a run's key
+MACHINE = {"data_dir", "workers", "compile", "graphs", "log_every", "save_every"}
 WIDTH = 120                     # columns of a printed table
 NONE = "–"
 LEGEND = """BLEU: mean ± standard deviation over the seeds. Δ: difference of means. Parameters: the

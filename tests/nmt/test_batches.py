@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_run import random_pairs
 
-from nmt.batches import batches, collate, training_steps
+from nmt.batches import Batch, batches, collate, rectangle, training_steps
 from nmt.encoded import EncodedPairs
 from nmt.tokenizer import BOS, EOS
 from tools.machine import Machine
@@ -78,6 +78,24 @@ def test_collate_pads_on_the_right():
     assert source.dtype == target.dtype == torch.int64
     assert source.tolist() == [[9, EOS, PAD], [EOS, PAD, PAD], [7, 8, EOS]]
     assert target.tolist() == [[BOS, EOS, PAD, PAD], [BOS, 5, 6, EOS], [BOS, 4, EOS, PAD]]
+
+
+def test_rectangles_have_few_shapes_and_the_same_pairs():
+    """A row that was added has EOS as source and an empty target."""
+    encoded = random_pairs(600, longest=20)
+    index_batches = batches(encoded.source_lengths, encoded.target_lengths, 200)
+    exact = [collate(encoded, indices) for indices in index_batches]
+    padded = [rectangle(batch, 200) for batch in exact]
+    shapes = {(batch.source.shape, batch.target.shape) for batch in padded}
+    assert len(shapes) <= 20 < len({batch.target.shape for batch in exact})
+    for before, after in zip(exact, padded):
+        rows, width = after.source.shape
+        pairs = len(before.source)
+        assert after.source.shape == after.target.shape and 200 - width < rows * width <= 200
+        assert after.source[pairs:].tolist() == [[EOS] + [PAD] * (width - 1)] * (rows - pairs)
+        assert pairs_of([before]) == pairs_of([Batch(after.source[:pairs], after.target[:pairs])])
+        assert not after.target[pairs:].any()
+    assert rectangle(exact[0], 1).source.shape[0] == len(exact[0].source)    # a pair too wide
 
 
 # ---- The stream of updates

@@ -94,6 +94,7 @@ MISTAKES = [
     (train_mt, NEW + "--lr 0.4", "--lr", "'0.4' is not a number above 0, at most 0.1"),
     (train_mt, "--device moon", "--device moon: choose auto, cpu, cuda"),
     (train_mt, "--device cuda:77", "--device cuda:77", "choose cpu or auto"),
+    (train_mt, NEW + "--graphs", "--graphs needs a GPU", "--device is cpu: leave it out"),
     (train_mt, TRAIN + "sound --accumulate 2", "accumulate_times_processes was 1, is now 2"),
     # the model
     (train_mt, NEW + "--heads 3", "--heads 3: does not divide the width 16"),

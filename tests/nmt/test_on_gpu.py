@@ -3,12 +3,14 @@ import pytest
 import torch
 
 from disagreement import KINDS
+from nmt.batches import Batch, Step
+from nmt.replay import Replay
 from nmt.search import beam_search
 from tasks.logic_data import Formulas
 from tasks.logic_model import LogicModel
 from tools.files import UserError
-from tools.machine import TORCHRUN, setup_machine
-from train_mt import Objective
+from tools.machine import TORCHRUN, Machine, setup_machine
+from train_mt import Objective, train_step
 from transformer import COMPONENTS, Transformer, TransformerConfig
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -35,6 +37,24 @@ def test_training_and_search(mechanisms):
     (cross_entropy - D).backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
     assert len(beam_search(model.eval(), ones(3, 6), beam=2)) == 3
+
+
+@on_gpu
+def test_replayed_steps_are_the_steps():
+    """With dropout; three of the five steps are replayed."""
+    batch = Batch(*torch.randint(3, 300, (2, 4, 7)))
+    config = TransformerConfig(**SMALL, agg="em", reg=("output",))
+    results = []
+    for replay in (lambda function, *inputs: function(*inputs), Replay()):
+        torch.manual_seed(0)
+        objective = Objective(Transformer(config).cuda())
+        optimizer = torch.optim.Adam(objective.parameters(), lr=0.01, fused=True)
+        for seed in range(5):
+            torch.manual_seed(seed)
+            total, norm = train_step(objective, optimizer, Step([batch], 24, (0, 0)),
+                                     Machine(torch.device("cuda")), 0.1, 1.0, 1.0, True, replay)
+            results.append([*total.tolist(), norm.item()])
+    torch.testing.assert_close(results[:5], results[5:], rtol=1e-3, atol=1e-3)
 
 
 @on_gpu

@@ -52,8 +52,8 @@ def test_the_smallest_recipe_is_in_float32(monkeypatch):
 
 
 @pytest.mark.parametrize("words, on", [
-    ("--arch base", True), ("--arch big", True), ("--arch base --no-compile", False), ("", False),
-    ("--arch small", False)])
+    ("--arch base", True), ("--arch big", True), ("--arch small", False), ("", False),
+    ("--arch base --no-compile", False), ("--arch base --graphs", False)])
 def test_large_models_are_compiled_on_a_gpu(words, on, monkeypatch):
     assert not settings(words + " --device cpu").compile
     monkeypatch.setattr(train_mt, "machine_defaults", lambda device: {"compile": True})

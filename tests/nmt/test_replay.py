@@ -1,0 +1,154 @@
+"""CUDA graphs without a GPU: a step of fixed shapes is the exact one and never waits for the
+device; a stand-in for a graph runs the function again."""
+import pytest
+import torch
+from small_run import rows, train
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
+
+import train_mt
+from nmt.batches import Batch, Step, rectangle
+from nmt.replay import Replay, check_graphs
+from nmt.tokenizer import BOS
+from tools.files import UserError
+from tools.machine import Machine
+from train_mt import Objective, train_step
+from transformer import COMPONENTS, PAD, Transformer, TransformerConfig
+
+CPU = torch.device("cpu")
+MECHANISMS = [
+    dict(agg="em", agg_at=COMPONENTS, reg=("subspace", "position", "output")),
+    dict(agg="dynamic", reg=("output",), norm="post", tie="none"),
+    dict(agg="gu-em", agg_at=COMPONENTS),
+    dict(agg="gu-dynamic", reg=("squared-position", "squared-output"), reg_at=("dec", "cross")),
+    dict(capsule_attention=("enc", "dec"))]
+
+
+def random_step(seed: int, count: int = 1) -> Step:
+    """An update of `count` micro-batches of five pairs."""
+    generator = torch.Generator().manual_seed(seed)
+    batches = []
+    for _ in range(count):
+        batch = Batch(*torch.randint(3, 50, (2, 5, 7), generator=generator))
+        batch.target[:, 0] = BOS
+        for side in batch:
+            for row, end in enumerate(torch.randint(2, 8, (5,), generator=generator)):
+                side[row, end:] = PAD
+        batches.append(batch)
+    tokens = sum(int((batch.target[:, 1:] != PAD).sum()) for batch in batches)
+    return Step(batches, tokens, (0, 0))
+
+
+def padded(step: Step) -> Step:
+    """The same update in rectangles."""
+    return step._replace(batches=[rectangle(batch, 60) for batch in step.batches])
+
+
+def small_objective(**mechanisms) -> Objective:
+    torch.manual_seed(0)
+    return Objective(Transformer(TransformerConfig(50, 16, 4, 1, 32, dropout=0.0, **mechanisms)))
+
+
+def call(function, *inputs):
+    """In place of a Replay: the step has its fixed shapes, and nothing is recorded."""
+    return function(*inputs)
+
+
+def gradients(objective, step: Step, replay=None):
+    """The totals, the norm and all gradients of an update that changes no parameter."""
+    optimizer = torch.optim.SGD(objective.parameters(), lr=0)
+    results = train_step(objective, optimizer, step, Machine(CPU), 0.1, 0.7, replay=replay)
+    return *results, *(p.grad for p in objective.parameters())
+
+
+@pytest.mark.parametrize("mechanisms", MECHANISMS, ids=str)
+def test_fixed_shapes_give_the_loss_and_the_gradients_of_exact_ones(mechanisms):
+    objective = small_objective(**mechanisms).double()
+    step = random_step(1)
+    exact = gradients(objective, step)
+    objective.zero_grad(set_to_none=True)
+    for a, b in zip(exact, gradients(objective, padded(step), call)):
+        if a is None:                                    # betas of gu-em
+            assert b is None
+        else:
+            rtol = 1e-6 if a.dtype == torch.float32 else 1e-9
+            torch.testing.assert_close(a, b, rtol=rtol, atol=1e-11)
+
+
+@pytest.mark.parametrize("mechanisms", MECHANISMS, ids=str)
+def test_a_step_of_fixed_shapes_reads_no_value(mechanisms):
+    """Fake tensors have none to read. An exact step reads the places of the tokens."""
+    step = random_step(1)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        objective = small_objective(**mechanisms)
+        batch = Batch(*(torch.empty(x.shape, dtype=x.dtype) for x in step.batches[0]))
+        fake = step._replace(batches=[batch])
+        gradients(objective, fake, call)
+        with pytest.raises(DynamicOutputShapeException):
+            gradients(objective, fake)
+
+
+class StandIn:
+    """For a graph: runs the function again, with its own inputs, into its own output."""
+
+    def __init__(self, function, inputs):
+        self.function = function
+        self.inputs = inputs
+        self.output = torch.zeros(2)
+
+    def replay(self):
+        self.output.copy_(self.function(*self.inputs))
+
+
+class ReplayOnCPU(Replay):
+    recorded = 0
+
+    def record(self, function, inputs):
+        self.recorded += 1
+        graph = StandIn(function, [x.clone() for x in inputs])
+        return graph, graph.inputs, graph.output
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_replayed_training_is_training(accumulate):
+    """One graph for all steps, which finds the gradients where it left them."""
+    results = []
+    for replay in (None, ReplayOnCPU()):
+        objective = small_objective(agg="gu-em", reg=("output",)).double()
+        optimizer = torch.optim.Adam(objective.parameters(), lr=0.01, fused=True)
+        totals = []
+        places = set()
+        for i in range(5):
+            step = random_step(i, accumulate)
+            total, norm = train_step(objective, optimizer, padded(step) if replay else step,
+                                     Machine(CPU), 0.1, 1.0, clip=0.5, replay=replay)
+            totals.append([*total.tolist(), norm.item()])
+            grads = [p.grad for p in objective.parameters()]
+            places.add(tuple(grad.data_ptr() for grad in grads if grad is not None))
+        results.append(totals)
+    assert replay.recorded == len(places) == 1
+    torch.testing.assert_close(*map(torch.tensor, results), rtol=1e-6, atol=1e-9)
+
+
+def test_a_run_with_graphs(text, tmp_path, monkeypatch):
+    replay = ReplayOnCPU()
+    monkeypatch.setattr(train_mt, "check_graphs", lambda *args: None)
+    monkeypatch.setattr(train_mt, "Replay", lambda: replay)
+    words = "--steps 8 --dropout 0 --reg output"
+    assert train(text, f"{words} --name plain") == 0
+    assert not replay.graphs
+    assert train(text, f"{words} --name graphs --graphs") == 0
+    assert 0 < replay.recorded < 8
+    logs = (rows(tmp_path / "runs" / name, "train") for name in ("plain", "graphs"))
+    for plain, graphs in zip(*logs):
+        for name in ("loss", "disagreement", "gradient_norm"):
+            assert graphs[name] == pytest.approx(plain[name], rel=1e-4)
+
+
+@pytest.mark.parametrize("machine, max_tokens, compiled, message", [
+    (Machine(CPU), 512, False, "--device is cpu"),
+    (Machine(torch.device("cuda"), world=2), 512, False, "one process"),
+    (Machine(torch.device("cuda")), 32768, False, "--max-tokens below 16384"),
+    (Machine(torch.device("cuda")), 512, True, "--graphs and --compile: leave out one")])
+def test_where_graphs_cannot_be(machine, max_tokens, compiled, message):
+    with pytest.raises(UserError, match=message):
+        check_graphs(machine, max_tokens, compiled)
