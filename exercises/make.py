@@ -109,8 +109,8 @@ HINTS = {
     "learning rate": "the linear decay reaches 0 at step steps + 1",
 }
 
-# What would reveal a solution: classes that stubs leave out, and docstrings that are replaced
-LEFT_OUT = ("_SmoothedCrossEntropy",)
+# What would reveal a solution: what stubs leave out, and docstrings that are replaced
+LEFT_OUT = ("_SmoothedCrossEntropy", "piece_loss", "fused_piece_loss")
 DOCSTRINGS = {"smoothed_cross_entropy": '''\
     """The cross-entropy of the logits hidden weight^T and smoothed targets, summed over the tokens.
 

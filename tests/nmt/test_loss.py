@@ -1,11 +1,13 @@
 """nmt/loss.py: the loss without all logits equals F.cross_entropy, in values and gradients."""
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 import nmt.loss
-from nmt.loss import smoothed_cross_entropy
+from nmt.loss import fused_piece_loss, padded_cross_entropy, smoothed_cross_entropy
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +28,17 @@ def with_all_logits(hidden, weight, target, smoothing=0.0):
                            label_smoothing=smoothing)
 
 
+def test_padding_does_not_count():
+    hidden, weight, target = arguments()
+    target[[2, 5, 10]] = 0
+    tokens = target != 0
+    losses = (padded_cross_entropy(hidden, weight, target, 0.1, padding=0),
+              with_all_logits(hidden[tokens], weight, target[tokens], 0.1))
+    torch.testing.assert_close(*losses, rtol=1e-12, atol=1e-12)
+    gradients = [torch.autograd.grad(loss, (hidden, weight)) for loss in losses]
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
 @pytest.mark.parametrize("n, scale", [(0, 1.0), (1, 1.0), (4, 1e-4), (11, 1.0), (11, 1e4)])
 def test_it_is_cross_entropy(n, scale, smoothing):
@@ -36,6 +49,15 @@ def test_it_is_cross_entropy(n, scale, smoothing):
     torch.testing.assert_close(nll, expected, rtol=1e-12, atol=1e-12)
     gradients = [torch.autograd.grad(-0.3 * loss, (hidden, weight)) for loss in (nll, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+
+
+def test_compiled_pieces_are_the_same(monkeypatch):
+    """They are traced only."""
+    trace = functools.partial(torch.compile, fused_piece_loss, backend="aot_eager", dynamic=True)
+    monkeypatch.setattr(nmt.loss, "COMPILED", ("cpu",))
+    monkeypatch.setattr(nmt.loss, "compile_piece_loss", trace)
+    test_it_is_cross_entropy(11, 1.0, 0.1)
+    test_it_is_cross_entropy(11, 1e4, 0.0)
 
 
 def test_no_logits_are_kept():
