@@ -5,8 +5,10 @@
 
 The rows take turns. Every turn has a new model and prints a line. The table at the end has medians
 over the turns; its last two columns are medians of the ratios to `linear` in the same turn. The
-text is random: sentences of 24 tokens. Training is the step of train_mt.py; decoding is its beam
-search with beam 4, in which no hypothesis ends early. Values that are not measured are nan.
+text is random: sentences of 24 tokens. Training is the step of train_mt.py, compiled where that
+compiles by itself; decoding is its beam search with beam 4, in which no hypothesis ends early. "GPU
+busy" is the share of a training step in which the GPU runs kernels. Values that are not measured
+are nan.
 """
 import gc
 import math
@@ -20,13 +22,17 @@ import numpy as np
 import torch
 import torch.nn as nn
 from tabulate import tabulate
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
-from nmt.batches import Batch, Step
+import train_mt
+from nmt.batches import Batch, Step, rectangle
 from nmt.flags import ModelFlags
+from nmt.replay import Replay, check_graphs
 from nmt.search import beam_search
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS
 from tools.command_line import flag, parse, run
-from tools.machine import DEVICES, Machine, machine_defaults, processor, setup_machine
+from tools.machine import DEVICES, Machine, pick_device, processor, setup_machine
 from train_mt import Objective, train_step
 from transformer import PAD, SIZES, Transformer, TransformerConfig
 
@@ -44,6 +50,7 @@ ROWS = {                                # flags of train_mt.py
     "gu-em": "--agg gu-em",
     "capsule": "--capsule-attention enc dec",
 }
+GPU_ROWS = ("em-low", "reg-output", "capsule", "gu-em")
 
 
 @dataclass
@@ -51,17 +58,27 @@ class Settings:
     arch: str = flag("tiny", f"size of the models: {', '.join(SIZES)}", choices=tuple(SIZES),
                      metavar="SIZE")
     vocab_size: int = flag(10_000, "size of the joint vocabulary", low=100, high=10 ** 6)
-    rows: tuple[str, ...] = flag(tuple(ROWS), f"rows beside linear: {', '.join(ROWS)} (all)",
-                                 choices=tuple(ROWS), metavar="ROW")
+    rows: tuple[str, ...] = flag(tuple(ROWS), f"rows beside linear: {', '.join(ROWS)} (all; on a "
+                                 f"GPU: {', '.join(GPU_ROWS)})", choices=tuple(ROWS), metavar="ROW")
     max_tokens: int = flag(4096, "size of the training batch", low=16, high=10 ** 8)
     repeats: int = flag(3, "turns of every row", low=1, high=1000)
     device: str = flag("auto", DEVICES)
     amp: bool = flag(False, "bfloat16 matrix products (on if the processor has them)")
-    compile: bool = flag(False, "compile the layers for training; a turn takes minutes longer")
+    compile: bool = flag(False, "compile the layers for training; a turn takes minutes longer "
+                         "(as train_mt.py)")
+    graphs: bool = flag(False, "train with CUDA graphs")
 
 
 def presets(s: Settings) -> dict:
-    return {"amp": machine_defaults(s.device)["amp"]}
+    """The defaults of train_mt.py, and the rows of a GPU."""
+    words = ["--arch", s.arch, "--data", "multi30k", "--device", s.device]
+    if s.graphs:
+        words.append("--graphs")
+    usual = parse(train_mt.Settings, words, train_mt.presets)
+    values = {"amp": usual.amp, "compile": usual.compile}
+    if pick_device(s.device).type == "cuda":
+        values["rows"] = GPU_ROWS
+    return values
 
 
 class TorchTransformer(Transformer):
@@ -92,6 +109,7 @@ class Turn(NamedTuple):
     training: float             # target tokens per second
     decoding: float             # sentences per second
     memory: float               # of the GPU in training, in MiB
+    busy: float                 # share of a training step in which the GPU runs kernels
 
 
 def build(name: str, s: Settings, device) -> Transformer:
@@ -101,9 +119,6 @@ def build(name: str, s: Settings, device) -> Transformer:
     with torch.device(device), torch.no_grad():
         model = TorchTransformer(config) if name == "torch" else Transformer(config)
         model.output.weight[EOS] = 0    # its logit, 0, is never among the best of a vocabulary
-    if s.compile:
-        for layer in (*model.encoder.layers, *model.decoder.layers):
-            layer.compile(dynamic=True)
     return model
 
 
@@ -112,21 +127,39 @@ def random_step(s: Settings) -> Step:
     source = torch.randint(len(SPECIAL_TOKENS), s.vocab_size, (sentences, LENGTH))
     target = nn.functional.pad(source, (1, 1), value=EOS)                    # [B, LENGTH + 2]
     target[:, 0] = BOS
-    return Step([Batch(source, target)], sentences * (LENGTH + 1), (0, 0))
+    batch = Batch(source, target)
+    if s.graphs:
+        batch = rectangle(batch, s.max_tokens)
+    return Step([batch], sentences * (LENGTH + 1), (0, 0))
 
 
 def measure_seconds(f, device: torch.device) -> float:
-    """The seconds of one call of f, after two that do not count: Adam allocates its averages in the
-    first. On a CPU with one thread this is CPU time, which other programs disturb least."""
+    """The seconds of one call of f (on a GPU the mean of five, which overlap as in training), after
+    two that do not count: Adam allocates its averages in the first, a CUDA graph is recorded in the
+    second. On a CPU with one thread this is CPU time, which other programs disturb least."""
     f()
     f()
+    calls = 5 if device.type == "cuda" else 1
     one_thread = device.type == "cpu" and torch.get_num_threads() == 1
     clock = time.process_time if one_thread else time.perf_counter
     torch.get_device_module(device).synchronize()
     started = clock()
-    f()
+    for _ in range(calls):
+        f()
     torch.get_device_module(device).synchronize()
-    return clock() - started
+    return (clock() - started) / calls
+
+
+def measure_kernels(f, device: torch.device) -> float:
+    """The seconds that the GPU's kernels take in one call of f; NaN without a GPU."""
+    if device.type != "cuda":
+        return math.nan
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        f()
+        torch.cuda.synchronize()
+    times = [event.self_device_time_total for event in profiler.events()
+             if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
+    return sum(times) / 1e6             # from microseconds
 
 
 def measure_turn(name: str, s: Settings, machine: Machine) -> Turn:
@@ -138,11 +171,18 @@ def measure_turn(name: str, s: Settings, machine: Machine) -> Turn:
         torch.cuda.reset_peak_memory_stats()
     model = build(name, s, device)
     objective = Objective(model).train()
+    if s.compile:
+        objective.compile_parts()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-6, fused=True)
     step = random_step(s)
-    training = measure_seconds(
-        lambda: train_step(objective, optimizer, step, machine, 0.1, reg_weight=1.0, amp=s.amp),
-        device)
+    replay = Replay() if s.graphs else None
+
+    def update():
+        train_step(objective, optimizer, step, machine, 0.1, reg_weight=1.0, amp=s.amp,
+                   replay=replay)
+
+    training = measure_seconds(update, device)
+    busy = measure_kernels(update, device) / training
     memory = torch.cuda.max_memory_allocated() / 2 ** 20 if device.type == "cuda" else math.nan
     decoding = math.nan
     if name != "torch":
@@ -154,7 +194,7 @@ def measure_turn(name: str, s: Settings, machine: Machine) -> Turn:
                 lambda: beam_search(model, source, BEAM, max_length=LENGTH + 1), device)
         decoding = sentences / seconds
     return Turn(sum(p.numel() for p in model.parameters()), step.tokens / training, decoding,
-                memory)
+                memory, busy)
 
 
 def speed_table(rows: dict[str, list[Turn]]) -> str:
@@ -163,23 +203,28 @@ def speed_table(rows: dict[str, list[Turn]]) -> str:
         medians = np.median(turns, axis=0)
         ratios = Turn(*np.median(np.divide(turns, rows["linear"]), axis=0))
         lines.append([f"{name} {ROWS[name]}", *medians, ratios.training, ratios.decoding])
-    header = ["", "parameters", "train tok/s", "decode sent/s", "GPU MiB", "train", "decode"]
+    header = ["", "parameters", "train tok/s", "decode sent/s", "GPU MiB", "GPU busy", "train",
+              "decode"]
     return tabulate(lines, header, "plain",
-                    floatfmt=["", ",.0f", ",.0f", ",.2f", ",.0f", ".2f", ".2f"])
+                    floatfmt=["", ",.0f", ",.0f", ",.2f", ",.0f", ".2f", ".2f", ".2f"])
 
 
 def bench(s: Settings) -> None:
     machine = setup_machine(s.device)
+    if s.graphs:
+        check_graphs(machine, s.max_tokens, s.compile)
     precision = "bfloat16" if s.amp else "float32"
     print(f"{processor(machine.device)}, threads: {torch.get_num_threads()}; PyTorch "
           f"{torch.__version__}; size {s.arch}, vocabulary {s.vocab_size:,}, batches of "
-          f"{s.max_tokens:,} tokens; {precision}{', layers compiled' * s.compile}")
+          f"{s.max_tokens:,} tokens; {precision}{', layers compiled' * s.compile}"
+          f"{', CUDA graphs' * s.graphs}")
     rows = {name: [] for name in ROWS if name in ("linear", *s.rows)}        # their turns
     for number in range(1, s.repeats + 1):
         for name, turns in rows.items():
             turn = measure_turn(name, s, machine)
             print(f"turn {number} of {s.repeats}, {name}: {turn.training:,.0f} target tokens/s, "
-                  f"{turn.decoding:,.2f} sentences/s, {turn.memory:,.0f} MiB")
+                  f"{turn.decoding:,.2f} sentences/s, {turn.memory:,.0f} MiB, GPU busy "
+                  f"{turn.busy:.2f}")
             turns.append(turn)
     print(f"\n{speed_table(rows)}")
 

@@ -4,6 +4,7 @@ import re
 import pytest
 import torch
 
+import train_mt
 from nmt.flags import ModelFlags
 from nmt.search import beam_search
 from nmt.tokenizer import EOS
@@ -75,13 +76,36 @@ def test_a_training_batch_is_full(settings):
     assert source.min() > 2 and torch.equal(target[:, 1:-1], source)
 
 
+@pytest.mark.parametrize("words, compiled", [
+    ("", False), ("--arch base", True), ("--arch base --no-compile", False),
+    ("--arch base --graphs", False)])
+def test_on_a_gpu_training_is_that_of_train_mt(words, compiled, monkeypatch):
+    monkeypatch.setattr(bench, "pick_device", torch.device)
+    monkeypatch.setattr(train_mt, "machine_defaults", lambda name: {"amp": True, "compile": True})
+    s = parse(bench.Settings, ["--device", "cuda", *words.split()], bench.presets)
+    assert (s.amp, s.compile, s.rows) == (True, compiled, bench.GPU_ROWS)
+    batch = bench.random_step(s).batches[0]
+    assert (batch.source.shape == batch.target.shape) == s.graphs            # a rectangle
+
+
+def test_a_compiled_step_with_graphs_is_measured(monkeypatch, capsys):
+    """Without a compiler or a graph: a call of the objective's parts, and of the replay."""
+    calls = []
+    monkeypatch.setattr(bench.Objective, "compile_parts", lambda self: calls.append("compile"))
+    monkeypatch.setattr(bench, "check_graphs", lambda *args: None)
+    monkeypatch.setattr(bench, "Replay", lambda: lambda f, *x: calls.append("replay") or f(*x))
+    assert bench.main(f"--rows linear --compile --graphs {SMALL}".split()) == 0
+    assert calls == ["compile", *["replay"] * 3]
+    assert "layers compiled, CUDA graphs" in capsys.readouterr().out
+
+
 def test_the_command_prints_a_table(capsys):
     assert bench.main(f"--rows torch em-all {SMALL}".split()) == 0
     out = capsys.readouterr().out
     assert re.search(r"turn 1 of 1, linear: [\d,]+ target tokens/s, [\d,.]+ sentences/s, nan", out)
     *_, linear, torchs, em = out.splitlines()
     assert linear.split()[0] == "linear" and linear.split()[-2:] == ["1.00", "1.00"]
-    assert torchs.split()[0] == "torch" and torchs.count("nan") == 3     # no decoding, no GPU
+    assert torchs.split()[0] == "torch" and torchs.count("nan") == 4     # no decoding, no GPU
     assert em.startswith("em-all --agg em --agg-at enc cross dec")
 
 
@@ -99,7 +123,7 @@ def test_training_is_in_bfloat16_with_amp_and_decoding_without_dropout(monkeypat
 
 def test_ratios_are_medians_within_a_turn():
     """The median of the ratios, 5/10, 16/20 and 24/40, is not the ratio of the medians."""
-    rows = {"linear": [bench.Turn(7000, speed, 1.0, 2.0) for speed in (10.0, 20.0, 40.0)],
-            "em-enc": [bench.Turn(7000, speed, 3.0, 2.0) for speed in (5.0, 16.0, 24.0)]}
+    rows = {"linear": [bench.Turn(7000, speed, 1.0, 2.0, 0.5) for speed in (10.0, 20.0, 40.0)],
+            "em-enc": [bench.Turn(7000, speed, 3.0, 2.0, 0.7) for speed in (5.0, 16.0, 24.0)]}
     em = bench.speed_table(rows).splitlines()[-1]
-    assert em.split()[5:] == "7,000 16 3.00 2 0.60 3.00".split()
+    assert em.split()[5:] == "7,000 16 3.00 2 0.70 0.60 3.00".split()
