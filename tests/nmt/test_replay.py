@@ -135,6 +135,7 @@ def test_a_run_with_graphs(text, tmp_path, monkeypatch):
     monkeypatch.setattr(train_mt, "Replay", lambda: replay)
     words = "--steps 8 --dropout 0 --reg output"
     assert train(text, f"{words} --name plain") == 0
+    assert train(text, f"{words} --name plain --graphs") == 0          # the same run: it has ended
     assert not replay.graphs
     assert train(text, f"{words} --name graphs --graphs") == 0
     assert 0 < replay.recorded < 8
