@@ -11,7 +11,7 @@ import contextlib
 import math
 import sys
 import time
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -36,7 +36,14 @@ from nmt.evaluate import (
 from nmt.flags import ModelFlags
 from nmt.loss import padded_cross_entropy
 from nmt.replay import Replay, check_graphs
-from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, load_weights, say
+from nmt.run_folder import (
+    RunFolder,
+    average_checkpoints,
+    load_checkpoint,
+    load_fields,
+    load_weights,
+    say,
+)
 from tools.command_line import command_line, flag, name_run, run
 from tools.files import UserError
 from tools.machine import (
@@ -269,7 +276,7 @@ def train(s: Settings) -> None:
     if last.exists():
         checkpoint = load_checkpoint(last)
         load_weights(model, checkpoint, last, optimizer)
-        progress = Progress(**{field.name: checkpoint[field.name] for field in fields(Progress)})
+        progress = load_fields(Progress, checkpoint, last)
     if not machine.all_equal(progress.step):
         raise UserError(f"{path}: the processes resume at different steps: put --runs on a disk "
                         "that all machines share")

@@ -10,7 +10,7 @@ import sys
 import time
 import zipfile
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import torch
@@ -80,9 +80,39 @@ def load_weights(model: torch.nn.Module, state: dict, path, optimizer=None) -> N
     try:
         model.load_state_dict(state["model"])
         if optimizer:
-            optimizer.load_state_dict(state["optimizer"])
-    except (KeyError, RuntimeError, ValueError) as error:
+            load_optimizer(optimizer, state["optimizer"]["state"])
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(f"{path}: is not a checkpoint of this model") from error
+
+
+def load_optimizer(optimizer, saved: dict) -> None:
+    """Copies Adam's averages into memory laid out as the parameters are: its fused kernel trusts
+    shapes and strides, and would write outside of other tensors. The settings stay the program's
+    own. Raises one of the errors that `load_weights` reports."""
+    own = optimizer.state_dict()
+    parameters = optimizer.param_groups[0]["params"]
+    for i, values in saved.items():
+        own["state"][i] = {"step": torch.tensor(float(values["step"]))}
+        for name in ("exp_avg", "exp_avg_sq"):
+            if values[name].shape != parameters[i].shape:
+                raise ValueError
+            own["state"][i][name] = torch.empty_like(parameters[i]).copy_(values[name])
+    optimizer.load_state_dict(own)
+
+
+def load_fields(kind: type, state: dict, path):
+    """A dataclass from the checkpoint `path`, in which every field has the type of its default.
+    Raises UserError."""
+    values = {field.name: state.get(field.name) for field in fields(kind)}
+    for field in fields(kind):
+        if types_in(values[field.name]) != types_in(field.default):
+            raise UserError(f"{path}: is not a checkpoint of this model (its {field.name})")
+    return kind(**values)
+
+
+def types_in(value):
+    """The type of a value, or a list of those in a tuple."""
+    return list(map(type, value)) if isinstance(value, tuple) else type(value)
 
 
 def average_checkpoints(paths) -> dict:

@@ -56,6 +56,15 @@ def place(tmp_path_factory):
         patch.setattr(RunFolder, "draw_curves", lambda folder: None)
         assert train([], TRAIN + "sound") == 0
         damage("cut", "last.pt", Path("runs/sound/last.pt").read_bytes()[:-999])
+        first = load_checkpoint("runs/sound/last.pt")["optimizer"]["state"][0]
+        for name, change in FOREIGN_OPTIMIZERS.items():
+            optimizer = load_checkpoint("runs/sound/last.pt")["optimizer"]
+            optimizer["state"][0] = first | change(first["exp_avg"])
+            damage(name, "last.pt", {"optimizer": optimizer})
+        damage("stateless", "last.pt", {"optimizer": {"state": None, "param_groups": None}})
+        damage("weightless", "last.pt", {"model": None})
+        damage("stepless", "last.pt", {"step": "1"})
+        damage("placeless", "last.pt", {"place": (0, None)})
         damage("future", "config.json", b'{"format": 99}')
         damage("newer", "last.pt", {"format": 99})
         damage("reshaped", "last.pt", {"model": {"w": torch.zeros(3)}})
@@ -79,6 +88,16 @@ def place(tmp_path_factory):
         with FileLock("runs/busy/lock"):
             yield folder
 
+
+# averages of the gradients, of the shape of the first parameter, in somebody else's checkpoint
+FOREIGN_OPTIMIZERS = {
+    "short": lambda average: {"exp_avg": torch.zeros(3)},
+    "single": lambda average: {"exp_avg": torch.zeros(1)},
+    "sparse": lambda average: {"exp_avg": average.to_sparse()},
+    "timeless": lambda average: {"step": None},
+    "listed": lambda average: {"exp_avg_sq": average.tolist()},
+}
+FOREIGN = [*FOREIGN_OPTIMIZERS, "stateless", "weightless", "stepless", "placeless", "reshaped"]
 
 MISTAKES = [
     # flags
@@ -124,7 +143,8 @@ MISTAKES = [
     (train_mt, TRAIN + "thesis --runs .", "thesis: holds files", "choose another --name"),
     (train_mt, NEW + "--runs text.en", "--runs, --name: text.en/new: cannot open"),
     (train_mt, TRAIN + "cut --steps 1", "cut/last.pt: is cut short", "--name"),
-    (train_mt, TRAIN + "reshaped", "reshaped/last.pt: is not a checkpoint of this model"),
+    *[(train_mt, TRAIN + name, f"{name}/last.pt: is not a checkpoint of this model")
+      for name in FOREIGN],
     (train_mt, TRAIN + "future", "future/config.json: has format 99", "--name"),
     (train_mt, TRAIN + "newer", "newer/last.pt: has format", "--name"),
     (train_mt, TRAIN + "garbled", "garbled/tokenizer.json is not a tokenizer"),

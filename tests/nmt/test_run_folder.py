@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nmt import run_folder
-from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint
+from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, load_weights
 from papers import figures
 from tools.files import UserError
 from transformer import TransformerConfig
@@ -55,6 +55,22 @@ def test_a_foreign_pickle_is_not_executed(tmp_path):
     assert not (tmp_path / "executed").exists()
     torch.load(path, weights_only=False)
     assert (tmp_path / "executed").exists()              # the trap works
+
+
+def test_averages_of_gradients_get_memory_of_their_own():
+    """One number repeated by a stride of 0, into which the fused Adam would write a tensor."""
+    model = torch.nn.Linear(3, 2, bias=False)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    state = {"step": torch.ones(()), "exp_avg": torch.ones(()).expand(2, 3),
+             "exp_avg_sq": torch.ones(2, 3)}
+    groups = [{"params": [0], "betas": None}]            # not those of the program
+    saved = {"model": model.state_dict(), "optimizer": {"state": {0: state},
+                                                        "param_groups": groups}}
+    load_weights(model, saved, "last.pt", optimizer)
+    loaded = optimizer.state[model.weight]
+    assert loaded["exp_avg"].stride() == (3, 1)
+    assert torch.equal(loaded["exp_avg"], state["exp_avg"]) and loaded["step"] == 1
+    assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)
 
 
 def test_the_average_of_checkpoints(folder):
