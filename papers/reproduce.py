@@ -26,6 +26,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 import torch
+from filelock import FileLock
 from tabulate import tabulate
 from tqdm import tqdm
 
@@ -38,8 +39,9 @@ from papers.tables import TABLES, Row, Table
 from tasks.classifier import percent
 from tools.command_line import command_line, flag, parse
 from tools.command_line import run as run_command
-from tools.files import UserError, as_user_error, read_json
+from tools.files import UserError, as_user_error, atomic_write, read_json
 from tools.machine import defer_signals, pick_device, processor
+from tools.streams import print_once
 from toy.__main__ import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -217,17 +219,24 @@ def make_jobs(settings: Settings, plans: dict) -> dict[Job, list[Run]]:
 
 def stored_lines() -> dict[tuple, dict]:
     """The lines of results/runs.jsonl by the key of their run."""
+    path = ROOT / "results" / "runs.jsonl"
+    if path.exists() and not path.read_bytes().endswith(b"\n"):
+        print_once(f"warning: {path}: its last line is cut off: left out", file=sys.stderr)
     lines = {}
-    for line in read_metrics(ROOT / "results" / "runs.jsonl"):
+    for line in read_metrics(path):
         lines[line["scale"], line["size"], line["flags"], line["seed"]] = line
     return lines
 
 
 def store(line: dict) -> None:
+    """Adds a line to results/runs.jsonl, which a killed program or a full disk leaves as it was."""
     path = ROOT / "results" / "runs.jsonl"
     path.parent.mkdir(exist_ok=True)
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    with FileLock(path.with_name(".runs.jsonl.lock")):
+        content = path.read_bytes() if path.exists() else b""
+        if content and not content.endswith(b"\n"):      # a torn line
+            content += b"\n"
+        atomic_write(path, content + json.dumps(line).encode() + b"\n")
 
 
 def has_other_format(path: Path) -> bool:
