@@ -52,7 +52,7 @@ def encode_pairs(tokenizer, pairs, max_length: int | None = None) -> EncodedPair
     kind = "H" if tokenizer.get_vocab_size() <= 2 ** 16 else "i"     # uint16 or int32
     ids = [array(kind), array(kind)]                                 # of both sides
     offsets = [array("q", [0]), array("q", [0])]
-    remaining = zip(*pairs)
+    remaining = zip(*pairs, strict=True)                             # both are read to their end
     bar = tqdm(total=len(pairs.source), desc="encoding", unit="pair", unit_scale=True, delay=2,
                disable=None)
     while texts := list(islice(remaining, CHUNK)):

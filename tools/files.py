@@ -1,5 +1,6 @@
 """Files: atomic writes, lines of text, and errors of the operating system as one line."""
 import errno
+import hashlib
 import json
 import os
 import secrets
@@ -84,12 +85,14 @@ def call_writer(write, file) -> None:
 
 class Lines:
     """The lines of a UTF-8 file, read anew at every iteration: a corpus need not fit into memory.
-    Raises UserError: missing, unreadable, empty, or (while iterating) not UTF-8."""
+    Raises UserError: missing, unreadable, empty, or (while iterating) not UTF-8, or changed."""
 
     def __init__(self, path):
         self.path = Path(path)
+        digest = hashlib.sha256()
         with as_user_error("read", path), open(path, "rb") as file:
-            self.count = sum(1 for _ in file)
+            self.count = sum(1 for _ in add_lines(digest, file))
+        self.sha256 = digest.hexdigest()
         if not self.count:
             raise UserError(f"{path} is empty; it should hold one sentence per line")
 
@@ -97,8 +100,19 @@ class Lines:
         return self.count
 
     def __iter__(self) -> Iterator[str]:
+        digest = hashlib.sha256()
         with open(self.path, "rb") as file:
-            yield from decode_lines(file, self.path)
+            yield from decode_lines(add_lines(digest, file), self.path)
+        if digest.hexdigest() != self.sha256:
+            raise UserError(f"{self.path}: changed while it was read: start again when it is "
+                            "written")
+
+
+def add_lines(digest, lines) -> Iterator[bytes]:
+    """Yields the lines, and adds them to a digest of `hashlib`."""
+    for line in lines:
+        digest.update(line)
+        yield line
 
 
 def read_lines(path=None) -> list[str]:

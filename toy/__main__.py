@@ -11,6 +11,7 @@ from pathlib import Path
 
 import toy
 from tools.command_line import flag, run
+from tools.files import UserError, atomic_write
 
 
 @dataclass
@@ -19,20 +20,25 @@ class Settings:
     pairs: int = flag(toy.PAIRS[0], "the first N training pairs", low=1, high=toy.PAIRS[0])
 
 
-def write_text(folder: Path, pairs: int, mode: str = "w") -> None:
-    """Writes the first training pairs, the validation and the test pairs into a folder. mode: of
-    `open`; with "x" no file is overwritten."""
+def write_text(folder: Path, pairs: int) -> None:
+    """Writes the first training pairs, the validation and the test pairs into a folder. A file that
+    has its text stays as it is, because a training may be reading it. Raises UserError if it has
+    another."""
     parts = toy.splits(*toy.PAIRS)
     parts["train"] = parts["train"][:pairs]
     folder.mkdir(parents=True, exist_ok=True)
     for part, examples in parts.items():
         for language, side in (("en", "english"), ("de", "german")):
-            with open(folder / f"{part}.{language}", mode, encoding="utf-8") as file:
-                file.writelines(f"{getattr(example, side)}\n" for example in examples)
+            path = folder / f"{part}.{language}"
+            text = "".join(f"{getattr(example, side)}\n" for example in examples)
+            if not path.exists():
+                atomic_write(path, text)
+            elif path.read_bytes() != text.encode():
+                raise UserError(f"{path}: has another text: choose another folder, or delete it")
 
 
 def main(argv=None) -> int:
-    return run(lambda s: write_text(s.folder, s.pairs, "x"), Settings, argv)
+    return run(lambda s: write_text(s.folder, s.pairs), Settings, argv)
 
 
 if __name__ == "__main__":

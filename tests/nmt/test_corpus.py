@@ -64,6 +64,27 @@ def test_the_length_of_targets(tmp_path):
     assert data.length_ratio == ratios[-2] < 5 < ratios[-1]
 
 
+@pytest.mark.parametrize("reader", ["train_tokenizer", "encode_pairs"])
+def test_a_text_that_changes_while_it_is_read_is_refused(reader, tmp_path, monkeypatch):
+    """Another program writes it anew meanwhile, and ends with the same text."""
+    flags = write_own(tmp_path, train=(["a a", "b b"] * 9, ["x x", "y y"] * 9))
+    read = getattr(corpus, reader)
+
+    def read_half(*args, **settings):
+        whole = [(path, path.read_bytes()) for path in tmp_path.glob("train.*")]
+        for path, content in whole:
+            path.write_bytes(content[:36])
+        try:
+            return read(*args, **settings)
+        finally:
+            for path, content in whole:
+                path.write_bytes(content)
+
+    monkeypatch.setattr(corpus, reader, read_half)
+    with pytest.raises(UserError, match=r"train\.(en|de): changed while it was read: .*again"):
+        load_data(flags)
+
+
 def test_a_large_text_gets_a_larger_vocabulary(tmp_path, monkeypatch):
     sizes = []
 

@@ -51,7 +51,7 @@ def test_the_leaves_of_the_tree_are_the_sentence(pairs):
 def test_the_corpus_as_text(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(toy, "PAIRS", (6, 2, 3))
     folder = tmp_path / "text"
-    main([str(folder), "--pairs", "4"])
+    assert main([str(folder), "--pairs", "4"]) == 0
     parts = toy.splits(6, 2, 3)
     for part, count in (("train", 4), ("valid", 2), ("test", 3)):
         for language, side in (("en", "english"), ("de", "german")):
@@ -60,5 +60,8 @@ def test_the_corpus_as_text(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         main([str(folder), "--pairs", "30001"])
     assert "--pairs: '30001' is not a whole number from 1 to 30000" in capsys.readouterr().err
+    written = (folder / "train.en").stat()
+    assert main([str(folder), "--pairs", "4"]) == 0      # a training may be reading them
+    assert (folder / "train.en").stat() == written
     assert main([str(folder)]) == 2
-    assert "train.en: File exists: choose another place" in capsys.readouterr().err
+    assert "train.en: has another text: choose another folder" in capsys.readouterr().err
