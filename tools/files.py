@@ -75,12 +75,12 @@ def read_json(path, remedy: str) -> dict:
 
 
 def call_writer(write, file) -> None:
-    """Calls write(file). An error of torch hides a full disk: the next write reports it."""
+    """Calls write(file). torch's zip writer raises a RuntimeError over a disk error, or over
+    the exit of a signal."""
     try:
         write(file)
-    except (OSError, RuntimeError):
-        file.write(bytes(2 ** 20))                       # more than is buffered
-        raise
+    except RuntimeError as error:
+        raise error.__context__ or error
 
 
 class Lines:

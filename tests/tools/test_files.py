@@ -2,8 +2,10 @@
 import errno
 import functools
 import io
+import itertools
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -44,6 +46,25 @@ def test_atomic_write_that_fails_midway_keeps_the_old_file(tmp_path, failure, ex
     with pytest.raises(expected, match="free some space" if expected is UserError else None):
         atomic_write(tmp_path / "file", write_half)
     assert (tmp_path / "file").read_text() == "old" and os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("failure", [SystemExit(143), OSError(errno.EIO, "Input/output error")])
+def test_torch_hides_no_signal_and_no_passing_error(tmp_path, failure):
+    """Its zip writer raises a RuntimeError over an exception in `write`."""
+    def save(file):
+        writes = itertools.count()
+
+        def write(data):
+            if next(writes) == 3:
+                raise failure
+            return file.write(data)
+
+        torch.save(torch.zeros(9_000), SimpleNamespace(write=write, flush=file.flush))
+
+    expected = UserError if isinstance(failure, OSError) else SystemExit
+    with pytest.raises(expected, match="143|cannot write .Input/output error"):
+        atomic_write(tmp_path / "file", save)
+    assert not os.listdir(tmp_path)
 
 
 PAIRS = random_pairs(2_500, 9)
