@@ -1,5 +1,7 @@
 """Batches of pairs of similar lengths, and the stream of batches for training."""
 import itertools
+import signal
+from multiprocessing import active_children
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from nmt.encoded import EncodedPairs
 from nmt.tokenizer import BOS, EOS
+from tools.files import UserError
 from tools.machine import ignore_signals
 from transformer import PAD
 
@@ -130,8 +133,20 @@ def training_steps(encoded: EncodedPairs, place: tuple[int, int], machine, max_t
         BatchesOfPairs(encoded, max_tokens if rectangles else 0), sampler=own, batch_size=None,
         num_workers=workers, worker_init_fn=ignore_signals,
         pin_memory=machine.device.type == "cuda", generator=torch.Generator()))
+    if workers and hasattr(signal, "SIGCHLD"):           # not on Windows
+        # torch's handler raises wherever this process is when a worker is killed
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     while True:
         group = list(itertools.islice(all_of_them, size))
         tokens = sum(int(encoded.target_lengths[indices].sum()) + len(indices)       # EOS counts
                      for indices, _ in group)
-        yield Step(list(itertools.islice(loaded, accumulate)), tokens, group[-1][1])
+        try:
+            own_batches = list(itertools.islice(loaded, accumulate))
+        except (EOFError, OSError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
+                raise
+            for worker in active_children():             # they ignore SIGTERM
+                worker.kill()
+            raise UserError("a process of --workers was killed, perhaps because memory ran out: the"
+                            " same command resumes; with --workers 0 it needs less") from error
+        yield Step(own_batches, tokens, group[-1][1])

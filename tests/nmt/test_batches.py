@@ -1,5 +1,8 @@
 """Batches: every pair once per epoch, full, of similar lengths; the stream of updates."""
 import multiprocessing
+import os
+import signal
+from collections import deque
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from small_run import random_pairs
 from nmt.batches import Batch, batches, collate, rectangle, training_steps
 from nmt.encoded import EncodedPairs
 from nmt.tokenizer import BOS, EOS
+from tools.files import UserError
 from tools.machine import Machine
 from transformer import PAD
 
@@ -159,3 +163,15 @@ def test_the_processes_of_workers_start_once(encoded):
         if update.place[0] == 2:
             break
     assert len(workers) == 2
+
+
+def test_a_killed_worker_is_one_line_and_its_siblings_end():
+    """They ignore SIGTERM, with which Python would end them and wait for ever."""
+    steps = training_steps(random_pairs(99, 9), (0, 0), Machine(torch.device("cpu")), 32, workers=2)
+    next(steps)
+    os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+    with pytest.raises(UserError, match="a process of --workers was killed"):
+        deque(steps)
+    for worker in multiprocessing.active_children():
+        worker.join(timeout=9)
+        assert not worker.is_alive()
