@@ -11,6 +11,7 @@ import contextlib
 import math
 import sys
 import time
+import zlib
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -248,6 +249,11 @@ def train(s: Settings) -> None:
     started = time.perf_counter()
     with machine.first_on_each_node():                   # it downloads and encodes for the others
         data = load_data(s, path / "tokenizer.json")
+    flags = {name: value for name, value in asdict(s).items() if name not in FREE}
+    seen = f"{flags} {data.text_hashes} {data.tokenizer.to_str()}"           # by this process
+    if not machine.all_equal(zlib.crc32(seen.encode())):
+        raise UserError(f"{path}: the processes read different texts or have different flags: start"
+                        " all alike, with --runs, --train and --data-dir on a disk that they share")
     config = s.model_config(vocab_size=data.tokenizer.get_vocab_size())
     check_lengths(data.valid, config)
     if machine.first:

@@ -128,16 +128,21 @@ def test_a_signal_in_the_final_test_ends_the_program(number, status, text, tmp_p
     assert load(tmp_path / "runs" / "a")["step"] == 2
 
 
-def test_processes_that_resume_at_different_steps_are_refused(text, monkeypatch, capsys):
-    """Two machines without a disk in common: another process has a checkpoint of step 3."""
+@pytest.mark.parametrize("call, message", [
+    (1, "the processes read different texts"), (2, "the processes resume at different steps")])
+def test_processes_that_differ_are_refused(call, message, text, monkeypatch, capsys):
+    """Two machines without a disk in common: another text, and another checkpoint."""
     stop_after(2, text, "--steps 4 --name a")
+    compared = []
 
-    def largest(machine, number: int) -> int:
-        return max(number, 3 if number > 0 else -3)
+    def all_equal(machine, number: int) -> bool:
+        compared.append(number)
+        return len(compared) < call
 
-    monkeypatch.setattr(Machine, "largest", largest)
+    monkeypatch.setattr(Machine, "all_equal", all_equal)
     assert train(text, "--steps 4 --name a") == 2
-    assert "the processes resume at different steps" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
+    assert compared[1:] in ([], [2])                     # the text before the step
 
 
 @pytest.fixture
