@@ -35,6 +35,9 @@ CHECKSUMS = {"text": "the text of --train differs", "valid_text": "the text of -
              "data_text": "the pairs in the folder of --data differ",
              "tokenizer": "tokenizer.json differs: put its own back"}
 RESTORE = "put the run's own back, or train again under another --name"
+# the modules and packages whose classes make up a model
+PARTS = {"torch", "attention", "aggregation", "capsule_aggregation", "capsule_transformer",
+         "transformer"}
 FORMAT = 4                      # of checkpoints and config.json; counts up when they change
 
 
@@ -168,6 +171,25 @@ def read_metrics(path) -> list[dict]:
     return rows
 
 
+def custom_classes(config: TransformerConfig) -> list[str]:
+    """The classes in a model that are not this project's: a program may have put them into
+    transformer.py's place, as course/later.py does."""
+    with torch.device("meta"):                           # takes no memory
+        model = Transformer(config)
+    classes = {type(module) for module in model.modules()}
+    return sorted(f"{kind.__module__}.{kind.__qualname__}" for kind in classes
+                  if kind.__module__.partition(".")[0] not in PARTS)
+
+
+def check_classes(folder, config: dict, classes: list[str]) -> None:
+    """Raises UserError unless config.json names the same custom classes; older ones name none."""
+    old = config.get("classes", [])
+    if old != classes:
+        raise UserError(f"{folder}: its model has {', '.join(old) or 'no custom class'}, this "
+                        f"program's has {', '.join(classes) or 'none'}: import the same classes "
+                        "and put them into `transformer`, as course/later.py says")
+
+
 # ---- The folder
 
 class RunFolder(contextlib.AbstractContextManager):
@@ -208,6 +230,9 @@ class RunFolder(contextlib.AbstractContextManager):
         if not (self.path / "config.json").exists():
             return
         old = self.defaults | read_config(self.path)
+        if "classes" in config:
+            check_classes(self.path, old, config["classes"])
+            old["classes"] = config["classes"]
         if "model" in old and "model" in config:
             model = asdict(read_model_config(old, self.path))
             old["model"] = json.loads(json.dumps(model))
@@ -223,6 +248,8 @@ class RunFolder(contextlib.AbstractContextManager):
     def begin(self, **more) -> None:
         """Writes config.json with `more` settings; a folder that has it must have the same."""
         self.config |= json.loads(json.dumps(more))
+        small = dict(vocab_size=1, d_model=2, heads=1, layers=1)
+        self.config["classes"] = custom_classes(TransformerConfig(**more.get("model", small)))
         if (self.path / "tokenizer.json").exists():
             self.config["tokenizer"] = tokenizer_checksum(self.path)
         self.check(self.config)
@@ -310,9 +337,11 @@ def load_run(folder, name: str = "best", device="cpu"):
     settings = read_config(folder)
     if "model" not in settings:
         raise UserError(f"{folder}: is not a translation model; {name_runs_beside(folder)}")
+    config = read_model_config(settings, folder)
+    check_classes(folder, settings, custom_classes(config))
     path = folder / f"{name.removesuffix('.pt')}.pt"
     state = load_checkpoint(path)
-    model = Transformer(read_model_config(settings, folder)).to(device)
+    model = Transformer(config).to(device)
     load_weights(model, state, path)
     settings.setdefault("length_ratio", LENGTH_RATIO)    # older runs lack it
     tokenizer = load_tokenizer(folder / "tokenizer.json")

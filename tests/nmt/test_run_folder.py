@@ -7,9 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_run import write_run
 
+import transformer
+from attention import MultiHeadAttention
 from nmt import run_folder
-from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, load_weights
+from nmt.run_folder import (
+    RunFolder,
+    average_checkpoints,
+    load_checkpoint,
+    load_run,
+    load_weights,
+    read_config,
+)
 from papers import figures
 from tools.files import UserError
 from transformer import TransformerConfig
@@ -39,6 +49,32 @@ def test_a_run_without_a_newer_field_is_resumed_with_its_default(tmp_path):
         RunFolder(tmp_path / "run", old | {"newer": 3}, (), {"newer": (1, 2)})
     with RunFolder(tmp_path / "run", old) as folder, refused("model was"):
         folder.begin(model=model | {"norm": "post"})
+
+
+class OtherAttention(MultiHeadAttention):
+    """Of the same shape, so its weights load into the project's own."""
+
+
+def test_a_model_with_custom_classes_needs_them(tmp_path, tokenizer, monkeypatch):
+    """A program that put them into transformer.py's place trained it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(transformer, "MultiHeadAttention", OtherAttention)
+        write_run(tmp_path / "other", tokenizer)
+        assert load_run(tmp_path / "other")[2]["classes"] == [f"{__name__}.OtherAttention"]
+    message = ("other: its model has test_run_folder.OtherAttention, this program's has none: "
+               "import the same classes")
+    with refused(message):
+        load_run(tmp_path / "other")
+    settings = {"data": "toy"}
+    with RunFolder(tmp_path / "other", settings) as folder, refused(message):
+        folder.begin(model=read_config(tmp_path / "other")["model"])
+    write_run(tmp_path / "own", tokenizer)
+    path = tmp_path / "own" / "config.json"
+    path.write_text(path.read_text().replace('"classes"', '"unused"'))       # an older run
+    load_run(tmp_path / "own")
+    monkeypatch.setattr(transformer, "MultiHeadAttention", OtherAttention)
+    with refused("own: its model has no custom class, this program's has test_run_folder.Other"):
+        load_run(tmp_path / "own")
 
 
 # ---- Checkpoints
