@@ -339,8 +339,10 @@ def train_jobs(jobs: list[Job], at_once: int, device: torch.device, end) -> list
 
 
 def start(job: Job, device: str, env: dict) -> subprocess.Popen:
-    """Starts a job in a session of its own, so that Ctrl-C does not reach it twice."""
-    words = [sys.executable, str(ROOT / job.script), *job.words, "--runs", str(job.path.parent),
+    """Starts a job in a session of its own, so that Ctrl-C does not reach it twice. In Linux the
+    job gets SIGTERM if this program is killed."""
+    words = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+    words += [sys.executable, str(ROOT / job.script), *job.words, "--runs", str(job.path.parent),
              "--name", job.path.name, "--device", device]
     say(f"{job.path.name}: started, output in {job.log}")
     with open(job.log, "ab") as log:

@@ -3,6 +3,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import threading
 import time
@@ -175,6 +176,21 @@ def test_a_signal_is_passed_on(run_scripts, tmp_path, capsys):
     thread.join()
     assert len(list(tmp_path.glob("*.started"))) == 2
     assert "the same command resumes" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="Linux has it")
+def test_jobs_end_with_a_program_that_is_killed(run_scripts, tmp_path):
+    child = os.fork()
+    if child == 0:
+        run_scripts("--wait")
+    while not (tmp_path / "run0.started").exists():
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    deadline = time.monotonic() + 10
+    while not (tmp_path / "run0.log").read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert f"{signal.SIGTERM.value} the last line" in (tmp_path / "run0.log").read_text()
 
 
 def test_an_error_after_a_job_stops_the_others(run_scripts, tmp_path):
