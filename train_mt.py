@@ -12,7 +12,7 @@ import math
 import sys
 import time
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -71,6 +71,7 @@ RECIPES = {
     "big": dict(steps=300_000, warmup=4_000, lr=4.9e-4, decay="sqrt", clip=0.0, max_tokens=4096,
                 eval_every=30_000, dropout=0.3, **SIZES["big"]),
 }
+SAVE_SECONDS = 600              # of training after which last.pt is saved without a log line
 # settings that may differ when a run is resumed; `text` has the checksums of the training text,
 # and older runs lack the length_ratio that follows from it
 FREE = ("accumulate", "device", "amp", "compile", "graphs", "workers", "data", "data_dir", "train",
@@ -296,14 +297,14 @@ def train(s: Settings) -> None:
     window = torch.zeros(2, device=machine.device)       # cross-entropy and D since the last log
     window_tokens = 0
     largest_norm = torch.zeros((), device=machine.device)
-    stop = defer_signals()                               # a list: SIGINT and SIGTERM append to it
+    stop = defer_signals()                               # a list: signals append to it
     stopped_by = 0
     bar = tqdm(total=s.steps, initial=progress.step, unit="step", dynamic_ncols=True,
                disable=not (machine.first and sys.stderr.isatty()))
     if progress.unvalidated and machine.first:           # killed between saving and validating
         validate_and_save(model, optimizer, progress, data, folder, s)
     objective.train()
-    started = time.perf_counter()
+    started = saved = time.perf_counter()
     steps = training_steps(data.train, progress.place, machine, s.max_tokens, s.accumulate, s.seed,
                            s.workers, rectangles=s.graphs)
     replay = Replay() if s.graphs else None
@@ -319,6 +320,7 @@ def train(s: Settings) -> None:
                                  s.reg_weight, s.clip, s.amp, replay)
         window += total
         window_tokens += step.tokens
+        progress.tokens += step.tokens
         largest_norm = torch.maximum(largest_norm, norm)                     # NaN if one is NaN
         bar.update()
 
@@ -332,7 +334,6 @@ def train(s: Settings) -> None:
             check_finite(cross_entropy + norm, progress.step)
             seconds = time.perf_counter() - started
             progress.seconds += seconds
-            progress.tokens += window_tokens
             if machine.first:
                 folder.log("train", step=progress.step, epoch=step.place[0], loss=cross_entropy,
                            disagreement=D if s.reg else None, lr=lr, gradient_norm=norm,
@@ -344,11 +345,16 @@ def train(s: Settings) -> None:
 
         # save, validate, stop: a kill in the validation loses no step of the training
         progress.unvalidated = validating
-        if saving and machine.first:
-            save_last(folder, model, optimizer, progress)
+        if machine.first and (saving or time.perf_counter() - saved > SAVE_SECONDS):
+            seconds = progress.seconds
+            if not saving:                               # nor logged
+                check_finite(largest_norm.item(), progress.step)
+                seconds += time.perf_counter() - started
+            save_last(folder, model, optimizer, replace(progress, seconds=seconds))
+            saved = time.perf_counter()
         if validating and machine.first:
             validate_and_save(model, optimizer, progress, data, folder, s)
-            started = time.perf_counter()
+            started = saved = time.perf_counter()
         if stopped_by:
             break
     bar.close()

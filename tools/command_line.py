@@ -29,6 +29,9 @@ ALIASES = {"--aggregation": "--agg", "--routing": "--agg", "--size": "--arch", "
            "--epochs": "--steps", "--batch-size": "--max-tokens", "--learning-rate": "--lr",
            "--gpu": "--device", "--cpu": "--device", "--beam-size": "--beam",
            "--length-penalty": "--lenpen"}
+# what ends a program: Ctrl-C, kill, a closed terminal, Slurm before the end of a job
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+           if hasattr(signal, name)]                     # Windows lacks some
 
 
 # ---- The parser
@@ -262,14 +265,29 @@ def check_given(settings, unused: dict[str, str]) -> None:
             refuse_unused(type(settings), name, getattr(settings, name), need)
 
 
+# ---- Signals
+
+def handle_signals(numbers, handler) -> None:
+    """Sets the handler of these signals, but for those that are ignored, as nohup makes it."""
+    for number in numbers:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def end_program(number: int, _) -> None:
+    """Ends the program as a signal does in a shell, with its files closed."""
+    sys.exit(128 + number)
+
+
 # ---- Running a command
 
 def run(command, kind: type, argv=None, presets=None) -> int:
     """Calls `command` with the settings from the command line. Returns the status: 0, 2 after a
-    user's mistake, 130 after Ctrl-C, 141 if its output is closed. SIGTERM raises SystemExit."""
+    user's mistake, 130 after Ctrl-C, 141 if its output is closed. Other signals raise SystemExit.
+    """
     setup_streams()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    handle_signals(SIGNALS[1:], end_program)
     try:
         command(parse(kind, argv, presets))
         sys.stdout.flush()

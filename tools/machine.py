@@ -7,7 +7,6 @@ import platform
 import re
 import shutil
 import signal
-import sys
 import sysconfig
 from datetime import timedelta
 from pathlib import Path
@@ -18,10 +17,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tools.command_line import SIGNALS, end_program, handle_signals
 from tools.files import UserError
 
 DEVICES = "auto, cpu, cuda, cuda:N or mps"        # of --device
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT = timedelta(hours=12)   # the other processes wait while the first validates and tests
 
@@ -178,17 +177,15 @@ def keep_freed_memory() -> None:
 
 
 def defer_signals() -> list[int]:
-    """Returns a list to which SIGINT and SIGTERM are appended from now on, instead of acting."""
+    """Returns a list to which SIGNALS are appended from now on, instead of ending the program."""
     stop = []
-    for number in SIGNALS:
-        signal.signal(number, lambda number, frame: stop.append(number))
+    handle_signals(SIGNALS, lambda number, _: stop.append(number))
     return stop
 
 
 def restore_signals() -> None:
-    """Ends `defer_signals`: SIGINT and SIGTERM end the program again."""
-    for number in SIGNALS:
-        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    """Ends `defer_signals`: SIGNALS end the program again."""
+    handle_signals(SIGNALS, end_program)
 
 
 def ignore_signals(_: int) -> None:

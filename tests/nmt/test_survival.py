@@ -87,6 +87,19 @@ def test_a_killed_run_goes_on_at_its_last_checkpoint(whole, text, tmp_path):
     assert rows(whole, "train") == rows(folder, "train")
 
 
+def test_a_run_that_logs_rarely_is_saved_by_time(whole, text, tmp_path, monkeypatch):
+    """Without a row of its own. It goes on there, with the same weights and tokens in the end."""
+    words = f"{LONG} --log-every 9 --eval-every 5 --steps 6"
+    monkeypatch.setattr(train_mt, "SAVE_SECONDS", 0)
+    train_until("train step      5 ", text, words)
+    assert rows(tmp_path / "runs" / "a", "train")[-1]["step"] == 5
+    assert load(tmp_path / "runs" / "a")["step"] == 4
+    monkeypatch.undo()
+    assert train(text, words) == 0
+    assert train(text, f"{words} --name b") == 0
+    assert same(load(tmp_path / "runs" / "b"), load(tmp_path / "runs" / "a"))
+
+
 def test_a_run_killed_before_its_test_has_the_same_test(whole, text, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "runs" / "a")
     metrics = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
@@ -119,13 +132,31 @@ def ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_in_the_final_test_ends_the_program(number, status, text, tmp_path, ctrl_c):
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")     # Windows lacks some
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_signal_in_the_final_test_ends_the_program(name, text, tmp_path, ctrl_c):
+    number = getattr(signal, name)
     before = signal.getsignal(signal.SIGTERM)
-    assert train_until("test BLEU", text, "--steps 2 --name a", number) == status
+    assert train_until("test BLEU", text, "--steps 2 --name a", number) == 128 + number
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getsignal(signal.SIGTERM) is before
     assert load(tmp_path / "runs" / "a")["step"] == 2
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_signal_in_training_saves_unless_it_is_ignored(name, text, tmp_path, ctrl_c):
+    """nohup makes a program ignore SIGHUP, and a shell SIGINT in a program in the background."""
+    number = getattr(signal, name)
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        assert train_until("train step      1 ", text, "--steps 3 --name a", number) == 0
+        signal.signal(number, before)
+        assert train_until("train step      1 ", text, "--steps 3 --name b", number) == 128 + number
+    finally:
+        signal.signal(number, before)
+    assert load(tmp_path / "runs" / "b")["step"] == 2
 
 
 @pytest.mark.parametrize("call, message", [
