@@ -8,6 +8,10 @@ from matplotlib import pyplot
 from matplotlib.animation import FuncAnimation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+try:
+    pyplot.switch_backend(pyplot.get_backend())
+except ImportError:             # MPLBACKEND names one of a notebook that this Python lacks
+    pyplot.switch_backend("Agg")
 
 # characters for the player's buttons; matplotlib would load icons from the web
 BUTTONS = {"minus": "−", "fast-backward": "«", "step-backward": "‹", "pause": "‖", "play": "►",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib import pyplot
+from matplotlib.figure import Figure
 from scipy import stats
 
 from nmt.significance import format_p
@@ -129,8 +129,8 @@ def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
     """The forest plot: a panel per corpus with its contrasts and their intervals."""
     # the gains over the baseline that the papers print for En-De at size base
     printed = {"output": 0.87, "em": 0.95, "both": 1.10, "gu-em": 0.43, "capsule": 0.61}
-    figure, axes = pyplot.subplots(2, 2, figsize=(9, 7), layout="constrained",
-                                   height_ratios=(7, 11))
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    axes = figure.subplots(2, 2, height_ratios=(7, 11))
     for ax, (corpus, runs) in zip(axes.flat, corpora.items()):
         _, control, contrasts = compare_arms(runs)
         differences = [x.difference for x in contrasts.values()]
@@ -149,7 +149,6 @@ def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
                                   "gain that the paper prints (En-De, base)"],
                   loc="outside lower center", ncols=2)
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)
 
 
 # ---- The other measurements

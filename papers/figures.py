@@ -1,13 +1,11 @@
 """Figures of trained runs as PNG, from the numbers that papers/measure.py returns."""
 import math
 
-import matplotlib
-from matplotlib import pyplot
 from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure  # needs no backend, which a notebook may have chosen
 
 from tools.figure_text import literal_text, optional_figure
 
-matplotlib.use("Agg")           # no window
 LOOK = literal_text({"font.size": 8, "axes.titlesize": 9, "axes.spines.top": False,
                      "axes.spines.right": False, "savefig.dpi": 150})
 WIDTH = 8.0                     # inches: a page
@@ -28,7 +26,8 @@ def label_tokens(axis, tokens: list[str], **options) -> None:
 def draw_heads(runs: list[str], points, path) -> None:
     """Scatter plot of the heads' t-SNE, with a colour per run. points: [runs][H][2], from vectors
     that are averaged over words and layers as in the paper."""
-    figure, ax = pyplot.subplots(figsize=(WIDTH / 2, 4.4), layout="constrained")
+    figure = Figure(figsize=(WIDTH / 2, 4.4), layout="constrained")
+    ax = figure.subplots()
     ax.set(title="t-SNE of the heads' outputs, mean over words\nand layers; numbers: heads",
            xticks=[], yticks=[])
     for r, name in enumerate(runs):
@@ -39,7 +38,6 @@ def draw_heads(runs: list[str], points, path) -> None:
             ax.annotate(f" {head}", point)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(path)
-    pyplot.close(figure)
 
 
 # ---- Attention: Duan 2020 Fig. 5
@@ -57,8 +55,8 @@ def draw_attention(maps: dict, title: str, path) -> None:
                   for weight in row)
     norm = PowerNorm(0.5, 0, highest)
     size = WIDTH * max(1, columns / 3), 0.5 + 2.4 * rows * len(maps)
-    figure, axes = pyplot.subplots(len(maps) * rows, columns, figsize=size, squeeze=False,
-                                   layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(len(maps) * rows, columns, squeeze=False)
     figure.suptitle(title)
     for ax in axes.flat:
         ax.set_visible(False)
@@ -74,7 +72,6 @@ def draw_attention(maps: dict, title: str, path) -> None:
         axes[r * rows][0].set_ylabel(f"{name}\nquery")
     figure.colorbar(image, ax=axes, shrink=0.5, label="attention weight")
     figure.savefig(path)
-    pyplot.close(figure)
 
 
 # ---- BLEU by source length: Gu 2019 Fig. 3
@@ -94,7 +91,8 @@ def draw_lengths(runs: dict, path) -> None:
         for x in result["bins"]:
             counts[x["low"], bin_label(x)] = x["count"]
     order = sorted(counts)
-    figure, ax = pyplot.subplots(figsize=(WIDTH, 3.8), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
+    ax = figure.subplots()
     for i, (name, result) in enumerate(runs.items()):
         aside = 0.08 * (i - (len(runs) - 1) / 2)         # so that the bars do not cover each other
         places = [order.index((x["low"], bin_label(x))) + aside for x in result["bins"]]
@@ -108,4 +106,3 @@ def draw_lengths(runs: dict, path) -> None:
            title="BLEU by source length, 95 % intervals (bootstrap over the sentences)")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(path)
-    pyplot.close(figure)

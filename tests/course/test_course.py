@@ -1,7 +1,9 @@
 """The seven sessions of the course run from top to bottom and print what docs/course.md says; the
 two mechanisms of course/later.py."""
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -56,6 +58,14 @@ def test_a_session_prints_what_the_course_says(number, monkeypatch, tmp_path, ca
     figures = re.findall(rf'"(session{number}-\w+)"', code)
     assert {path.name for path in tmp_path.iterdir()} == {f"{x}.{file_format}" for x in figures}
     assert not pyplot.get_fignums()
+
+
+def test_a_session_draws_where_the_backend_of_a_notebook_is_missing(tmp_path):
+    """As Colab sets it for the commands of a cell, too."""
+    code = "import lesson; lesson.pyplot.plot([1]); lesson.show('line')"
+    environment = dict(os.environ, MPLBACKEND="module://missing.backend", FIGURES=str(tmp_path))
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT / "course", env=environment, check=True)
+    assert (tmp_path / "line.png").exists()
 
 
 # ---- What came after: course/later.py

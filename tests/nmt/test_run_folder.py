@@ -159,7 +159,6 @@ def test_a_figure_that_cannot_be_drawn_is_one_line(draw, tmp_path, monkeypatch, 
     draw(tmp_path)
     warning = capsys.readouterr().err
     assert re.fullmatch(r"warning: \w+\.png is not drawn \(.*\)\n", warning)
-    figures.pyplot.close("all")                          # what could not be saved
 
 
 # ---- Metrics

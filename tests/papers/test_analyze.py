@@ -311,11 +311,10 @@ def test_lengths_of_lines(lines, language, lengths):
 
 def test_bars_of_bleu_by_length_are_the_intervals(tmp_path, monkeypatch):
     x = {"low": 1, "high": None, "count": 3, "bleu": 20.0, "interval": (15.0, 22.0)}
-    with monkeypatch.context() as patch:
-        patch.setattr(figures.pyplot, "close", lambda figure: None)
-        figures.draw_lengths({"$1": {"bins": [x]}}, tmp_path / "2.png")
-    bars, = figures.pyplot.gcf().axes[0].collections
-    figures.pyplot.close()
+    drawn = []
+    monkeypatch.setattr(figures.Figure, "savefig", lambda figure, path: drawn.append(figure))
+    figures.draw_lengths({"$1": {"bins": [x]}}, tmp_path / "2.png")
+    bars, = drawn[0].axes[0].collections
     assert bars.get_segments()[0][:, 1].tolist() == [15.0, 22.0]
 
 
