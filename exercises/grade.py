@@ -6,10 +6,15 @@
 Each task is graded separately (compare.py), so tasks may be done in any order, and a mistake costs
 one task. The checks are in checks.py.
 """
+import contextlib
 import csv
 import multiprocessing
 import os
+import queue
+import signal
 import sys
+import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +26,7 @@ from tools.command_line import run as run_command
 from tools.files import UserError
 
 SECONDS = 10                # limit for a task
+OUTPUT = 100_000            # bytes that a task may print, and of a message
 LINUX = sys.platform == "linux"
 # Tasks that share a process. Only on Linux can torch be forked; elsewhere each start takes seconds.
 SHARE = 1 if LINUX else len(TASKS)
@@ -31,38 +37,61 @@ if LINUX:
 
 # ---- Processes: what a solution does to Python must not affect other tasks
 
-def send_errors(sender, tasks: list[Task], folder: Path) -> None:
-    """Sends "ready", then the error of each task. Runs in a process of its own."""
+def send_errors(sender, tasks: list[Task], folder: Path, output: Path) -> None:
+    """Sends "ready", then the error of each task, as text. Runs in a process of its own, whose
+    output goes into a file."""
     # imported here because the command itself starts without torch
     from exercises.compare import find_error
-    os.dup2(2, 1)                       # output of solutions must not get into the table
+    if LINUX:
+        import resource
+        os.setsid()                     # a group with all processes that solutions start
+        resource.setrlimit(resource.RLIMIT_FSIZE, (OUTPUT, OUTPUT))
+    file = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(file, 1)                    # output of solutions must not get into the table
+    os.dup2(file, 2)
     sys.stdout = sys.stderr
     sys.path += [str(folder.resolve()), str(folder.resolve().parent)]    # the student's modules
-    sender.send("ready")
+    sender.send_bytes(b"ready")
     for task in tasks:
-        sender.send(find_error(task, folder))
+        sender.send_bytes(find_error(task, folder).encode())
+
+
+def receive(receiver, texts: queue.Queue) -> None:
+    """Puts the texts that a process sends into a queue; None is the last, after its end or where a
+    solution has written into the pipe."""
+    try:
+        while True:
+            texts.put(receiver.recv_bytes(OUTPUT).decode())
+    except (EOFError, OSError, ValueError):
+        texts.put(None)
 
 
 def run(tasks: list[Task], folder: Path) -> list[str]:
     """Returns the errors of the tasks, graded in one process. The last one may be that of a task
     that ended the process or took too long; then later tasks are missing."""
     receiver, sender = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=send_errors, args=(sender, tasks, folder))
-    process.start()
-    sender.close()
-    receiver.recv()                     # the limit excludes the import of torch
-    errors = []
-    try:
-        while len(errors) < len(tasks):
-            if not receiver.poll(SECONDS):
-                return [*errors, f"did not end within {SECONDS} s"]
-            errors.append(receiver.recv())
-    except EOFError:
-        errors.append("ended Python")
-    finally:
+    texts = queue.Queue()
+    with tempfile.TemporaryDirectory() as place:
+        output = Path(place) / "output"
+        process = CONTEXT.Process(target=send_errors, args=(sender, tasks, folder, output))
+        process.start()
+        sender.close()
+        # a thread: a process that a solution has started may keep the pipe open
+        threading.Thread(target=receive, args=(receiver, texts), daemon=True).start()
+        errors = [texts.get()]          # "ready": the limit excludes the import of torch
+        try:
+            while errors[-1] is not None and len(errors) <= len(tasks):
+                errors.append(texts.get(timeout=SECONDS))
+        except queue.Empty:
+            errors.append(f"did not end within {SECONDS} s")
         process.kill()
+        if LINUX:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         process.join()
-    return errors
+        if output.exists():
+            sys.stderr.write(output.read_bytes()[:OUTPUT].decode(errors="replace"))
+    return ["ended Python" if error is None else error for error in errors[1:]]
 
 
 def grade(tasks: list[Task], folder: Path) -> list[str]:

@@ -1,6 +1,7 @@
 """The exercises: the project's own bodies get full marks, stubs get none, and a mistake costs only
 the tasks of its body."""
 import ast
+import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from exercises import make
 from exercises.checks import CHECKS
 from exercises.compare import find_error
-from exercises.grade import grade, main
+from exercises.grade import LINUX, OUTPUT, grade, main
 from exercises.make import ROOT, TABLE, TASKS, find_functions, make_stub
 
 SESSION3 = [task for task in TASKS.values() if task.session == 3]
@@ -206,19 +207,52 @@ def test_nothing_is_overwritten(tmp_path, capsys):
     assert capsys.readouterr().err == error
 
 
+WRITE_EVERYWHERE = """
+import contextlib, os
+def write_everywhere():
+    for number in range(3, 99):
+        with contextlib.suppress(OSError):
+            os.set_blocking(number, False)
+            os.write(number, b"x" * 9)
+"""
+
+
 @pytest.mark.parametrize("agreement, share, error", [
     ("os._exit(0)", 1, "ended Python"),
     ("os._exit(0)", 5, "ended Python"),
     ("while True: pass", 5, "did not end within 1 s"),
+    ("os.closerange(3, 99)", 5, "ended Python"),
+    ("write_everywhere()", 5, "ended Python"),
 ])
 def test_the_other_tasks_survive(agreement, share, error, tmp_path, monkeypatch):
     monkeypatch.setattr("exercises.grade.SECONDS", 1)
     monkeypatch.setattr("exercises.grade.SHARE", share)
     write_solution(tmp_path, "routing_dynamic.py",
-                   f"import os\ndef agreement(V, capsules):\n    {agreement}\n")
+                   f"{WRITE_EVERYWHERE}\ndef agreement(V, capsules):\n    {agreement}\n")
     place = tmp_path / "routing_dynamic.py"
     line = f"Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: {error} ({place}: agreement)"
     assert grade(SESSION3, tmp_path) == ["", "", "", line, ""]
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere files have no limit")
+def test_what_a_solution_prints_and_starts_has_an_end(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("exercises.grade.SECONDS", 1)
+    code = f"""import os, subprocess
+def agreement(V, capsules):
+    child = subprocess.Popen(["sleep", "77"])
+    open("{tmp_path}/child", "w").write(str(child.pid))
+    while True:
+        os.write(2, b"hello" * 99)
+"""
+    write_solution(tmp_path, "routing_dynamic.py", code)
+    message = grade(SESSION3, tmp_path)[3]
+    assert "OSError" in message and "File too large" in message
+    assert len(capfd.readouterr().err) == OUTPUT
+    child = Path("/proc") / (tmp_path / "child").read_text() / "stat"
+    deadline = time.monotonic() + 9
+    while child.exists() and ") Z " not in child.read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not child.exists() or ") Z " in child.read_text()
 
 
 @pytest.mark.parametrize("module", ["my_helpers", ".my_helpers"])
