@@ -128,6 +128,8 @@ def download(archive: Archive, remedy: str, file) -> None:
                     digest.update(block)
                     file.write(block)
                     bar.update(len(block))
+                    if archive.size and file.tell() > archive.size:
+                        raise ValueError("it is larger than the published file")
         if archive.sha256 not in (None, digest.hexdigest()):
             raise ValueError("its SHA-256 is not that of the published file")
     except (OSError, HTTPException, ValueError) as error:

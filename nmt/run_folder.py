@@ -216,7 +216,7 @@ class RunFolder(contextlib.AbstractContextManager):
                 raise UserError(f"{path}: holds files that are not a run's, or lacks the run's "
                                 "config.json: put it back, or choose another --name")
             try:
-                self.lock.acquire(blocking=False)
+                self.lock.acquire(timeout=1)             # who reads a finished run has it briefly
             except Timeout:
                 raise UserError(f"{path}: another run is at work in this folder: wait for its end, "
                                 "or choose another --name") from None
@@ -325,8 +325,10 @@ class RunFolder(contextlib.AbstractContextManager):
 def read_model_config(config: dict, folder) -> TransformerConfig:
     """The model's configuration in a config.json; fields that are newer have their defaults."""
     try:
-        return TransformerConfig(**config["model"])
-    except (TypeError, ValueError) as error:
+        model_config = TransformerConfig(**config["model"])
+        custom_classes(model_config)                     # builds it
+        return model_config
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(f"{folder}/config.json: describes no model ({error}): {RESTORE}") from error
 
 

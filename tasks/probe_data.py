@@ -6,9 +6,9 @@ line, `tr|va|te TAB label TAB tokens`, the tokens with spaces between them. prob
 same tasks from the embedded grammar.
 """
 import hashlib
+import io
 import random
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any, Iterable, Iterator, NamedTuple
 
@@ -125,12 +125,17 @@ def download_task(task: str, folder: Path) -> Path:
     the content."""
     name, published = FILES[task]
     path = folder / name
-    if not path.is_file():
+    if path.is_file():
+        content = path.read_bytes()
+        remedy = "delete it, and the next run downloads it"
+    else:
         folder.mkdir(parents=True, exist_ok=True)
         remedy = f"try again, or fetch it by other means and put it at {path}, or use --data toy"
-        atomic_write(path, partial(download, Archive(URL + name), remedy))
-    content = path.read_bytes()
+        file = io.BytesIO()
+        download(Archive(URL + name), remedy, file)
+        content = file.getvalue()
     if hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() != published:
-        raise UserError(f"{path}: is not the published file {URL}{name}: delete it, and the next"
-                        " run downloads it")
+        raise UserError(f"{path}: is not the published file {URL}{name}: {remedy}")
+    if not path.is_file():
+        atomic_write(path, content)
     return path

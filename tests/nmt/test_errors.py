@@ -79,6 +79,9 @@ def place(tmp_path_factory):
         damage("swapped", "tokenizer.json", swapped.encode())
         edit("foreign", languages=["en", "fr"])
         edit("misshapen", model={"heads": 2})
+        for name, size in (("broken", {"d_ff": 2.5}), ("worded", {"dropout": "a"}),
+                           ("placed", {"agg_at": [1]})):
+            edit(name, model={"vocab_size": 9, "layers": 1, **size})
         damage("headless", "config.json", b"")
         Path("runs/headless/config.json").unlink()
         write_text(folder, "other", ["the dog"], ["der Hund"])
@@ -159,6 +162,8 @@ MISTAKES = [
     # translation and analysis
     (translate, "runs/swapped --input text.en", "swapped: tokenizer.json differs"),
     (translate, "runs/misshapen --input text.en", "misshapen/config.json: describes no model"),
+    *[(translate, f"runs/{name} --input text.en", f"{name}/config.json: describes no model")
+      for name in ("broken", "worded", "placed")],
     (translate, "runs/sound --input text.en --output runs/sound/last.pt", "in the folder of a run"),
     (translate, "runs/sound --input text.en --reference text.en --compare runs/foreign",
      "--compare runs/foreign: translates between other languages"),

@@ -2,11 +2,13 @@
 import json
 import re
 import shutil
+import threading
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from small_run import write_run
 
 import transformer
@@ -128,6 +130,17 @@ def test_numbered_checkpoints_are_in_the_order_of_their_steps(folder):
 
 
 # ---- The folder
+
+def test_two_readers_of_a_run_wait_for_each_other(folder):
+    """A table that reads finished runs locks each for a moment."""
+    folder.lock.release()
+    lock = FileLock(folder.path / "lock", thread_local=False)
+    lock.acquire()
+    reader = threading.Timer(0.2, lock.release)
+    reader.start()
+    with RunFolder(folder.path, {}):
+        reader.join()
+
 
 def test_half_written_files_of_a_killed_run_go(folder):
     (folder.path / ".last.pt.0123456789abcdef.tmp").write_text("half")

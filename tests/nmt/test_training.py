@@ -5,6 +5,7 @@ import pytest
 import torch
 from small_run import load, name_files, rows, same, stop_after, train, write_text
 
+import train_mt
 import translate
 from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf, disagreement_scores
 from nmt.run_folder import average_checkpoints, load_checkpoint, read_config, read_metrics
@@ -182,6 +183,20 @@ def test_a_loss_that_is_not_finite_ends_the_run(text, tmp_path, capsys):
     assert train(text, words) == 2
     assert "step 3: the loss or its gradient is not finite" in capsys.readouterr().err
     assert (tmp_path / "runs" / "a" / "last.pt").read_bytes() == before
+
+
+def test_nor_is_a_gradient(text, tmp_path, monkeypatch, capsys):
+    """Where a loss is finite."""
+    train_step = train_mt.train_step
+
+    def step_with_nan(*args):
+        total, norm = train_step(*args)
+        return total, norm * torch.nan
+
+    monkeypatch.setattr(train_mt, "train_step", step_with_nan)
+    assert train(text, "--steps 4 --name a") == 2
+    assert "step 1: the loss or its gradient is not finite" in capsys.readouterr().err
+    assert not (tmp_path / "runs" / "a" / "last.pt").exists()
 
 
 def test_nor_is_a_validation_loss(text, tmp_path, capsys):

@@ -72,8 +72,13 @@ def test_a_file_is_downloaded_once_and_must_be_the_published_one(publish, monkey
         assert download_task("Tense", path.parent).read_bytes() == content
     assert len(asked) == 1
     path.write_text("other lines")
-    with pytest.raises(UserError, match="is not the published file"):
+    with pytest.raises(UserError, match="is not the published file.*delete it"):
         download_task("Tense", path.parent)
+    path.unlink()
+    content = b"other lines"                             # a page in place of the file
+    with pytest.raises(UserError, match="is not the published file.*try again"):
+        download_task("Tense", path.parent)
+    assert not path.exists()
 
 
 def test_tokens_as_ordinary_text():
