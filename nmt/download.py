@@ -51,7 +51,8 @@ class Part(NamedTuple):
 def read_corpora_table() -> dict:
     """corpora.json as {corpus: (languages, {text: [Part, ...]})}: training, validation, tests."""
     table = {}
-    for corpus, entry in json.loads(Path(__file__).with_name("corpora.json").read_text()).items():
+    corpora = json.loads(Path(__file__).with_name("corpora.json").read_text("utf-8"))
+    for corpus, entry in corpora.items():
         archives = {url: Archive(url, **sums) for url, sums in entry["archives"].items()}
         texts = {}
         for text, parts in entry["texts"].items():

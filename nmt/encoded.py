@@ -14,7 +14,7 @@ from filelock import FileLock
 from tqdm import tqdm
 
 from nmt.tokenizer import prepare_line
-from tools.files import UserError, as_user_error, atomic_write
+from tools.files import UserError, as_user_error, atomic_write, rename
 
 # otherwise `tokenizers` warns when a DataLoader forks; its workers never tokenize
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -95,7 +95,7 @@ def make_folder(encoded: EncodedPairs, folder: Path) -> None:
         # into a real file NumPy writes by itself, and does not notice a full disk
         atomic_write(unfinished / f"{name}.npy",
                      lambda file: np.save(SimpleNamespace(write=file.write), array))
-    unfinished.rename(folder)
+    rename(unfinished, folder)
 
 
 def open_encoded(folder: Path) -> EncodedPairs:

@@ -219,7 +219,8 @@ class RunFolder(contextlib.AbstractContextManager):
                 self.lock.acquire(timeout=1)             # who reads a finished run has it briefly
             except Timeout:
                 raise UserError(f"{path}: another run is at work in this folder: wait for its end, "
-                                "or choose another --name") from None
+                                "or choose another --name; if there is none, delete "
+                                f"{self.path / 'lock'}") from None
         self.check(self.config)
 
     def __exit__(self, *_):
@@ -271,7 +272,8 @@ class RunFolder(contextlib.AbstractContextManager):
 
     def append_metrics(self, row: dict) -> None:
         """Adds a row to metrics.jsonl."""
-        with as_user_error("write", self.metrics), open(self.metrics, "a") as file:
+        with as_user_error("write", self.metrics), open(
+                self.metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
     def save(self, name: str, **state) -> None:

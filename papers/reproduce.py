@@ -298,7 +298,7 @@ def train_jobs(jobs: list[Job], at_once: int, device: torch.device, end) -> list
     """Runs the jobs, `at_once` at a time, and calls end(job) after each that succeeds. A job that
     fails does not stop the others. Returns the names of the failed jobs. A signal is passed on to
     the jobs, which save; then SystemExit is raised."""
-    env = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // at_once)), **os.environ}
+    env = {"OMP_NUM_THREADS": str(max(1, count_cores() // at_once)), **os.environ}
     devices = [str(device)] * at_once
     if str(device) == "cuda":           # all GPUs in turn
         devices = [f"cuda:{i % torch.cuda.device_count()}" for i in range(at_once)]
@@ -324,7 +324,8 @@ def train_jobs(jobs: list[Job], at_once: int, device: torch.device, end) -> list
                         end(job)
                     else:
                         failed.append(job.path.name)
-                        last = job.log.read_text(errors="replace").strip().rpartition("\n")[2]
+                        log = job.log.read_text("utf-8", "replace")
+                        last = log.strip().rpartition("\n")[2]
                         say(f"{job.path.name}: exit status {process.returncode}: {last} (see "
                             f"{job.log})")
     finally:
@@ -336,6 +337,13 @@ def train_jobs(jobs: list[Job], at_once: int, device: torch.device, end) -> list
         say("stopped; the same command resumes")
         raise SystemExit(128 + stop[0])
     return failed
+
+
+def count_cores() -> int:
+    """The cores that this program may use; on a cluster a job has some of a node's."""
+    if hasattr(os, "sched_getaffinity"):                 # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def start(job: Job, device: str, env: dict) -> subprocess.Popen:

@@ -1,4 +1,4 @@
-"""What importing the project's modules does: nothing but define names."""
+"""Every module: what importing it does (nothing but define names), and how it opens text."""
 import ast
 import subprocess
 import sys
@@ -44,3 +44,27 @@ def test_tools_know_no_model_and_no_text(path):
     if path.name == "machine.py":
         allowed |= {"torch", "numpy"}
     assert names <= allowed
+
+
+def test_every_text_is_opened_with_an_encoding():
+    """The default is another one in Windows."""
+    missing = []
+    for path in ROOT.rglob("*.py"):
+        if "site-packages" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and not has_encoding(node):
+                missing.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not missing
+
+
+def has_encoding(call: ast.Call) -> bool:
+    """False for a call of open, read_text or write_text that leaves the encoding to the system."""
+    named = {keyword.arg for keyword in call.keywords}
+    if isinstance(call.func, ast.Name) and call.func.id == "open":
+        mode = ast.unparse(call.args[1]) if len(call.args) > 1 else "r"
+        return "b" in mode or "encoding" in named
+    attribute = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    if attribute in ("read_text", "write_text"):
+        return len(call.args) > (attribute == "write_text") or "encoding" in named
+    return True

@@ -40,7 +40,7 @@ SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SI
 def read_version() -> str:
     """Returns the project's version from pyproject.toml."""
     project = Path(__file__).resolve().parents[1] / "pyproject.toml"
-    return tomllib.loads(project.read_text())["project"]["version"]
+    return tomllib.loads(project.read_text("utf-8"))["project"]["version"]
 
 
 class Parser(argparse.ArgumentParser):

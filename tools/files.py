@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator
@@ -58,10 +59,22 @@ def atomic_write(path, data) -> None:
                     file.write(data.encode() if isinstance(data, str) else data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, target)
+            rename(temporary, target)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def rename(source, target) -> None:
+    """Renames a folder, or a file over the target. In Windows this fails while another program,
+    such as a virus scanner, reads the target: it is tried again for some seconds."""
+    for seconds in (0.1, 0.2, 0.5, 1, 2):
+        try:
+            os.replace(source, target)
+            return
+        except PermissionError:
+            time.sleep(seconds)
+    os.replace(source, target)
 
 
 def read_json(path, remedy: str) -> dict:
@@ -109,9 +122,9 @@ class Lines:
 
 
 def add_lines(digest, lines) -> Iterator[bytes]:
-    """Yields the lines, and adds them to a digest of `hashlib`."""
+    """Yields the lines, and adds them to a digest of `hashlib`, whatever ends a line."""
     for line in lines:
-        digest.update(line)
+        digest.update(line.removesuffix(b"\n").removesuffix(b"\r") + b"\n")
         yield line
 
 

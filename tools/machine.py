@@ -59,7 +59,8 @@ def processor(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     info = Path("/proc/cpuinfo")
-    model_name = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    text = info.read_text("utf-8", "replace") if info.exists() else ""
+    model_name = re.search(r"model name\s*: (.*)", text)
     return model_name[1] if model_name else platform.machine()
 
 

@@ -11,7 +11,7 @@ def setup_streams() -> None:
     terminal cannot show. A stream that is closed, as cron may do it, becomes /dev/null."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            stream = open(os.devnull, mode)
+            stream = open(os.devnull, mode, encoding="utf-8")
             os.set_inheritable(stream.fileno(), True)    # for child processes
             vars(sys)[name] = stream
     if hasattr(sys.stdout, "reconfigure"):               # not where a test or notebook replaced it

@@ -39,7 +39,7 @@ def test_a_session_prints_what_the_course_says(number, monkeypatch, tmp_path, ca
     """The same words. Numbers to a unit of the last digit that the course prints; in the sessions
     that train or optimize (2, 6 and 7) to what a processor changes there."""
     name = f"course/session{number}.py"
-    document = (ROOT / "docs" / "course.md").read_text()
+    document = (ROOT / "docs" / "course.md").read_text("utf-8")
     promised = re.search(rf"```\n\$ python {name}\n(.*?)```", document, flags=re.DOTALL)[1]
     file_format = "svg" if number == 2 else "png"
     monkeypatch.setenv("FIGURES", str(tmp_path))
@@ -54,7 +54,7 @@ def test_a_session_prints_what_the_course_says(number, monkeypatch, tmp_path, ca
         if number in (2, 6, 7):
             tolerance = max(tolerance, 0.02, 0.02 * abs(value(want)))
         assert value(got) == pytest.approx(value(want), rel=0, abs=tolerance)
-    code = (ROOT / name).read_text()
+    code = (ROOT / name).read_text("utf-8")
     figures = re.findall(rf'"(session{number}-\w+)"', code)
     assert {path.name for path in tmp_path.iterdir()} == {f"{x}.{file_format}" for x in figures}
     assert not pyplot.get_fignums()

@@ -248,16 +248,16 @@ def agreement(V, capsules):
     message = grade(SESSION3, tmp_path)[3]
     assert "OSError" in message and "File too large" in message
     assert len(capfd.readouterr().err) == OUTPUT
-    child = Path("/proc") / (tmp_path / "child").read_text() / "stat"
+    child = Path("/proc") / (tmp_path / "child").read_text("utf-8") / "stat"
     deadline = time.monotonic() + 9
-    while child.exists() and ") Z " not in child.read_text() and time.monotonic() < deadline:
+    while child.exists() and ") Z " not in child.read_text("utf-8") and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not child.exists() or ") Z " in child.read_text()
+    assert not child.exists() or ") Z " in child.read_text("utf-8")
 
 
 @pytest.mark.parametrize("module", ["my_helpers", ".my_helpers"])
 def test_a_helper_module_beside_a_file_is_found(module, tmp_path):
-    (tmp_path / "my_helpers.py").write_text("def double(x):\n    return 2 * x\n")
+    (tmp_path / "my_helpers.py").write_text("def double(x):\n    return 2 * x\n", "utf-8")
     write_solution(tmp_path, "routing_dynamic.py",
                    f"from {module} import double\ndef squash(s, dim=-1): return double(s)\n")
     lines = grade(SESSION3, tmp_path)

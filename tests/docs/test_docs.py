@@ -44,7 +44,7 @@ def places(name: str) -> list[str]:
 @cache
 def names(file: str) -> set[str]:
     """Functions, classes, methods ("C.method") and constants of a Python file."""
-    tree = ast.parse((ROOT / file).read_text())
+    tree = ast.parse((ROOT / file).read_text("utf-8"))
     defined = set(find_functions(tree))
     for node in tree.body:
         for target in getattr(node, "targets", ()):
@@ -65,7 +65,7 @@ def commands(document: Path) -> list[tuple[str, str]]:
     """(module, the rest of the line) of every `python SCRIPT.py ...` and `python -m MODULE ...`."""
     command = r"(?:python3?|torchrun)( [^`|]*?)(?:-m ([\w.]+)|([\w/]+)\.py)((?: [^`|]*)?)"
     calls = []
-    for line in document.read_text().splitlines():
+    for line in document.read_text("utf-8").splitlines():
         for match in re.finditer(command, re.split(r"\s#\s", line)[0]):
             before, module, script, after = match.groups()
             calls.append(((module or script).replace(".", "/"), before + after.split(" && ")[0]))
@@ -76,7 +76,7 @@ def commands(document: Path) -> list[tuple[str, str]]:
 def test_names_exist(document):
     """Every file, `file: name` and `test_file::test` in code marks."""
     missing = []
-    prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    prose = re.sub(r"```.*?```", "", document.read_text("utf-8"), flags=re.DOTALL)
     for code in re.findall(r"`([^`\n]+)`", prose):
         named = re.fullmatch(r"([\w/]+\.py)(?:::|: )([\w.]+)", code.strip())
         if named:
@@ -92,7 +92,8 @@ def test_names_exist(document):
 def test_links_of_names_lead_to_their_file(document):
     """[`routing_em.py: m_step`](../routing_em.py)"""
     wrong = []
-    links = re.findall(r"\[`([\w/]+\.py)(?:(?:::|: )[\w.]+)?`\]\((.*?)\)", document.read_text())
+    text = document.read_text("utf-8")
+    links = re.findall(r"\[`([\w/]+\.py)(?:(?:::|: )[\w.]+)?`\]\((.*?)\)", text)
     for file, link in links:
         path = (document.parent / link).resolve()
         if not (path.is_file() and path.as_posix().endswith(f"/{file}")):
@@ -107,7 +108,7 @@ def test_files_of_commands_exist(document):
         known = places(f"{module}.py") or places(f"{module}/__main__.py")
         if not known and module != "venv":
             missing.append(module)
-    tests = re.findall(r"(?:pytest |\s)(tests/[\w/]+\.py)", document.read_text())
+    tests = re.findall(r"(?:pytest |\s)(tests/[\w/]+\.py)", document.read_text("utf-8"))
     missing += [file for file in tests if not (ROOT / file).exists()]
     assert not missing
 
@@ -122,20 +123,20 @@ def test_flags_exist(document):
             given = set(re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", rest))
             wrong += [f"{module}.py {flag}" for flag in given - flags(module) - FOREIGN]
     known = frozenset().union(*map(flags, SCRIPTS)) | FOREIGN
-    prose = re.sub(r"<!--.*?-->", "", document.read_text())
+    prose = re.sub(r"<!--.*?-->", "", document.read_text("utf-8"))
     wrong += set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", prose)) - known
     assert not wrong
 
 
 def test_the_loop_in_the_readme_is_that_of_the_code():
-    readme = (ROOT / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text("utf-8")
     block = re.search(r"```python\n(for t in .*?)```", readme, flags=re.DOTALL)[1]
-    assert textwrap.indent(block, "    ") in (ROOT / "routing_em.py").read_text()
+    assert textwrap.indent(block, "    ") in (ROOT / "routing_em.py").read_text("utf-8")
 
 
 def test_pip_and_uv_install_the_same():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    lines = (ROOT / "requirements.txt").read_text("utf-8").splitlines()
     required = [line.split()[0] for line in lines if not line.startswith("#")]
     assert project["project"]["dependencies"] == required
     assert not project["tool"]["uv"]["package"]
@@ -146,6 +147,6 @@ def test_there_is_one_version(capsys):
         importlib.import_module("train_mt").main(["--version"])
     version = capsys.readouterr().out.strip()
     assert exit.value.code == 0 and re.fullmatch(r"\d+\.\d+\.\d+", version)
-    assert f'\nversion: "{version}"\n' in (ROOT / "CITATION.cff").read_text()
-    newest = re.search(r"^## (.*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert f'\nversion: "{version}"\n' in (ROOT / "CITATION.cff").read_text("utf-8")
+    newest = re.search(r"^## (.*)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     assert newest[1] == version

@@ -59,7 +59,7 @@ def test_every_latex_has_its_line_and_its_test(entry):
 
 def test_every_name_is_a_link():
     """GitHub shows the document as it is."""
-    assert not re.findall(r"(?<!\[)`[\w/]+\.py(?:::|: )[\w.]+`", EQUATIONS.read_text())
+    assert not re.findall(r"(?<!\[)`[\w/]+\.py(?:::|: )[\w.]+`", EQUATIONS.read_text("utf-8"))
 
 
 def named_by_tests(entry) -> set[str]:
@@ -77,7 +77,7 @@ def test_every_number_is_in_the_index():
     """The table at the end leads to every equation and algorithm of the five papers."""
     index = []
     paper = ""
-    for row in re.findall(r"^\| (.*?) ?\| (.*?) \| \[", EQUATIONS.read_text(), re.MULTILINE):
+    for row in re.findall(r"^\| (.*?) ?\| (.*?) \| \[", EQUATIONS.read_text("utf-8"), re.MULTILINE):
         paper = row[0] or paper
         index += numbers(f"{paper} {row[1]}")
     of_papers = {number for entry in ENTRIES for number in entry.numbers

@@ -43,7 +43,7 @@ def site(notebook, tmp_path_factory):
 def test_the_documents_are_not_overwritten(tmp_path, monkeypatch, capsys):
     pytest.importorskip("jupytext")
     from docs import build
-    (tmp_path / "style.css").write_text("")
+    (tmp_path / "style.css").write_text("", "utf-8")
     monkeypatch.setattr(build, "DOCS", tmp_path)
     assert build.main([str(tmp_path)]) == 2
     assert "holds something else" in capsys.readouterr().err
@@ -125,7 +125,7 @@ def test_an_equation_is_beside_its_line(site, title, number):
 def test_the_code_is_whole_but_for_docstrings(pages, site, file):
     shown = re.findall(r'data-n="(\d+)">(.*?)\n</span>', pages[site / f"{file}.html"], re.DOTALL)
     code = {int(n): html.unescape(re.sub(r"<[^>]+>", "", line)) for n, line in shown}
-    lines = dict(enumerate((ROOT / file).read_text().splitlines(), 1))
+    lines = dict(enumerate((ROOT / file).read_text("utf-8").splitlines(), 1))
     for _, hidden in module(file).docstrings().values():
         for n in hidden:
             del lines[n]

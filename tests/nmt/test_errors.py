@@ -34,7 +34,7 @@ def damage(name: str, file: str, content: bytes | dict) -> None:
 
 def edit(name: str, **values) -> None:
     """A copy of the run `sound` with other settings."""
-    settings = json.loads(Path("runs/sound/config.json").read_text()) | values
+    settings = json.loads(Path("runs/sound/config.json").read_text("utf-8")) | values
     damage(name, "config.json", json.dumps(settings).encode())
 
 
@@ -47,11 +47,11 @@ def place(tmp_path_factory):
     write_text(folder, "empty", [], ["x"])
     write_text(folder, "endless", ["1 " * 12_000], ["x"])
     (folder / "latin.en").write_bytes("good\nschön\n".encode("latin-1"))
-    (folder / "latin.de").write_text("x\ny\n")
+    (folder / "latin.de").write_text("x\ny\n", "utf-8")
     (folder / "corpus").mkdir()
     write_text(folder / "corpus", "val", ["a"], ["x"])
     (folder / "thesis").mkdir()
-    (folder / "thesis" / "thesis.txt").write_text("mine")
+    (folder / "thesis" / "thesis.txt").write_text("mine", "utf-8")
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
         patch.setattr(RunFolder, "draw_curves", lambda folder: None)
         assert train([], TRAIN + "sound") == 0
@@ -73,7 +73,7 @@ def place(tmp_path_factory):
         last[len(last) // 2] ^= 1
         damage("flipped", "last.pt", bytes(last))
         damage("back", "last.pt", Path("runs/sound/best.pt").read_bytes())
-        swapped = Path("runs/sound/tokenizer.json").read_text()
+        swapped = Path("runs/sound/tokenizer.json").read_text("utf-8")
         for a, b in ((": 70,", ": 0.5,"), (": 71,", ": 70,"), (": 0.5,", ": 71,")):
             swapped = swapped.replace(a, b)
         damage("swapped", "tokenizer.json", swapped.encode())

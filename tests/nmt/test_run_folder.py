@@ -72,7 +72,8 @@ def test_a_model_with_custom_classes_needs_them(tmp_path, tokenizer, monkeypatch
         folder.begin(model=read_config(tmp_path / "other")["model"])
     write_run(tmp_path / "own", tokenizer)
     path = tmp_path / "own" / "config.json"
-    path.write_text(path.read_text().replace('"classes"', '"unused"'))       # an older run
+    config = path.read_text("utf-8").replace('"classes"', '"unused"')        # of an older run
+    path.write_text(config, "utf-8")
     load_run(tmp_path / "own")
     monkeypatch.setattr(transformer, "MultiHeadAttention", OtherAttention)
     with refused("own: its model has no custom class, this program's has test_run_folder.Other"):
@@ -143,7 +144,7 @@ def test_two_readers_of_a_run_wait_for_each_other(folder):
 
 
 def test_half_written_files_of_a_killed_run_go(folder):
-    (folder.path / ".last.pt.0123456789abcdef.tmp").write_text("half")
+    (folder.path / ".last.pt.0123456789abcdef.tmp").write_text("half", "utf-8")
     folder.begin()
     assert {path.name for path in folder.path.iterdir()} == {"config.json", "lock"}
 

@@ -102,8 +102,8 @@ def test_a_run_that_logs_rarely_is_saved_by_time(whole, text, tmp_path, monkeypa
 
 def test_a_run_killed_before_its_test_has_the_same_test(whole, text, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "runs" / "a")
-    metrics = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (folder / "metrics.jsonl").write_text("".join(metrics[:-1]))
+    metrics = (folder / "metrics.jsonl").read_text("utf-8").splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(metrics[:-1]), "utf-8")
     assert train(text, LONG) == 0
     assert rows(folder, "test") == rows(whole, "test")
 

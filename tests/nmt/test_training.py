@@ -88,7 +88,7 @@ def test_translate_gives_the_translations_of_the_test(words, checkpoint, text, t
 
 def test_several_test_sets_are_scored_one_by_one_and_together(text, tmp_path):
     text = text[:-2]                                     # without its --test
-    sources, references = ((tmp_path / f"valid.{language}").read_text().splitlines()
+    sources, references = ((tmp_path / f"valid.{language}").read_text("utf-8").splitlines()
                            for language in ("en", "de"))
     write_text(tmp_path, "old", sources[:3], references[:3])
     write_text(tmp_path, "new", sources[3:], references[3:])
@@ -126,7 +126,7 @@ def test_a_test_set_without_4_grams_is_named(text, tmp_path, capsys):
 
 def test_what_is_left_out_is_said(text, tmp_path, capsys):
     """Training pairs, long validation lines, and references that are segmented."""
-    german = (tmp_path / "train.de").read_text().splitlines()
+    german = (tmp_path / "train.de").read_text("utf-8").splitlines()
     write_text(tmp_path, "train", ["", "das " * 99, *german[2:]], german)
     write_text(tmp_path, "valid", ["das " * 30, "das"], ["ein", "zwei"])
     write_text(tmp_path, "test", ["das", "der"], ["Ha@@ us", "Ba@@ um"])

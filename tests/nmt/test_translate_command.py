@@ -19,7 +19,7 @@ def runs(tmp_path, tokenizer, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "NAME", tokenizer)
     write_run(tmp_path / "OTHER", tokenizer, seed=1)
-    (tmp_path / "in.txt").write_text("\n".join(TEXT))
+    (tmp_path / "in.txt").write_text("\n".join(TEXT), "utf-8")
     return tmp_path
 
 
@@ -77,15 +77,15 @@ def test_what_is_translated_is_written_at_once(runs, monkeypatch, capfd):
     for output in ("", "--output out.txt"):
         calls = []
         assert call(f"NAME --input in.txt --beam 1 {output}") == 130
-        text = (runs / "out.txt").read_text() if output else capfd.readouterr().out
+        text = (runs / "out.txt").read_text("utf-8") if output else capfd.readouterr().out
         assert text == "".join(whole.splitlines(keepends=True)[:5])
 
 
 def test_scores_and_comparison(runs, capfd):
-    (runs / "config.json").write_text("{}")              # of another program
+    (runs / "config.json").write_text("{}", "utf-8")              # of another program
     assert call("OTHER --input in.txt --output reference.txt --beam 2") == 0
-    translations = (runs / "reference.txt").read_text()
-    (runs / "reference.txt").write_text(translations.upper())
+    translations = (runs / "reference.txt").read_text("utf-8")
+    (runs / "reference.txt").write_text(translations.upper(), "utf-8")
     flags = "--input in.txt --reference reference.txt --beam 2 --lowercase"
     assert call(f"OTHER {flags}") == 0
     captured = capfd.readouterr()
@@ -119,7 +119,7 @@ def test_bleu_of_single_words_is_explained(capsys):
 
 def change_config(folder, **settings):
     path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **settings}), "utf-8")
 
 
 def test_bleu_has_the_tokenizer_of_the_references(runs, capfd):
@@ -134,7 +134,7 @@ def test_bleu_has_the_tokenizer_of_the_references(runs, capfd):
 def test_lines_longer_than_those_of_training_are_cut(runs, model, tokenizer, capfd):
     change_config(runs / "NAME", longest_source=20)
     line = "a man sees the dog. " * 4
-    (runs / "in.txt").write_text(line)
+    (runs / "in.txt").write_text(line, "utf-8")
     assert call("NAME --input in.txt --device cpu") == 0
     pieces, = translate_lines(model, tokenizer, [line], max_source=20)
     assert capfd.readouterr().out == pieces + "\n"

@@ -68,8 +68,8 @@ def make_run(tokenizer):
 def folders(make_run, tokenizer, tmp_path_factory):
     """A folder with the text and two run folders, plain and routed, as train_mt.py writes them."""
     root = tmp_path_factory.mktemp("analyze")
-    (root / "text.en").write_text("\n".join([*ENGLISH, ""]))
-    (root / "text.de").write_text("\n".join([*GERMAN, ""]))
+    (root / "text.en").write_text("\n".join([*ENGLISH, ""]), "utf-8")
+    (root / "text.de").write_text("\n".join([*GERMAN, ""]), "utf-8")
     prefix = str(root / "text")
     for name, flags in (("plain", PLAIN), ("routed", ROUTED)):
         run = make_run(flags)
@@ -344,7 +344,7 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     out = capsys.readouterr().out
     names = {"heads.png", "attention.png", "length.png"}
     assert {path.name for path in tmp_path.iterdir()} == {"analysis.json", *names}
-    analysis = json.loads((tmp_path / "analysis.json").read_text())
+    analysis = json.loads((tmp_path / "analysis.json").read_text("utf-8"))
     assert analysis.keys() == {"kind", "runs", *analyze.QUICK}
     assert analysis["runs"]["routed"]["flags"].endswith(ROUTED)
     rows = [line.split() for line in out.splitlines()]
@@ -378,9 +378,9 @@ def copy_run(folders, folder, change: dict) -> dict:
     folder.mkdir()
     for name in ("tokenizer.json", "best.pt"):
         (folder / name).write_bytes((folders / "plain" / name).read_bytes())
-    config = json.loads((folders / "plain" / "config.json").read_text()) | change
+    config = json.loads((folders / "plain" / "config.json").read_text("utf-8")) | change
     assert config["format"] == FORMAT
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
     return config
 
 
@@ -401,7 +401,7 @@ def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
     error = capsys.readouterr().err
     assert "gone.en does not exist" in error and "--valid, --test" in error
     assert analyze.main([*words.split(), "--valid", text, "--test", text, f"{folders}/./text"]) == 0
-    analysis = json.loads((tmp_path / "run" / "analysis.json").read_text())
+    analysis = json.loads((tmp_path / "run" / "analysis.json").read_text("utf-8"))
     assert sum(x["count"] for x in analysis["length"]["run"]["bins"]) == 2 * len(ENGLISH)
 
     folder = []                                          # where downloads are looked for

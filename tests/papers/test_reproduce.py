@@ -108,7 +108,8 @@ def test_mistakes_are_one_line(words, message, capsys):
 def test_dry_run_lists_runs_and_their_commands(tmp_path, capsys):
     name = "toy-tiny-capsule-attention-enc-seed1"
     (tmp_path / name).mkdir()
-    (tmp_path / name / "metrics.jsonl").write_text('{"type": "train", "step": 7}\n{"type": "tr')
+    rows = '{"type": "train", "step": 7}\n{"type": "tr'
+    (tmp_path / name / "metrics.jsonl").write_text(rows, "utf-8")
     assert reproduce.main(["duan-4", "--dry-run", "--runs", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[8] == "4 of 4 runs would start"
@@ -139,10 +140,10 @@ sys.exit(128 + stopped[0] if stopped else "--fail" in sys.argv)
 @pytest.fixture
 def run_scripts(tmp_path, monkeypatch):
     """A function: runs SCRIPT once per argument, two at a time."""
-    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "script.py").write_text(SCRIPT, "utf-8")
     monkeypatch.setattr(reproduce, "ROOT", tmp_path)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(reproduce, "count_cores", lambda: 8)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*words, device="cpu", end=None):
@@ -188,9 +189,9 @@ def test_jobs_end_with_a_program_that_is_killed(run_scripts, tmp_path):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     deadline = time.monotonic() + 10
-    while not (tmp_path / "run0.log").read_text() and time.monotonic() < deadline:
+    while not (tmp_path / "run0.log").read_text("utf-8") and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert f"{signal.SIGTERM.value} the last line" in (tmp_path / "run0.log").read_text()
+    assert f"{signal.SIGTERM.value} the last line" in (tmp_path / "run0.log").read_text("utf-8")
 
 
 def test_an_error_after_a_job_stops_the_others(run_scripts, tmp_path):
@@ -199,13 +200,13 @@ def test_an_error_after_a_job_stops_the_others(run_scripts, tmp_path):
 
     with pytest.raises(UserError):
         run_scripts("--go", "--wait", "--wait", end=end)
-    assert f"{signal.SIGTERM.value} the last line" in (tmp_path / "run1.log").read_text()
+    assert f"{signal.SIGTERM.value} the last line" in (tmp_path / "run1.log").read_text("utf-8")
 
 
 def test_jobs_at_once_have_a_gpu_each(run_scripts, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     run_scripts("--go", "--go", device="cuda")
-    devices = {path.read_text().split()[0] for path in tmp_path.glob("*.log")}
+    devices = {path.read_text("utf-8").split()[0] for path in tmp_path.glob("*.log")}
     assert devices == {"cuda:0", "cuda:1"}
 
 
@@ -219,7 +220,7 @@ def write_run(path: Path, settings) -> None:
     path.mkdir(parents=True)
     config = {"format": FORMAT, **asdict(settings), "languages": ["en", "de"],
               "accumulate_times_processes": settings.accumulate}
-    (path / "config.json").write_text(json.dumps(config))
+    (path / "config.json").write_text(json.dumps(config), "utf-8")
     (path / "lock").touch()
     rows = [{"type": "valid", "step": step, "valid_bleu": bleu, "valid_loss": loss}
             for step, bleu, loss in ((1, 8.0, 3.0), (2, 8.0, 2.0), (3, 6.0, 1.0))]
@@ -228,7 +229,7 @@ def write_run(path: Path, settings) -> None:
                  "signature": "nrefs:1", "disagreement": {"enc": EXP_D},
                  "parameters": 1000 + settings.heads, "tokens": 3_600_000,
                  "tokens_per_second": 500.0, "sentences_per_second": 50.0})
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
 
 @pytest.fixture
@@ -276,7 +277,8 @@ def test_rows_that_mean_the_same_share_a_run(project, capsys):
 def test_a_folder_of_another_version_is_left_out(project, capsys):
     assert project("duan-3") == 0
     config = project.root / "runs" / project.trained[1] / "config.json"
-    config.write_text(config.read_text().replace(f'"format": {FORMAT}', '"format": 3'))
+    text = config.read_text("utf-8").replace(f'"format": {FORMAT}', '"format": 3')
+    config.write_text(text, "utf-8")
     assert project("duan-3 --dry-run") == 0
     out = capsys.readouterr().out
     assert f"{config.parent}: left out" in out and "0 of 3 runs would start" in out
@@ -291,7 +293,7 @@ def test_where_runs_failed_the_status_is_not_0(project, monkeypatch, capsys):
 def test_a_finished_run_with_other_settings_is_not_taken(project, capsys):
     assert project("duan-3") == 0
     path = project.root / "runs" / project.trained[0] / "config.json"
-    path.write_text(path.read_text().replace('"lr": 0.0032', '"lr": 0.1'))
+    path.write_text(path.read_text("utf-8").replace('"lr": 0.0032', '"lr": 0.1'), "utf-8")
     assert project("duan-3") == 2
     assert "another configuration (lr was 0.1, is now 0.0032)" in capsys.readouterr().err
 
@@ -306,7 +308,7 @@ def test_a_stored_run_is_a_line_and_is_not_trained_again(project, capsys):
     (project.root / "runs").rename(project.root / "elsewhere")
     assert project("duan-3 --store") == 0
     assert len(project.trained) == 6
-    text = (project.root / "results" / "runs.jsonl").read_text()
+    text = (project.root / "results" / "runs.jsonl").read_text("utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
     assert [line["flags"] for line in lines] == [
         "", "--capsule-attention enc", "--capsule-attention enc --capsule-parts vertical",
@@ -322,7 +324,7 @@ def test_a_stored_run_is_a_line_and_is_not_trained_again(project, capsys):
     assert project("duan-3 --seeds 1 2 3 --dry-run --store") == 0
     assert "4 of 12 runs would start" in capsys.readouterr().out
     text = text.replace(torch.__version__, "2.9.0", 1)   # as if one was trained elsewhere
-    (project.root / "results" / "runs.jsonl").write_text(text)
+    (project.root / "results" / "runs.jsonl").write_text(text, "utf-8")
     assert project("duan-3 --dry-run --store") == 0
     assert "torch 2.9.0; " in " ".join(capsys.readouterr().out.split())
 
@@ -331,12 +333,12 @@ def test_a_line_after_a_torn_one_is_on_its_own(project, capsys):
     """A full disk tore the last of four; its run is stored again, and no other is lost."""
     assert project("duan-3 --store") == 0
     path = project.root / "results" / "runs.jsonl"
-    whole = path.read_text()
-    path.write_text(whole[:-9])
+    whole = path.read_text("utf-8")
+    path.write_text(whole[:-9], "utf-8")
     capsys.readouterr()
     assert project("duan-3 --store") == 0
     assert capsys.readouterr().err == f"warning: {path}: its last line is cut off: left out\n"
-    *kept, torn, added = path.read_text().splitlines(keepends=True)
+    *kept, torn, added = path.read_text("utf-8").splitlines(keepends=True)
     assert "".join([*kept, added]) == whole and torn == f"{whole.splitlines()[3][:-8]}\n"
     assert len(project.trained) == 4
 
@@ -345,7 +347,7 @@ def test_a_line_has_the_precision_of_its_run(project, monkeypatch):
     monkeypatch.setenv("PATH", "")                       # without git
     for words in ("--amp --seeds 1", "--no-amp --seeds 2"):
         assert project(f"duan-4 {words} --store") == 0
-    lines = (project.root / "results" / "runs.jsonl").read_text().splitlines()
+    lines = (project.root / "results" / "runs.jsonl").read_text("utf-8").splitlines()
     precisions = [json.loads(line)["precision"] for line in lines]
     assert precisions == ["bfloat16"] * 4 + ["float32"] * 4
     assert project("duan-4 --no-amp --lr 0.05") == 0
@@ -357,7 +359,7 @@ def test_probing_beside_the_published_numbers(tmp_path, capsys):
     cells["simple"]["spread"] = 0.01
     (tmp_path / "li2019-1").mkdir()
     (tmp_path / "li2019-1" / "results.json").write_text(
-        json.dumps({"table": [{"group": "surface", "task": "WC", "cells": cells}]}))
+        json.dumps({"table": [{"group": "surface", "task": "WC", "cells": cells}]}), "utf-8")
     assert reproduce.main(["li2019-1", "--dry-run", "--runs", str(tmp_path)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert "baseline simple majority".split() in lines
@@ -402,7 +404,7 @@ def test_tables_have_120_columns(tmp_path, capsys):
         names = [row.flags for row in table.rows] + ["majority", "bag of words"]
         cells = dict.fromkeys(names, {"mean": 0.999, "spread": 0.111})
         row = {"group": "syntactic", "task": "TrDep", "cells": cells}
-        (tmp_path / "results.json").write_text(json.dumps({"table": [row]}))
+        (tmp_path / "results.json").write_text(json.dumps({"table": [row]}), "utf-8")
         texts.append(reproduce.probing_text(table, tmp_path / "results.json"))
     for text in texts:
         assert max(map(len, text.splitlines())) <= 120

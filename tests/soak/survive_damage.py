@@ -105,7 +105,7 @@ def kill_workers(text: list[str], whole: Path, dice: random.Random) -> None:
         while not whole.with_name(name).joinpath("last.pt").exists():
             time.sleep(0.01)
         time.sleep(dice.random())
-        workers = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        workers = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text("utf-8").split()
         os.kill(int(workers[number]), 9)
         assert parent.wait() != 0
         assert run(words)[0] == 0

@@ -43,7 +43,7 @@ def wait_for(path: Path, program: subprocess.Popen) -> None:
 
 def children_of(program: subprocess.Popen) -> list[int]:
     """The processes that a program has started."""
-    text = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text()
+    text = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text("utf-8")
     return [int(word) for word in text.split()]
 
 
@@ -167,7 +167,8 @@ def differ(place: Path, text: list[str]) -> None:
     other.mkdir()
     for path in place.glob("*.[de][ne]"):
         shutil.copy(path, other)
-    (other / "train.en").write_text((place / "train.en").read_text().replace("rot", "blau"))
+    text = (place / "train.en").read_text("utf-8").replace("rot", "blau")
+    (other / "train.en").write_text(text, "utf-8")
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])

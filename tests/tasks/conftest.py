@@ -10,5 +10,5 @@ def write_files():
         for part, bins in parts.items():
             for size, pairs in bins.items():
                 lines = ["\t".join(pair) + "\n" for pair in pairs]
-                (folder / f"{part}{size}").write_text("".join(lines))
+                (folder / f"{part}{size}").write_text("".join(lines), "utf-8")
     return write

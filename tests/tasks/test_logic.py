@@ -150,7 +150,7 @@ def command(folder, flags, data="--pairs 400"):
 
 
 def results(folder):
-    return json.loads((folder / "x" / "results.json").read_text())
+    return json.loads((folder / "x" / "results.json").read_text("utf-8"))
 
 
 def test_finished_models_are_kept_and_others_added(tmp_path, capsys):

@@ -99,7 +99,7 @@ def bowman():
     lines = []
     for path in sorted(FILES.iterdir()):
         size = int(path.name.lstrip("trainse"))
-        lines += [(size, *line.split("\t")) for line in path.read_text().splitlines()]
+        lines += [(size, *line.split("\t")) for line in path.read_text("utf-8").splitlines()]
     assert len(lines) == 249_069
     return lines
 
@@ -183,7 +183,7 @@ def test_a_sorted_training_file_is_validated_on_every_relation():
 ])
 def test_a_malformed_line_is_named_by_file_and_line(tmp_path, line, message):
     path = tmp_path / "test7"
-    path.write_text("#\ta\tb\n=\tc\tc\n" + line + "\n#\ta\tb\n")
+    path.write_text("#\ta\tb\n=\tc\tc\n" + line + "\n#\ta\tb\n", "utf-8")
     with pytest.raises(UserError, match=f"test7, {message}"):
         read_pairs(path)
 

@@ -71,7 +71,7 @@ def test_a_file_is_downloaded_once_and_must_be_the_published_one(publish, monkey
     for _ in range(2):
         assert download_task("Tense", path.parent).read_bytes() == content
     assert len(asked) == 1
-    path.write_text("other lines")
+    path.write_text("other lines", "utf-8")
     with pytest.raises(UserError, match="is not the published file.*delete it"):
         download_task("Tense", path.parent)
     path.unlink()
@@ -170,7 +170,7 @@ def command(folder, flags):
 
 
 def results(folder):
-    return json.loads((folder / "x" / "results.json").read_text())
+    return json.loads((folder / "x" / "results.json").read_text("utf-8"))
 
 
 TINY = "--d-model 8 --d-ff 8 --heads 2 --task Tense"
@@ -282,7 +282,7 @@ def test_frozen_encoders_are_probed_again_after_training(tmp_path, capsys, trans
         model, _, _ = load_run(translation_run)
         folder.save("best.pt", model={name: x + 1 for name, x in model.state_dict().items()})
     assert command(tmp_path / "runs", flags) == 0
-    rows = (tmp_path / "runs" / "x" / "metrics.jsonl").read_text().splitlines()
+    rows = (tmp_path / "runs" / "x" / "metrics.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(row)["model"] for row in rows].count("mt-seed1") == 2
     assert command(tmp_path / "runs", f"{flags} --checkpoint last") == 2
     assert "last.pt does not exist" in capsys.readouterr().err
@@ -290,7 +290,7 @@ def test_frozen_encoders_are_probed_again_after_training(tmp_path, capsys, trans
 
 def test_an_encoder_has_to_read_english(tmp_path, translation_run, capsys):
     config = translation_run / "config.json"
-    config.write_text(config.read_text().replace('"en"', '"zh"'))
+    config.write_text(config.read_text("utf-8").replace('"en"', '"zh"'), "utf-8")
     assert command(tmp_path / "runs", f"--encoder {translation_run}") == 2
     assert "does not read English" in capsys.readouterr().err
 

@@ -157,13 +157,13 @@ def test_a_terminal_that_lacks_a_character_shows_a_question_mark(monkeypatch):
 
 
 def test_lines_are_in_a_file_as_they_are_printed(tmp_path, monkeypatch):
-    with open(tmp_path / "log", "w") as log:
+    with open(tmp_path / "log", "w", encoding="utf-8") as log:
         monkeypatch.setattr(sys, "stdout", log)
         say("step 1")
-        assert (tmp_path / "log").read_text() == ""
+        assert (tmp_path / "log").read_text("utf-8") == ""
         assert flags.run(lambda settings: say("step 2"), Nothing, []) == 0
         say("step 3")
-        assert (tmp_path / "log").read_text() == "step 1\nstep 2\nstep 3\n"
+        assert (tmp_path / "log").read_text("utf-8") == "step 1\nstep 2\nstep 3\n"
 
 
 def test_closed_streams_are_replaced(monkeypatch):

@@ -19,11 +19,32 @@ from tools.files import Lines, UserError, atomic_write, read_lines
 def test_atomic_write_replaces_the_file_and_follows_a_link(tmp_path, data):
     (tmp_path / "link").symlink_to("file")
     for name in ("file", "link"):
-        (tmp_path / "file").write_text("old")
+        (tmp_path / "file").write_text("old", "utf-8")
         atomic_write(tmp_path / name, data)
         assert (tmp_path / "file").read_text(encoding="utf-8") == "ä"
         assert (tmp_path / "link").is_symlink()
         assert sorted(os.listdir(tmp_path)) == ["file", "link"]
+
+
+def test_a_file_that_is_read_is_replaced_later(tmp_path, monkeypatch):
+    """In Windows it cannot be replaced meanwhile."""
+    replace, waits = os.replace, []
+
+    def refuse_twice(source, target):
+        if len(waits) < 2:
+            raise PermissionError(errno.EACCES, "Access is denied")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse_twice)
+    monkeypatch.setattr("time.sleep", waits.append)
+    atomic_write(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text("utf-8") == "new" and len(waits) == 2
+
+
+def test_the_checksum_is_that_of_the_lines(tmp_path):
+    (tmp_path / "unix").write_bytes(b"a\nb\n")
+    (tmp_path / "windows").write_bytes(b"a\r\nb\r\n")
+    assert Lines(tmp_path / "unix").sha256 == Lines(tmp_path / "windows").sha256
 
 
 @pytest.mark.parametrize("name", [".", os.devnull, "missing/file"])
@@ -42,10 +63,10 @@ def test_atomic_write_that_fails_midway_keeps_the_old_file(tmp_path, failure, ex
         file.write(b"ne")
         raise failure
 
-    (tmp_path / "file").write_text("old")
+    (tmp_path / "file").write_text("old", "utf-8")
     with pytest.raises(expected, match="free some space" if expected is UserError else None):
         atomic_write(tmp_path / "file", write_half)
-    assert (tmp_path / "file").read_text() == "old" and os.listdir(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_text("utf-8") == "old" and os.listdir(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize("failure", [SystemExit(143), OSError(errno.EIO, "Input/output error")])
