@@ -379,9 +379,9 @@ def check_finite(number: float, step: int) -> None:
 
 
 def save_last(folder: RunFolder, model, optimizer, progress: Progress) -> None:
-    """Saves everything needed to resume."""
-    folder.save("last.pt", model=model.state_dict(), optimizer=optimizer.state_dict(),
-                **asdict(progress))
+    """Saves everything needed to resume; the optimizer's settings are those of the program."""
+    averages = {"state": optimizer.state_dict()["state"]}
+    folder.save("last.pt", model=model.state_dict(), optimizer=averages, **asdict(progress))
 
 
 def validate_and_save(model, optimizer, progress: Progress, data: Data, folder: RunFolder,

@@ -52,6 +52,13 @@ def test_a_resumed_run_is_the_same_bit_by_bit(step, more, whole, text, tmp_path)
     assert (whole / "test.hyp").read_bytes() == (folder / "test.hyp").read_bytes()
 
 
+def test_a_run_killed_in_its_last_validation_ends_like_others(whole, text, tmp_path):
+    train_until("valid step      6 ", text, LONG)
+    assert load(tmp_path / "runs" / "a")["unvalidated"]
+    assert train(text, LONG) == 0
+    assert same(load(whole), load(tmp_path / "runs" / "a"))
+
+
 @pytest.mark.parametrize("row_written", [False, True])
 def test_a_run_killed_in_a_validation_validates_there_again(
         row_written, whole, text, tmp_path, monkeypatch):
