@@ -68,8 +68,8 @@ def build_attention(config: "TransformerConfig", component: str, layer: int) -> 
     # only the position disagreement reads A^h, which the fused kernel does not return
     reads_weights = any(KINDS[kind].reads == "weights" for kind in config.reg)
     explicit = reads_weights and layer in config.layers_at(config.reg_at, component)
-    return MultiHeadAttention(config.d_model, config.heads, config.dropout, aggregation, capsule,
-                              explicit)
+    return MultiHeadAttention(config.d_model, config.heads, config.attention_dropout, aggregation,
+                              capsule, explicit)
 
 
 class Memory(NamedTuple):
@@ -99,7 +99,7 @@ class Layer(nn.Module):
             self.norm3 = nn.LayerNorm(config.d_model)
         # FFN(x) = max(0, x W_1 + b_1) W_2 + b_2                      Vaswani 2017 Eq. 2
         self.ffn = nn.Sequential(nn.Linear(config.d_model, config.d_ff), nn.ReLU(),
-                                 nn.Dropout(config.dropout),
+                                 nn.Dropout(config.ffn_dropout),
                                  nn.Linear(config.d_ff, config.d_model)).apply(init_linear)
 
     def norm_input(self, x: Tensor, norm: nn.Module) -> Tensor:
@@ -262,11 +262,15 @@ class TransformerConfig:
     heads: int = option(8, "attention heads", BODY, 1, 4096)
     layers: int = option(6, "layers of the encoder, and as many of the decoder", BODY, 1, 1000)
     d_ff: int = option(2048, "width of the feed-forward layers", BODY, 1, 10 ** 6)
-    dropout: float = option(0.1, "dropout rate, the same everywhere", BODY, 0, 0.99)
+    dropout: float = option(0.1, "dropout rate", BODY, 0, 0.99)
     norm: str = option("pre", "layer normalization before or after each sub-layer", BODY,
                        choices=("pre", "post"))
     tie: str = option("all", "which embedding matrices share their weights: none, target and "
                       "output, or all three", BODY, choices=("none", "target", "all"))
+    attention_dropout: float | None = option(None, "dropout rate of the attention weights "
+                                             "(--dropout)", BODY, 0, 0.99)
+    ffn_dropout: float | None = option(None, "dropout rate of the feed-forward layers' hidden "
+                                       "units (--dropout)", BODY, 0, 0.99)
 
     agg: str = option("linear", "how the heads' outputs become one vector: dynamic, em: Li's "
                       "routing; gu-dynamic, gu-em: Gu's capsule layer", AGGREGATION,
@@ -308,6 +312,10 @@ class TransformerConfig:
     def __post_init__(self):
         if self.agg_at is None:
             self.agg_at = default_places(self)
+        if self.attention_dropout is None:
+            self.attention_dropout = self.dropout
+        if self.ffn_dropout is None:
+            self.ffn_dropout = self.dropout
         components = COMPONENTS if self.decoder else ("enc",)
         if self.reg_at is None:
             self.reg_at = components

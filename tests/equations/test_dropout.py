@@ -115,3 +115,14 @@ def test_the_mechanisms_add_no_dropout(agg, no_chance):
         for layer in heads[component]:
             dropped = layer.weights * pattern(layer.weights)
             assert close(layer.outputs, dropped @ layer.values, 1e-12)
+
+
+def test_attention_weights_and_hidden_units_can_have_rates_of_their_own():
+    """By default they have the one rate."""
+    for rates, want in (((None, None), (0.3, 0.3)), ((0.2, 0.0), (0.2, 0.0))):
+        attention_dropout, ffn_dropout = rates
+        model = build(dropout=0.3, attention_dropout=attention_dropout, ffn_dropout=ffn_dropout)
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            assert (layer.attention.dropout.p, layer.ffn[2].p) == want
+            assert layer.dropout.p == 0.3
+        assert {layer.cross.dropout.p for layer in model.decoder.layers} == {want[0]}
