@@ -31,7 +31,16 @@ from tabulate import tabulate
 from nmt.corpus import hash_text
 from nmt.run_folder import RunFolder, say
 from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results
-from tasks.logic_data import BINS, IDS, RAW_PAIRS, RELATIONS, encode, generate, read_files, split
+from tasks.logic_data import (
+    BINS,
+    IDS,
+    RAW_PAIRS,
+    RELATIONS,
+    encode_formulas,
+    generate,
+    read_files,
+    split,
+)
 from tasks.logic_data import relation as relation  # logic.relation
 from tasks.logic_model import LogicModel
 from tasks.models import TRAINING, TaskFlags, encoder_config, name_task_run, with_default
@@ -184,10 +193,10 @@ def encode_parts(parts: dict, s: Settings, device) -> dict:
     EncodedFormulas}}."""
     train = [pair for size in TRAINED for pair in parts["train"][size]]
     valid = [pair for size in BINS for pair in parts["valid"][size]]
-    test = {size: encode(parts["test"][size], device, s.notation)
+    test = {size: encode_formulas(parts["test"][size], device, s.notation)
             for size in BINS if parts["test"][size]}
-    return {"train": encode(train, device, s.notation, tables=s.learn == "batch"),
-            "valid": encode(valid, device, s.notation),
+    return {"train": encode_formulas(train, device, s.notation, tables=s.learn == "batch"),
+            "valid": encode_formulas(valid, device, s.notation),
             "test": test}
 
 

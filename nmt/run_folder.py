@@ -192,6 +192,11 @@ def check_classes(folder, config: dict, classes: list[str]) -> None:
 
 # ---- The folder
 
+def through_json(values: dict) -> dict:
+    """Values as config.json gives them back: tuples are lists."""
+    return json.loads(json.dumps(values))
+
+
 class RunFolder(contextlib.AbstractContextManager):
     """A run's folder, which only this process writes to.
 
@@ -203,8 +208,8 @@ class RunFolder(contextlib.AbstractContextManager):
     def __init__(self, path, config: dict, free=(), defaults: dict = {}):
         self.path = Path(path)
         self.metrics = self.path / "metrics.jsonl"
-        self.config = json.loads(json.dumps(config))     # as JSON gives it back: tuples are lists
-        self.defaults = json.loads(json.dumps(defaults))
+        self.config = through_json(config)
+        self.defaults = through_json(defaults)
         self.free = free
         self.lock = FileLock(self.path / "lock")
         if Path(config.get("runs", self.path.parent)).resolve().is_relative_to(self.path.resolve()):
@@ -236,7 +241,7 @@ class RunFolder(contextlib.AbstractContextManager):
             old["classes"] = config["classes"]
         if "model" in old and "model" in config:
             model = asdict(read_model_config(old, self.path))
-            old["model"] = json.loads(json.dumps(model))
+            old["model"] = through_json(model)
         checked = sorted(config.keys() - {*self.free})
         changed = [name for name in checked if config[name] != old.get(name)]
         words = [f"{name} was {old.get(name)!r}, is now {config[name]!r}" for name in changed[:3]]
@@ -248,7 +253,7 @@ class RunFolder(contextlib.AbstractContextManager):
 
     def begin(self, **more) -> None:
         """Writes config.json with `more` settings; a folder that has it must have the same."""
-        self.config |= json.loads(json.dumps(more))
+        self.config |= through_json(more)
         small = dict(vocab_size=1, d_model=2, heads=1, layers=1)
         self.config["classes"] = custom_classes(TransformerConfig(**more.get("model", small)))
         if (self.path / "tokenizer.json").exists():

@@ -65,7 +65,7 @@ def truth_table(formula: str) -> int:
     Raises UserError (a ValueError) that names the first token out of place.
     """
     tokens = [*tokenize(formula), END]
-    table, _, end = parse(tokens, 0)
+    table, _, end = parse_formula(tokens, 0)
     expect(tokens, end, END)
     return table
 
@@ -73,26 +73,26 @@ def truth_table(formula: str) -> int:
 def infix(formula: str) -> list[str]:
     """The tokens of a formula in Python's notation, without the brackets of each operator: `not a`,
     `( a and b )`."""
-    return parse([*tokenize(formula), END], 0)[1]
+    return parse_formula([*tokenize(formula), END], 0)[1]
 
 
-def parse(tokens: list[str], at: int) -> tuple[int, list[str], int]:
+def parse_formula(tokens: list[str], at: int) -> tuple[int, list[str], int]:
     """The truth table of the formula that starts at token `at`, its tokens in the notation of
     `infix`, and the index after its last token."""
     if tokens[at] in LETTER_TABLES:
         return LETTER_TABLES[tokens[at]], [tokens[at]], at + 1
     at = expect(tokens, at, "(", *LETTERS)
     if tokens[at] == "not":
-        table, short, at = parse(tokens, at + 1)
+        table, short, at = parse_formula(tokens, at + 1)
         return EVERY ^ table, ["not", *short], expect(tokens, at, ")")
-    left, left_short, at = parse(tokens, at)
+    left, left_short, at = parse_formula(tokens, at)
     operator_at = expect(tokens, at, "(")
     operator = tokens[operator_at]
     at = expect(tokens, operator_at, *BINARY)
-    right, right_short, at = parse(tokens, at)
+    right, right_short, at = parse_formula(tokens, at)
     at = expect(tokens, at, ")")
     short = ["(", *left_short, operator, *right_short, ")"]
-    return combine(operator, left, right), short, expect(tokens, at, ")")
+    return combine_tables(operator, left, right), short, expect(tokens, at, ")")
 
 
 def expect(tokens: list[str], at: int, *wanted: str) -> int:
@@ -103,7 +103,7 @@ def expect(tokens: list[str], at: int, *wanted: str) -> int:
     return at + 1
 
 
-def combine(operator: str, left: int, right: int) -> int:
+def combine_tables(operator: str, left: int, right: int) -> int:
     """The truth table of `left operator right`."""
     return left & right if operator == "and" else left | right
 
@@ -161,7 +161,7 @@ def random_formula(rng: random.Random, letters, budget: int = 12) -> tuple[str, 
         left, left_table, left_count = random_formula(rng, letters, budget // 2)
         right, right_table, right_count = random_formula(rng, letters, budget // 2)
         text = f"( {left} ( {operator} {right} ) )"
-        table = combine(operator, left_table, right_table)
+        table = combine_tables(operator, left_table, right_table)
         count = left_count + right_count + 1
     if rng.random() * 3 < 1:
         return f"( not {text} )", EVERY ^ table, count + 1
@@ -214,9 +214,9 @@ def read_files(folder) -> dict[str, dict[int, list[Pair]]]:
     """
     parts = {"train": {}, "valid": {}, "test": {}}
     for size in BINS:
-        pairs = read_pairs(Path(folder) / f"train{size}", least=9)
+        pairs = read_formulas(Path(folder) / f"train{size}", least=9)
         parts["train"][size], parts["valid"][size] = split_training(pairs)
-        parts["test"][size] = read_pairs(Path(folder) / f"test{size}")
+        parts["test"][size] = read_formulas(Path(folder) / f"test{size}")
     return parts
 
 
@@ -235,7 +235,7 @@ def split_training(pairs: list[Pair]) -> tuple[list[Pair], list[Pair]]:
     return train, valid
 
 
-def read_pairs(path: Path, least: int = 1) -> list[Pair]:
+def read_formulas(path: Path, least: int = 1) -> list[Pair]:
     """The pairs of a file of lines `relation TAB left TAB right`. Raises UserError that names the
     file and line, or if there are fewer than `least`."""
     pairs = []
@@ -299,7 +299,7 @@ def renamed(pair: Pair) -> Pair:
     return Pair(pair.relation, new_left, new_right)
 
 
-def encode(pairs, device="cpu", notation: str = "brackets",
+def encode_formulas(pairs, device="cpu", notation: str = "brackets",
            tables: bool = False) -> EncodedFormulas:
     """Pairs as tensors, in the notation of Bowman's files ("brackets") or in a shorter, equivalent
     one ("compact": `infix` of `renamed`). tables: with their truth tables."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import logic
 from disagreement import output_disagreement
 from tasks import logic_model
-from tasks.logic_data import BINS, IDS, Formulas, Pair, encode, generate
+from tasks.logic_data import BINS, IDS, Formulas, Pair, encode_formulas, generate
 from tools.command_line import parse
 from transformer import TransformerConfig, positions
 
@@ -26,7 +26,8 @@ def build(agg="linear", reg=(), reach=0, **other):
 def some_pairs(count=24, tables=False):
     """One batch of generated pairs, count // 12 of every length: formulas and labels."""
     bins = generate(raw=20 * count)
-    data = encode([pair for size in BINS for pair in bins[size][:count // 12]], tables=tables)
+    pairs = [pair for size in BINS for pair in bins[size][:count // 12]]
+    data = encode_formulas(pairs, tables=tables)
     return data.batch(torch.arange(len(data.labels)))
 
 
@@ -85,7 +86,7 @@ def test_loss_over_every_pair_of_a_batch():
         logits = model(one_pair(formulas, left, right))
         losses.append(F.cross_entropy(logits[0], labels[left, right]))
     torch.testing.assert_close(model.loss(formulas, labels), torch.stack(losses).mean())
-    single_pair = encode([Pair("=", "a", "a")], tables=True).batch(torch.tensor([0]))
+    single_pair = encode_formulas([Pair("=", "a", "a")], tables=True).batch(torch.tensor([0]))
     assert model.loss(*single_pair) == 0
 
 
@@ -248,7 +249,7 @@ def test_files_that_do_not_suffice_are_one_line(file, pairs, message, tmp_path, 
 
 def labelled(names):
     """Examples of these relations."""
-    return encode([Pair(name, "a", "b") for name in names])
+    return encode_formulas([Pair(name, "a", "b") for name in names])
 
 
 def test_the_table_weights_bins_by_their_pairs():

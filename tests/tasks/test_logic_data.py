@@ -16,12 +16,12 @@ from tasks.logic_data import (
     LETTERS,
     RELATIONS,
     Pair,
-    encode,
+    encode_formulas,
     generate,
     infix,
     random_formula,
     read_files,
-    read_pairs,
+    read_formulas,
     relation,
     renamed,
     split,
@@ -185,21 +185,21 @@ def test_a_malformed_line_is_named_by_file_and_line(tmp_path, line, message):
     path = tmp_path / "test7"
     path.write_text("#\ta\tb\n=\tc\tc\n" + line + "\n#\ta\tb\n", "utf-8")
     with pytest.raises(UserError, match=f"test7, {message}"):
-        read_pairs(path)
+        read_formulas(path)
 
 
 # ---- Pairs as tensors
 
 def test_encoded_pairs():
     """Distinct formulas once, in the order of their ids; a batch has those of its pairs."""
-    data = encode([Pair("<", "( not a )", "b"), Pair("#", "c", "b")])
+    data = encode_formulas([Pair("<", "( not a )", "b"), Pair("#", "c", "b")])
     a_not = [IDS[token] for token in tokenize("( not a )")]
     assert data.ids.tolist() == [a_not, [IDS["b"], 0, 0, 0], [IDS["c"], 0, 0, 0]]
     assert data.rows.tolist() == [[0, 1], [2, 1]] and data.lengths.tolist() == [4, 1]
     formulas, labels = data.batch(torch.tensor([1]))
     assert formulas.ids.tolist() == [[IDS["b"]], [IDS["c"]]]
     assert formulas.rows.tolist() == [1, 0] and labels.tolist() == [RELATIONS.index("#")]
-    assert len(encode([]).labels) == 0
+    assert len(encode_formulas([]).labels) == 0
 
 
 def test_infix_notation_says_the_same():
@@ -231,7 +231,7 @@ def test_with_truth_tables_a_batch_has_all_its_relations(notation):
     pairs = [pair for size in BINS for pair in bins[size][:5]]
     pairs.append(Pair("#", "( f ( and ( not f ) ) )", "( f ( or ( not f ) ) )"))
     index = torch.tensor([60, 3, 17, 41, 8, 55, 29])
-    formulas, labels = encode(pairs, notation=notation, tables=True).batch(index)
+    formulas, labels = encode_formulas(pairs, notation=notation, tables=True).batch(index)
     texts = []
     for i in index:
         pair = renamed(pairs[i]) if notation == "compact" else pairs[i]
@@ -240,6 +240,6 @@ def test_with_truth_tables_a_batch_has_all_its_relations(notation):
     for left in texts:
         wanted.append([RELATIONS.index(relation(left, right)) for right in texts])
     assert labels[formulas.rows][:, formulas.rows].tolist() == wanted
-    plain, own = encode(pairs, notation=notation).batch(index)
+    plain, own = encode_formulas(pairs, notation=notation).batch(index)
     assert torch.equal(plain.ids, formulas.ids) and torch.equal(plain.rows, formulas.rows)
     assert own.tolist() == [wanted[i][i + 1] for i in range(0, 14, 2)]
