@@ -101,7 +101,7 @@ def make_text(text: Path) -> None:
     remedy = f"or put {source.name} and {target.name} (one sentence per line) into {text.parent}"
     for archive in dict.fromkeys(archive for part in parts for archive, _ in part[:2]):
         fetch(archive, place / archive.name, remedy)
-    write_text([source, target], parts, place)
+    write_parts([source, target], parts, place)
 
 
 def fetch(archive: Archive, path: Path, instead: str) -> None:
@@ -137,7 +137,7 @@ def download(archive: Archive, remedy: str, file) -> None:
         raise UserError(f"cannot download {archive.url} ({error}): {remedy}") from error
 
 
-def write_text(paths: list[Path], parts: list[Part], place: Path) -> None:
+def write_parts(paths: list[Path], parts: list[Part], place: Path) -> None:
     """Writes both files of a parallel text atomically. place: the folder of the archives."""
     for side, path in enumerate(paths):
         print(f"writing {path}", file=sys.stderr, flush=True)

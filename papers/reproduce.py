@@ -42,7 +42,7 @@ from tools.command_line import run as run_command
 from tools.files import UserError, as_user_error, atomic_write, read_json
 from tools.machine import defer_signals, pick_device, processor
 from tools.streams import print_once
-from toy.__main__ import write_text
+from toy.__main__ import write_corpus
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUP = "tables"
@@ -544,7 +544,7 @@ def reproduce(settings: Settings) -> None:
         with as_user_error("write", f"--runs {settings.runs}"):
             Path(settings.runs).mkdir(parents=True, exist_ok=True)
         if needs_small_text:
-            write_text(small_text, pairs=4_000)
+            write_corpus(small_text, pairs=4_000)
         for rows in plans.values():     # here, so that errors and downloads occur only once
             load_corpora(rows[0][1][0].settings)
         device = pick_device(settings.device)

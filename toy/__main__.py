@@ -20,7 +20,7 @@ class Settings:
     pairs: int = flag(toy.PAIRS[0], "the first N training pairs", low=1, high=toy.PAIRS[0])
 
 
-def write_text(folder: Path, pairs: int) -> None:
+def write_corpus(folder: Path, pairs: int) -> None:
     """Writes the first training pairs, the validation and the test pairs into a folder. A file that
     has its text stays as it is, because a training may be reading it. Raises UserError if it has
     another."""
@@ -38,7 +38,7 @@ def write_text(folder: Path, pairs: int) -> None:
 
 
 def main(argv=None) -> int:
-    return run(lambda s: write_text(s.folder, s.pairs), Settings, argv)
+    return run(lambda s: write_corpus(s.folder, s.pairs), Settings, argv)
 
 
 if __name__ == "__main__":

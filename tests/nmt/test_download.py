@@ -12,7 +12,7 @@ import pytest
 
 from nmt import download
 from nmt.corpus import DataFlags, load_corpora
-from nmt.download import Archive, Part, fetch, write_text
+from nmt.download import Archive, Part, fetch, write_parts
 from tools.files import UserError
 
 
@@ -184,7 +184,7 @@ def test_zip_members(tmp_path):
         "d/x.en.sgm": '<DOC>\n<seg id="1">three &amp; &lt;more&gt;&#10;</seg>\n'})
     parts = [Part((train, "*_c[hn].txt"), (train, "*_en.txt")),
              Part((dev, "*x.zh.sgm"), (dev, "*x.en.sgm"))]
-    write_text([tmp_path / "out.zh", tmp_path / "out.en"], parts, tmp_path)
+    write_parts([tmp_path / "out.zh", tmp_path / "out.en"], parts, tmp_path)
     assert (tmp_path / "out.zh").read_bytes().decode() == "一\n二\n三\n"
     assert (tmp_path / "out.en").read_bytes().decode() == "one\ntwo\nthree & <more>\n"
 
@@ -196,6 +196,6 @@ def test_member_that_points_outside(tmp_path):
     members = {"../../x_en.txt": "one\n", "/x_cn.txt": "一\n"}
     archive = fetch_zip(inside, "evil.zip", members)
     parts = [Part((archive, "*_cn.txt"), (archive, "*_en.txt"))]
-    write_text([inside / "out.zh", inside / "out.en"], parts, inside)
+    write_parts([inside / "out.zh", inside / "out.en"], parts, inside)
     assert names_in(tmp_path) == {"inside"}
     assert names_in(inside) == {"evil.zip", "out.en", "out.zh", "source"}
