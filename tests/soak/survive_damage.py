@@ -21,8 +21,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from small_run import TINY, load, same, small_corpus, stop_after
 
 WORDS = f"{TINY} --average 2 --dropout 0.1 --max-tokens 160 --steps 12 --eval-every 4"
-PYTHON = ["python", "train_mt.py"]
-TORCHRUN = ["torchrun", "--nproc-per-node", "2", "--master-port", "29731", "train_mt.py"]
+PYTHON = [sys.executable, "train_mt.py"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+            "--master-port", "29731", "train_mt.py"]
 
 
 def command(start: list[str], text: list[str], name: str, *more: str) -> list[str]:
