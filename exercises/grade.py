@@ -138,6 +138,8 @@ def print_grades(s: Settings) -> None:
             raise UserError(f"{folder}: no such folder; `python -m exercises.make {folder}` makes "
                             "one")
     os.environ["OMP_NUM_THREADS"] = "1"     # threads do not survive a fork
+    if LINUX and len(os.fsencode(tempfile.gettempdir())) > 60:
+        tempfile.tempdir = "/tmp"           # the path of a socket has at most 107 bytes
     table = csv.writer(sys.stdout, lineterminator="\n")
     if s.csv:
         table.writerow(["folder", "points", *(task.name for task in tasks)])

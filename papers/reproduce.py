@@ -15,7 +15,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import textwrap
@@ -330,7 +329,10 @@ def train_jobs(jobs: list[Job], at_once: int, device: torch.device, end) -> list
                             f"{job.log})")
     finally:
         for process in running:
-            process.send_signal(stop[0] if stop else signal.SIGTERM)
+            if not stop:
+                process.terminate()
+            elif hasattr(os, "setsid"):                  # in Windows Ctrl-C has reached it, too
+                process.send_signal(stop[0])
         for process in running:
             process.wait()
     if stop:
