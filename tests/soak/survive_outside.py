@@ -167,8 +167,8 @@ def differ(place: Path, text: list[str]) -> None:
     other.mkdir()
     for path in place.glob("*.[de][ne]"):
         shutil.copy(path, other)
-    text = (place / "train.en").read_text("utf-8").replace("rot", "blau")
-    (other / "train.en").write_text(text, "utf-8")
+    changed = (place / "train.en").read_text("utf-8").replace("rot", "blau")
+    (other / "train.en").write_text(changed, "utf-8")
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
