@@ -140,6 +140,8 @@ def parse(kind: type, argv=None, presets=None):
     """A dataclass of flags filled from a command line (None: this program's own). presets: a
     function of the settings parsed so far to the defaults that depend on them, {field: value}."""
     given = vars(make_parser(kind).parse_args(argv))
+    # argparse converts even its mark for a positional argument that was left out
+    given = {name: value for name, value in given.items() if str(value) != argparse.SUPPRESS}
     for name, value in given.items():
         if isinstance(value, list):                      # a repeated value counts once
             given[name] = tuple(dict.fromkeys(value))

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 
 import pytest
 import torch
@@ -54,6 +55,16 @@ def test_flags_are_read_and_written(words, changes):
     assert asdict(settings) == {**DEFAULTS, **changes}
     assert settings.given == changes.keys()
     assert command_line(Example, changes) == words.replace("x y", "tables x y").split()
+
+
+@pytest.mark.parametrize("words, folder", [([], "site"), (["other"], "other")])
+def test_a_path_that_is_left_out_has_its_default(words, folder):
+    @dataclass
+    class Build:
+        """A positional flag with a type of its own."""
+        folder: Path = flag(Path("site"), "where", positional=True)
+
+    assert parse(Build, words).folder == Path(folder)
 
 
 def test_a_long_name_of_a_run_is_cut():
