@@ -71,6 +71,7 @@ class Settings:
 
 
 def write_notebooks(s: Settings) -> None:
+    """Writes one notebook per session into a new folder. Raises UserError without jupytext."""
     require("jupytext")
     import jupytext
     s.folder.mkdir(parents=True)

@@ -258,6 +258,7 @@ class Settings:
 
 
 def build(s: Settings) -> None:
+    """Writes all pages into a folder: a new one, or one that has them already."""
     folder = s.folder
     require("markdown_it", "mdit_py_plugins", "latex2mathml", "pygments", "jupytext",
             "nbclient", "ipykernel")

@@ -119,8 +119,8 @@ def planned_rows(runs: dict[str, list[dict]]) -> list[str]:
                  "yes" if x.equivalent else "no"]
         rows.append(f"| {' | '.join(cells)} |")
     for arm in sorted(runs):
-        bleu, chrf, loss = (np.mean([run[name] for run in runs[arm]])
-                            for name in ("bleu", "chrf", "valid_loss"))
+        scores = [(run["bleu"], run["chrf"], run["valid_loss"]) for run in runs[arm]]
+        bleu, chrf, loss = np.mean(scores, axis=0)
         rows.append(f"| {arm} | {bleu:.2f} | {chrf:.2f} | {loss:.3f} |")
     return rows
 

@@ -533,8 +533,11 @@ def reproduce(settings: Settings) -> None:
             del jobs[job]
         else:
             read_finished(job)
-    missing = [job for job, runs in jobs.items()
-               if not runs or any(run.key not in lines for run in runs)]
+    missing = []
+    for job, runs in jobs.items():
+        finished = [run for run in runs if run.key in lines]
+        if not runs or len(finished) < len(runs):        # a job of probe.py has no runs
+            missing.append(job)
     small_text = Path(settings.runs) / SMALL_TEXT
     needs_small_text = any("{toy4000}" in TABLES[name].scale for name in settings.tables)
     failed = []

@@ -123,7 +123,7 @@ def test_bleu_and_chrf_are_sacrebleus():
 
 
 @pytest.mark.parametrize("line, tgt, tokenizer", [
-    # names that nobody listed, and wrong ones: the text decides
+    # unknown and wrong names: the text decides
     ("猫和狗在房子里。", "tgt", "zh"), ("故天将降大任于是人也", "lzh", "zh"),
     ("东京の" + "大学生很多" * 9, "de", "zh"), ("猫が見る。", "jap", "char"),
     ("東京大学へ", "zh", "char"), ("ラーメン、CD", "trg", "char"),
