@@ -165,6 +165,12 @@ def test_a_job_that_fails_does_not_stop_the_others(run_scripts, tmp_path, capsys
     assert str(tmp_path / "run0.log") in out and "run2: finished" in out
 
 
+def test_threads_that_the_user_has_set_are_kept(run_scripts, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    run_scripts("--go")
+    assert "cpu 3 the last line" in (tmp_path / "run0.log").read_text("utf-8")
+
+
 def test_a_signal_is_passed_on(run_scripts, tmp_path, capsys):
     def interrupt():
         while len(list(tmp_path.glob("*.started"))) < 2:
@@ -272,6 +278,13 @@ def test_rows_that_mean_the_same_share_a_run(project, capsys):
     out = capsys.readouterr().out
     rows = [line for line in out.splitlines() if line.startswith("output disagreement")]
     assert len(rows) == 4 and len(project.trained) == 16 and "–" not in "".join(rows)
+
+
+def test_footnotes_are_numbered_as_the_cells_refer_to_them(project, capsys):
+    assert project("gu-3") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "47.43 (+0.11) [1]" in out
+    assert f"[1] {reproduce.TABLES['gu-3'].notes[0]}." in out
 
 
 def test_a_folder_of_another_version_is_left_out(project, capsys):
