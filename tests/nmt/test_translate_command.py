@@ -105,6 +105,10 @@ def test_the_comparison_is_without_case_too(capsys):
     systems = {"OTHER": ["a b c x"] * 9, "NAME": ["A B C D"] * 9}
     translate.print_scores(systems, ["a b c d"] * 9, "de", settings)
     assert "9 sentences better than the baseline's, 0 worse" in capsys.readouterr().err
+    # the score, its interval and the p of the randomization: only the case differs
+    table = translate.comparison_table({"OTHER": ["a b c d"] * 9, "NAME": ["A B C D"] * 9},
+                                       ["a b c d"] * 9, "de", lowercase=True)
+    assert table.splitlines()[-1].split() == ["NAME", "100.00", "[100.00,", "100.00]", "1.0000"]
 
 
 def test_bleu_of_single_words_is_explained(capsys):
