@@ -78,7 +78,7 @@ def test_translate_gives_the_translations_of_the_test(words, checkpoint, text, t
     at_limit, = (row["at_limit"] for row in rows(tmp_path / "runs" / "a", "test"))
     assert f"translations that reached the length limit and may be cut: {at_limit}\n" in out
     for row in rows(tmp_path / "runs" / "a", "valid"):
-        assert f"{row['valid_at_limit']} translations at the length limit\n" in out
+        assert f"cut at the length limit: {row['valid_at_limit']}\n" in out
     assert "0.607 where they are orthogonal" in out      # exp(-1/2), with two heads
     folder = tmp_path / "runs" / "a"
     assert translate.main(f"{folder} --input {tmp_path}/test.en --checkpoint {checkpoint} --beam 3 "
