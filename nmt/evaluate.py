@@ -199,6 +199,7 @@ def score_sets(model, data, sets: dict, s, beam: int) -> Scores:
     """Translates test sets {name: pairs} and scores them, separately and pooled; s: settings."""
     translations = {}
     scores = {}
+    length_ratio = data.length_ratio                     # of all pairs: once, and not timed
     in_pieces = at_limit = 0
     started = time.perf_counter()
     # the shapes of the search differ at every step: it runs uncompiled
@@ -206,7 +207,7 @@ def score_sets(model, data, sets: dict, s, beam: int) -> Scores:
         for name, pairs in sets.items():
             results = list(translate_text(
                 model, data.tokenizer, pairs.source, beam=beam, lenpen=s.lenpen,
-                max_source=data.longest_source, length_ratio=data.length_ratio, progress=True))
+                max_source=data.longest_source, length_ratio=length_ratio, progress=True))
             translations[name] = [translation.text for translation in results]
             in_pieces += sum(translation.pieces > 1 for translation in results)
             at_limit += sum(translation.at_limit for translation in results)
