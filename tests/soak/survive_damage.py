@@ -7,6 +7,7 @@ The small disk that fills up is mounted, which takes root; other users skip that
 
 Every run must end with the weights of one that was left alone, or with status 2 and one line.
 """
+import contextlib
 import os
 import random
 import shutil
@@ -114,15 +115,22 @@ def kill_workers(text: list[str], whole: Path, dice: random.Random) -> None:
         print(f"worker {number} of two killed", flush=True)
 
 
+@contextlib.contextmanager
+def run_left_alone():
+    """A temporary folder, the flags of its text, and a run on it that nothing disturbed."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        text = small_corpus(place)
+        assert run(command(PYTHON, text, "whole"))[0] == 0
+        yield place, text, place / "runs" / "whole"
+
+
 def main(seed: int = 0) -> None:
     """One run that is left alone, then all kinds of damage."""
-    os.environ["OMP_NUM_THREADS"] = "1"
     dice = random.Random(seed)
-    with tempfile.TemporaryDirectory() as place:
-        text = small_corpus(Path(place))
-        whole = Path(place) / "runs" / "whole"
-        assert run(command(PYTHON, text, "whole"))[0] == 0
-        fill_disks(Path(place), text, whole)
+    with run_left_alone() as (place, text, whole):
+        fill_disks(place, text, whole)
         close_streams(text, whole)
         flip_bytes(text, whole, dice)
         kill_workers(text, whole, dice)

@@ -13,15 +13,14 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
-from survive_damage import PYTHON, ROOT, WORDS, check, command, run
+from survive_damage import PYTHON, ROOT, WORDS, check, command, run, run_left_alone
 
 import torch  # isort: skip
-from small_run import TINY, load, small_corpus, stop_after  # isort: skip
+from small_run import TINY, load, stop_after  # isort: skip
 
 from nmt.run_folder import read_config, read_metrics  # isort: skip
 
@@ -224,20 +223,16 @@ def kill_reproduce(place: Path, text: list[str]) -> None:
 
 def main(seed: int = 0) -> None:
     """One run that is left alone, then everything that may happen to others."""
-    os.environ["OMP_NUM_THREADS"] = "1"
     dice = random.Random(seed)
-    with tempfile.TemporaryDirectory() as place:
-        text = small_corpus(Path(place))
-        whole = Path(place) / "runs" / "whole"
-        assert run(command(PYTHON, text, "whole"))[0] == 0
+    with run_left_alone() as (place, text, whole):
         load_foreign(text, whole)
-        fill_store(Path(place))
-        change_texts(Path(place), text, whole, dice)
+        fill_store(place)
+        change_texts(place, text, whole, dice)
         send_signals(text, whole, dice)
         kill_batch_makers(text, whole, dice)
-        differ(Path(place), text)
+        differ(place, text)
         save_by_time(text, whole, dice)
-        kill_reproduce(Path(place), text)
+        kill_reproduce(place, text)
 
 
 if __name__ == "__main__":
