@@ -41,7 +41,6 @@ from nmt.run_folder import (
     RunFolder,
     average_checkpoints,
     load_checkpoint,
-    load_fields,
     load_weights,
     say,
 )
@@ -283,7 +282,7 @@ def train(s: Settings) -> None:
     if last.exists():
         checkpoint = load_checkpoint(last)
         load_weights(model, checkpoint, last, optimizer)
-        progress = load_fields(Progress, checkpoint, last)
+        progress = Progress(**{name: checkpoint[name] for name in asdict(progress)})
     if not machine.all_equal(progress.step):
         raise UserError(f"{path}: the processes resume at different steps: put --runs on a disk "
                         "that all machines share")

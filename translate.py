@@ -17,7 +17,7 @@ from tabulate import tabulate
 
 from nmt.evaluate import NO_4_GRAMS, check_references, corpus_bleu, corpus_chrf, has_4_grams
 from nmt.run_folder import load_run, name_runs_beside
-from nmt.search import Translation, describe_long, translate_text
+from nmt.search import Translation, count_long, describe_long, translate_text
 from nmt.significance import bleu_interval, format_p, randomization_test, sign_test
 from tools.command_line import check_given, flag, run
 from tools.files import UserError, as_user_error, errors_of, read_lines
@@ -69,13 +69,6 @@ def check_flags(settings: Settings, interactive: bool) -> None:
         for other in (settings.input, settings.reference):
             if other and Path(other).resolve() == Path(settings.output).resolve():
                 raise UserError(f"--output {settings.output} is read as well; name another file")
-        if Path(settings.output).is_fifo():
-            raise UserError(f"--output {settings.output} is a pipe: leave out --output"
-                            ", and redirect standard output to it")
-        folder = Path(settings.output).resolve().parent
-        if (folder / "config.json").exists() and (folder / "metrics.jsonl").exists():
-            raise UserError(f"--output {settings.output} is in the folder of a run: name a file "
-                            "elsewhere")
         with as_user_error("write", f"--output {settings.output}"):
             open(settings.output, "ab").close()
 
@@ -107,14 +100,6 @@ def write_translations(translations, output: str | None) -> list[Translation]:
             file.write(f"{translation.text}\n")
             written.append(translation)
     return written
-
-
-def print_long(folder: str, translations: list[Translation]) -> None:
-    """Says on standard error how many lines were too long for a run."""
-    in_pieces = sum(translation.pieces > 1 for translation in translations)
-    at_limit = sum(translation.at_limit for translation in translations)
-    for message in describe_long(in_pieces, at_limit):
-        print(f"{folder}: {message}", file=sys.stderr)
 
 
 def comparison_table(systems: dict, references, tgt: str = "", lowercase: bool = False) -> str:
@@ -194,7 +179,8 @@ def command(settings: Settings) -> None:
         if folder == settings.run:
             translations = write_translations(translations, settings.output)
         translations = list(translations)
-        print_long(folder, translations)
+        for message in describe_long(*count_long(translations)):
+            print(f"{folder}: {message}", file=sys.stderr)
         systems[folder] = [translation.text for translation in translations]
     if references:
         print_scores(systems, references, config["languages"][1], settings)

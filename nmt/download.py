@@ -26,10 +26,10 @@ from tools.files import BYTE_ORDER_MARK, UserError, as_user_error, atomic_write
 
 
 class Archive(NamedTuple):
-    """A text, .gz or .zip file of a public source, with its size in bytes and SHA-256 if known."""
+    """A text, .gz or .zip file of a public source, with its size in bytes and SHA-256."""
     url: str
-    size: int | None = None
-    sha256: str | None = None
+    size: int
+    sha256: str
 
     @property
     def name(self) -> str:
@@ -122,16 +122,13 @@ def download(archive: Archive, remedy: str, file) -> None:
     digest = hashlib.sha256()
     try:
         with urllib.request.urlopen(archive.url, timeout=60) as response:
-            size = f" ({archive.size / 1e6:.1f} MB)" if archive.size else ""
-            print(f"downloading {archive.url}{size}", file=sys.stderr)
+            print(f"downloading {archive.url} ({archive.size / 1e6:.1f} MB)", file=sys.stderr)
             with tqdm(total=archive.size, unit="B", unit_scale=True, disable=None) as bar:
                 while block := response.read(1 << 20):
                     digest.update(block)
                     file.write(block)
                     bar.update(len(block))
-                    if archive.size and file.tell() > archive.size:
-                        raise ValueError("it is larger than the published file")
-        if archive.sha256 not in (None, digest.hexdigest()):
+        if digest.hexdigest() != archive.sha256:
             raise ValueError("its SHA-256 is not that of the published file")
     except (OSError, HTTPException, ValueError) as error:
         raise UserError(f"cannot download {archive.url} ({error}): {remedy}") from error
@@ -177,8 +174,6 @@ def read_members(archive: Path, pattern: str):
     with zipfile.ZipFile(archive) as opened:
         names = [name for name in fnmatch.filter(opened.namelist(), pattern)
                  if "__MACOSX" not in name]
-        if not names:
-            raise UserError(f"{archive} holds no file {pattern}")
         for name in sorted(names):
             with opened.open(name) as file:
                 yield read_sentences(file, sgml=name.endswith(".sgm"))

@@ -14,7 +14,7 @@ from filelock import FileLock
 from tqdm import tqdm
 
 from nmt.tokenizer import prepare_line
-from tools.files import UserError, as_user_error, atomic_write, rename
+from tools.files import as_user_error, atomic_write, rename
 
 # otherwise `tokenizers` warns when a DataLoader forks; its workers never tokenize
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -75,7 +75,7 @@ def encode_pairs(tokenizer, pairs, max_length: int | None = None) -> EncodedPair
 
 def encode_files(tokenizer, pairs, max_length: int, folder: Path) -> EncodedPairs:
     """The same as `encode_pairs`, mapped from the files in `folder`, which the first call makes.
-    Raises UserError if it cannot be written or is damaged."""
+    Raises UserError if it cannot be written."""
     if not folder.exists():
         with as_user_error("write", folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -99,11 +99,6 @@ def make_folder(encoded: EncodedPairs, folder: Path) -> None:
 
 
 def open_encoded(folder: Path) -> EncodedPairs:
-    """Maps the arrays of a folder into memory. Raises UserError if they are damaged."""
-    arrays = []
-    try:
-        for name in ARRAYS:
-            arrays.append(np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")))
-    except (OSError, ValueError, EOFError):
-        raise UserError(f"{folder} is damaged: delete it, and it is made again") from None
+    """Maps the arrays of a folder into memory."""
+    arrays = [np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ARRAYS]
     return EncodedPairs(*arrays, folder=folder)

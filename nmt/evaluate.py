@@ -13,7 +13,7 @@ from disagreement import MEASURED, choose_mask, layer_disagreement
 from nmt.batches import batches, collate
 from nmt.languages import bleu_tokenizer
 from nmt.loss import smoothed_cross_entropy
-from nmt.search import describe_long, translate_text
+from nmt.search import count_long, describe_long, translate_text
 from nmt.tokenizer import prepare_line
 from tools.files import UserError
 from transformer import PAD
@@ -200,17 +200,16 @@ def score_sets(model, data, sets: dict, s, beam: int) -> Scores:
     translations = {}
     scores = {}
     length_ratio = data.length_ratio                     # of all pairs: once, and not timed
-    in_pieces = at_limit = 0
+    results = []
     started = time.perf_counter()
     # the shapes of the search differ at every step: it runs uncompiled
     with torch.compiler.set_stance("force_eager"):
         for name, pairs in sets.items():
-            results = list(translate_text(
+            of_set = list(translate_text(
                 model, data.tokenizer, pairs.source, beam=beam, lenpen=s.lenpen,
                 max_source=data.longest_source, length_ratio=length_ratio, progress=True))
-            translations[name] = [translation.text for translation in results]
-            in_pieces += sum(translation.pieces > 1 for translation in results)
-            at_limit += sum(translation.at_limit for translation in results)
+            translations[name] = [translation.text for translation in of_set]
+            results += of_set
     seconds = time.perf_counter() - started              # text: the device has finished
     for name, pairs in sets.items():
         bleu, _ = corpus_bleu(translations[name], pairs.target, data.tgt, s.lowercase)
@@ -220,7 +219,7 @@ def score_sets(model, data, sets: dict, s, beam: int) -> Scores:
     references = sum((pairs.target for pairs in sets.values()), [])
     bleu, signature = corpus_bleu(hypotheses, references, data.tgt, s.lowercase)
     chrf, _ = corpus_chrf(hypotheses, references, s.lowercase)
-    return Scores(bleu, chrf, signature, scores, translations, in_pieces, at_limit,
+    return Scores(bleu, chrf, signature, scores, translations, *count_long(results),
                   len(hypotheses) / seconds)
 
 

@@ -10,7 +10,7 @@ import sys
 import time
 import zipfile
 import zlib
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -84,7 +84,7 @@ def load_weights(model: torch.nn.Module, state: dict, path, optimizer=None) -> N
         model.load_state_dict(state["model"])
         if optimizer:
             load_optimizer(optimizer, state["optimizer"]["state"])
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+    except (IndexError, KeyError, RuntimeError, ValueError) as error:
         raise UserError(f"{path}: is not a checkpoint of this model") from error
 
 
@@ -101,21 +101,6 @@ def load_optimizer(optimizer, saved: dict) -> None:
                 raise ValueError
             own["state"][i][name] = torch.empty_like(parameters[i]).copy_(values[name])
     optimizer.load_state_dict(own)
-
-
-def load_fields(kind: type, state: dict, path):
-    """A dataclass from the checkpoint `path`, in which every field has the type of its default.
-    Raises UserError."""
-    values = {field.name: state.get(field.name) for field in fields(kind)}
-    for field in fields(kind):
-        if types_in(values[field.name]) != types_in(field.default):
-            raise UserError(f"{path}: is not a checkpoint of this model (its {field.name})")
-    return kind(**values)
-
-
-def types_in(value):
-    """The type of a value, or a list of those in a tuple."""
-    return list(map(type, value)) if isinstance(value, tuple) else type(value)
 
 
 def average_checkpoints(paths) -> dict:
@@ -171,11 +156,9 @@ def read_metrics(path) -> list[dict]:
     return rows
 
 
-def custom_classes(config: TransformerConfig) -> list[str]:
+def custom_classes(model: Transformer) -> list[str]:
     """The classes in a model that are not this project's: a program may have put them into
     transformer.py's place, as course/later.py does."""
-    with torch.device("meta"):                           # takes no memory
-        model = Transformer(config)
     classes = {type(module) for module in model.modules()}
     return sorted(f"{kind.__module__}.{kind.__qualname__}" for kind in classes
                   if kind.__module__.partition(".")[0] not in PARTS)
@@ -212,8 +195,6 @@ class RunFolder(contextlib.AbstractContextManager):
         self.defaults = through_json(defaults)
         self.free = free
         self.lock = FileLock(self.path / "lock")
-        if Path(config.get("runs", self.path.parent)).resolve().is_relative_to(self.path.resolve()):
-            raise UserError(f"--name {config['name']!r}: is not a folder in --runs: choose another")
         with as_user_error("open", f"--runs, --name: {path}"):
             self.path.mkdir(parents=True, exist_ok=True)
             names = {file.name for file in self.path.iterdir() if file.suffix != ".tmp"}
@@ -255,7 +236,9 @@ class RunFolder(contextlib.AbstractContextManager):
         """Writes config.json with `more` settings; a folder that has it must have the same."""
         self.config |= through_json(more)
         small = dict(vocab_size=1, d_model=2, heads=1, layers=1)
-        self.config["classes"] = custom_classes(TransformerConfig(**more.get("model", small)))
+        with torch.device("meta"):                       # takes no memory
+            model = Transformer(TransformerConfig(**more.get("model", small)))
+        self.config["classes"] = custom_classes(model)
         if (self.path / "tokenizer.json").exists():
             self.config["tokenizer"] = tokenizer_checksum(self.path)
         self.check(self.config)
@@ -332,10 +315,8 @@ class RunFolder(contextlib.AbstractContextManager):
 def read_model_config(config: dict, folder) -> TransformerConfig:
     """The model's configuration in a config.json; fields that are newer have their defaults."""
     try:
-        model_config = TransformerConfig(**config["model"])
-        custom_classes(model_config)                     # builds it
-        return model_config
-    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        return TransformerConfig(**config["model"])
+    except (AttributeError, TypeError, ValueError) as error:
         raise UserError(f"{folder}/config.json: describes no model ({error}): {RESTORE}") from error
 
 
@@ -346,12 +327,10 @@ def load_run(folder, name: str = "best", device="cpu"):
     settings = read_config(folder)
     if "model" not in settings:
         raise UserError(f"{folder}: is not a translation model; {name_runs_beside(folder)}")
-    config = read_model_config(settings, folder)
-    check_classes(folder, settings, custom_classes(config))
+    model = Transformer(read_model_config(settings, folder)).to(device)
+    check_classes(folder, settings, custom_classes(model))
     path = folder / f"{name.removesuffix('.pt')}.pt"
-    state = load_checkpoint(path)
-    model = Transformer(config).to(device)
-    load_weights(model, state, path)
+    load_weights(model, load_checkpoint(path), path)
     settings.setdefault("length_ratio", LENGTH_RATIO)    # older runs lack it
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     checksum = tokenizer_checksum(folder)

@@ -249,8 +249,7 @@ def translate_text(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
             sources = []                                 # of all pieces of the window's lines
             counts = []                                  # the pieces of each line
             for line in lines[start:start + window]:
-                text = line.encode("utf-8", "replace").decode()      # a lone surrogate becomes "?"
-                parts = pieces(text, tokenizer, max_source)
+                parts = pieces(line, tokenizer, max_source)
                 sources += [torch.tensor(ids + [EOS]) for ids in parts]
                 counts.append(len(parts))
             bar.total += len(sources) - len(counts)
@@ -268,6 +267,12 @@ def translate_lines(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
     translations = translate_text(model, tokenizer, lines, beam, lenpen, max_tokens, max_source,
                                   length_ratio, progress=progress)
     return [translation.text for translation in translations]
+
+
+def count_long(translations) -> tuple[int, int]:
+    """How many lines were translated in pieces, and how many translations reached the limit."""
+    in_pieces = sum(translation.pieces > 1 for translation in translations)
+    return in_pieces, sum(translation.at_limit for translation in translations)
 
 
 def describe_long(in_pieces: int, at_limit: int) -> list[str]:

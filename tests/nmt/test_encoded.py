@@ -11,7 +11,6 @@ from nmt.corpus import DataFlags, Pairs, load_data, read_pairs
 from nmt.encoded import encode_files, encode_pairs
 from nmt.search import pieces
 from nmt.tokenizer import train_tokenizer
-from tools.files import UserError
 
 WORDS = ["tree", "house", "Straße", "naïve", "犬", "a", "of", "running", "läuft", "🙂"]
 
@@ -137,11 +136,3 @@ def test_a_large_text_is_encoded_once(pairs, tmp_path, monkeypatch):
     text = (tmp_path / "train.de").read_bytes()
     (tmp_path / "train.de").write_bytes(text.replace(b"house", b"mouse", 1))
     assert files() == 3
-
-
-def test_damaged_files(pairs, tokenizer, tmp_path):
-    folder = encode_files(tokenizer, pairs, 100, tmp_path / "encoded").folder
-    content = (folder / "source_ids.npy").read_bytes()
-    (folder / "source_ids.npy").write_bytes(content[:-1])
-    with pytest.raises(UserError, match="damaged: delete it"):
-        encode_files(tokenizer, pairs, 100, folder)

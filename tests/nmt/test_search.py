@@ -288,12 +288,6 @@ def test_lines_longer_than_max_source_are_translated_in_pieces(model, tokenizer)
     assert whole == " ".join([part] * 4)
 
 
-def test_what_is_not_unicode_becomes_a_question_mark(model, tokenizer):
-    lines = ["a \udc80 dog", "a ? dog"]                    # half of a pair of surrogates
-    odd, plain = translate_lines(model, tokenizer, lines, beam=1)
-    assert odd == plain
-
-
 def test_a_translation_is_one_line(tokenizer):
     tokens = tokenizer.encode(" a\nb\u2028\x9bc\x07 \t").ids
     assert search.to_line(tokens, tokenizer) == "a b c"
