@@ -55,8 +55,8 @@ class MultiHeadAttention(nn.Module):
         """query [B, L_q, d], memory [B, L_k, d] -> ([B, L_q, d], Heads).
 
         memory: the vectors that the queries attend to; None for self-attention. mask: boolean,
-        broadcastable to [B, 1, L_q, L_k], True where attention is allowed; with a capsule that of
-        the keys, [B, 1, 1, L_k]. causal: in self-attention, no query attends to later positions.
+        broadcastable to [B, 1, L_q, L_k], True where attention is allowed; with a capsule, pass the
+        key mask [B, 1, 1, L_k]. causal: in self-attention, no query attends to later positions.
         need_weights asks for A^h and so for the explicit path. Otherwise the fused kernel runs,
         unless a capsule needs the logits, or `explicit` is set and there is no cache. cache: filled
         in place; in self-attention query holds only the new positions, in cross-attention memory is
@@ -159,7 +159,7 @@ def concatenate(outputs: Tensor) -> Tensor:
 
 
 def init_linear(module: nn.Module) -> None:
-    """The start of a linear layer: Glorot and Bengio 2010 for the weight, 0 for the bias. For
+    """Initializes a linear layer: Glorot and Bengio 2010 for the weight, 0 for the bias. For
     `Module.apply`; other modules stay as they are."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
@@ -184,12 +184,12 @@ class LinearAggregation(nn.Module):
 class Cache:
     """Keys and values of earlier decoding steps and, for capsule attention, their logits.
 
-    `Cache()` is empty. One cache serves a whole model: each attention is the key of its tensors.
+    `Cache()` is empty. One cache serves a whole model; tensors are stored per attention module.
     """
 
     def __init__(self):
         self.length = 0         # target positions decoded so far
-        self.growing = {}       # attention -> (K, V) of self-attention, longer with every step
+        self.growing = {}       # attention -> (K, V) of self-attention, which grow at every step
         self.logits = {}        # attention -> its logits so far
         self.fixed = {}         # attention -> (K, V) of the source sentence
 

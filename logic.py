@@ -126,7 +126,7 @@ def summarize(data: dict, rows: list[dict]) -> dict:
         summary["pairs"][group] = pairs
         summary["majority"][group] = (total.max() / pairs).item()
         for model, cells in summary["models"].items():
-            shares = []                                  # of every seed
+            shares = []                                  # one per seed
             for row in rows:
                 if row["model"] == model:
                     right = sum(row["accuracy"][str(size)] * int(counts[size].sum())

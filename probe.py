@@ -42,7 +42,7 @@ SMALL = dict(models=("baseline", "disagreement", "aggregation", "combined"))
 LI_2021 = dict(SMALL, layers=6, d_model=512, heads=8, d_ff=2048, epochs=250, lr=5e-4, batch=64)
 LI_2019 = dict(LI_2021, layers=3, models=("baseline", "simple", "em"))
 PROTOCOLS = {"small": SMALL, "li2019": LI_2019, "li2021": LI_2021}
-# of the classifier on a frozen encoder; the sizes are the encoder's
+# the classifier on a frozen encoder; the sizes are the encoder's
 FROZEN = dict(models=(), epochs=30, lr=1e-3, batch=64)
 VALID = 1_000                                            # sentences of a generated task
 TEST = 2_000

@@ -4,8 +4,8 @@
     python train_mt.py --data multi30k          # real text
     python train_mt.py --train DIR/train --valid DIR/val --src en --tgt de
 
-A run is the folder runs/NAME. The same command resumes it. If a default depends on --arch, the size
-is named before each value; toy stands for size tiny on the embedded corpus.
+A run is the folder runs/NAME. The same command resumes it. Defaults that depend on --arch are
+listed per size; toy stands for size tiny on the embedded corpus.
 """
 import contextlib
 import math
@@ -70,7 +70,7 @@ RECIPES = {
     "big": dict(steps=300_000, warmup=4_000, lr=4.9e-4, decay="sqrt", clip=0.0, max_tokens=4096,
                 eval_every=30_000, dropout=0.3, **SIZES["big"]),
 }
-SAVE_SECONDS = 600              # of training after which last.pt is saved without a log line
+SAVE_SECONDS = 600              # so much training at most is lost between two saves of last.pt
 # settings that may differ when a run is resumed; `text` has the checksums of the training text,
 # and older runs lack the length_ratio that follows from it
 FREE = ("accumulate", "device", "amp", "compile", "graphs", "workers", "data", "data_dir", "train",
@@ -223,10 +223,10 @@ def train_step(objective, optimizer, step: Step, machine: Machine, label_smoothi
 class Progress:
     """How far a run is: what a checkpoint holds beside model and optimizer."""
     step: int = 0
-    place: tuple[int, int] = (0, 0)             # of the next update, see `training_steps`
+    place: tuple[int, int] = (0, 0)             # where the next update begins: `training_steps`
     best: tuple[float, float] = (-1.0, 0.0)     # validation BLEU and -loss of best.pt
     tokens: int = 0                             # target tokens so far
-    seconds: float = 0.0                        # of training
+    seconds: float = 0.0                        # spent in training
     unvalidated: bool = False                   # saved at a validation that is yet to come
 
 
@@ -241,7 +241,7 @@ def train(s: Settings) -> None:
         # resuming must not change accumulate x processes
         fixed = {"accumulate_times_processes": s.accumulate * machine.world}
         folder = RunFolder(path, asdict(s) | fixed, FREE, defaults=asdict(Settings()))
-        if not (path / "config.json").exists():          # of a run that never began
+        if not (path / "config.json").exists():          # a run that never began left it
             (path / "tokenizer.json").unlink(missing_ok=True)
         say(f"{path}: reading the text and its vocabulary")
 
@@ -441,7 +441,7 @@ def test(model, progress: Progress, data: Data, folder: RunFolder, s: Settings) 
 
 
 def main(argv=None) -> int:
-    """Trains with the flags argv, by default those of the command line. Returns the exit status."""
+    """Trains with the flags argv (default: the command line's). Returns the exit status."""
     return run(train, Settings, argv, presets)
 
 

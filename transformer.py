@@ -192,7 +192,7 @@ class Transformer(nn.Module):
 
     def decode(self, target: Tensor, memory: Memory, cache: Cache | None = None) -> Tensor:
         """target [B, L_t] ids, with a cache only the new ones -> logits [B, L_t, V] of the next
-        tokens. memory: of B sentences, or of B / k with k hypotheses each, one below the other."""
+        tokens. memory: of B sentences, or of B / k with k hypotheses each, in consecutive rows."""
         start = 0
         if cache is not None:
             start, cache.length = cache.length, cache.length + target.shape[1]

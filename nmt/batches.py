@@ -28,8 +28,8 @@ def batches(source_lengths, target_lengths, max_tokens: int, seed: int = 0, epoc
     `len(batch) · widest pair <= max_tokens`; a wider pair is a batch by itself.
 
     Pairs are sorted by target length and, within one, by source length, upwards and downwards in
-    turn, so that both sides change little from pair to pair. With shuffle, equal pairs and batches
-    are in random order, the same for the same (seed, epoch).
+    turn, so that neighbours have similar lengths on both sides. With shuffle, equal pairs and
+    batches are in random order, the same for the same (seed, epoch).
     """
     source_lengths = np.asarray(source_lengths)
     target_lengths = np.asarray(target_lengths)
@@ -45,7 +45,7 @@ def batches(source_lengths, target_lengths, max_tokens: int, seed: int = 0, epoc
     while start < n:
         most = max(1, max_tokens // width[start])        # a batch's widest is at least its first
         widest = np.maximum.accumulate(width[start:start + most])
-        sizes = widest * np.arange(1, len(widest) + 1)   # of the batch with 1, 2, ... pairs
+        sizes = widest * np.arange(1, len(widest) + 1)   # a batch of 1, 2, ... pairs
         count = max(1, np.searchsorted(sizes, max_tokens, side="right"))
         index_batches.append(order[start:start + count])
         start += count
@@ -122,9 +122,8 @@ def micro_batches(encoded: EncodedPairs, place: tuple[int, int], max_tokens: int
 
 def training_steps(encoded: EncodedPairs, place: tuple[int, int], machine, max_tokens: int,
                    accumulate: int = 1, seed: int = 1, workers: int = 0, rectangles: bool = False):
-    """Yields the updates from `place` on, without end: every `accumulate x world` micro-batches
-    make one, dealt out to the processes in turn; an epoch's last few join the next one's.
-    rectangles: see `rectangle`."""
+    """Yields the updates from `place` on, endlessly. Each has `accumulate x world` micro-batches,
+    assigned to the processes round-robin; one may span two epochs. rectangles: see `rectangle`."""
     size = accumulate * machine.world
     all_of_them, ahead = itertools.tee(micro_batches(encoded, place, max_tokens, seed))
     own = (indices for indices, _ in itertools.islice(ahead, machine.rank, None, machine.world))

@@ -33,7 +33,7 @@ class Pairs(NamedTuple):
 
 class Corpora(NamedTuple):
     """The text of a run; train may be on disk, the rest is in memory."""
-    name: str                   # of --data, or the --train prefix
+    name: str                   # as in --data, or the --train prefix
     src: str
     tgt: str
     train: Pairs
@@ -51,7 +51,7 @@ class Data(NamedTuple):
     valid_pairs: Pairs
     tests: dict[str, Pairs]     # by the name of the test set; may be empty
     text_hashes: dict[str, str]         # {"train.en": start of its SHA-256, "train.de": ...}
-    pairs: int                  # of the training text, with those that `train` leaves out
+    pairs: int                  # in the training text, with those that `train` leaves out
 
     @property
     def longest_source(self) -> int:

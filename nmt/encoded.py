@@ -50,7 +50,7 @@ def encode_pairs(tokenizer, pairs, max_length: int | None = None) -> EncodedPair
     """The token ids of a corpus, in memory. With max_length, for training text, pairs with an empty
     side or with more than max_length tokens on a side are left out."""
     kind = "H" if tokenizer.get_vocab_size() <= 2 ** 16 else "i"     # uint16 or int32
-    ids = [array(kind), array(kind)]                                 # of both sides
+    ids = [array(kind), array(kind)]                                 # source, target
     offsets = [array("q", [0]), array("q", [0])]
     remaining = zip(*pairs, strict=True)                             # both are read to their end
     bar = tqdm(total=len(pairs.source), desc="encoding", unit="pair", unit_scale=True, delay=2,

@@ -19,7 +19,7 @@ from tools.files import UserError
 from transformer import PAD
 
 WEIGHTS = 2 ** 27               # attention weights of a validation batch, in all layers together
-LONGEST = 2 ** 29               # those of a pair: a longer one is left out of the validation
+LONGEST = 2 ** 29               # attention weights of a pair; a longer one is left out
 # a subword of subword-nmt or SentencePiece; a full stop apart from its word
 SUBWORD = re.compile(r"@@( |$)|▁")
 FULL_STOP = re.compile(r" \.$")
@@ -185,9 +185,9 @@ def corpus_chrf(hypotheses, references, lowercase: bool = False) -> tuple[float,
 
 class Scores(NamedTuple):
     """Scores of a model's translations."""
-    bleu: float                 # of all test sets together
+    bleu: float                 # on all test sets together
     chrf: float
-    signature: str              # of BLEU
+    signature: str              # sacreBLEU's
     sets: dict                  # test set -> {"bleu", "chrf"}
     translations: dict          # test set -> lines
     in_pieces: int              # lines that were translated in pieces
@@ -199,7 +199,7 @@ def score_sets(model, data, sets: dict, s, beam: int) -> Scores:
     """Translates test sets {name: pairs} and scores them, separately and pooled; s: settings."""
     translations = {}
     scores = {}
-    length_ratio = data.length_ratio                     # of all pairs: once, and not timed
+    length_ratio = data.length_ratio                     # computed once, and not timed
     results = []
     started = time.perf_counter()
     # the shapes of the search differ at every step: it runs uncompiled

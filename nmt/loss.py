@@ -78,7 +78,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     def forward(ctx, hidden, weight, target, smoothing, training):
         V, device = len(weight), hidden.device.type
         exact = torch.promote_types(hidden.dtype, torch.float32)
-        product = hidden.dtype                                              # of the matrix products
+        product = hidden.dtype                           # the dtype of the matrix products
         if torch.is_autocast_enabled(device):
             product = torch.get_autocast_dtype(device)
         h, W = hidden.to(product), weight.to(product)                        # [n, d], [V, d]

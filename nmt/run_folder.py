@@ -38,7 +38,7 @@ RESTORE = "put the run's own back, or train again under another --name"
 # the modules and packages whose classes make up a model
 PARTS = {"torch", "attention", "aggregation", "capsule_aggregation", "capsule_transformer",
          "transformer"}
-FORMAT = 4                      # of checkpoints and config.json; counts up when they change
+FORMAT = 4                      # version of checkpoints and config.json; counts up with changes
 
 
 def say(text: str) -> None:
@@ -183,9 +183,9 @@ def through_json(values: dict) -> dict:
 class RunFolder(contextlib.AbstractContextManager):
     """A run's folder, which only this process writes to.
 
-    config: the settings; those named in `free` may differ from those of the folder; those that an
-    older folder lacks were the `defaults`. Raises UserError if another run is at work there, or if
-    the folder belongs to another run or to none.
+    config: the settings, which must match the folder's, except for those named in `free`. Settings
+    that an older folder lacks get their `defaults`. Raises UserError if another run is at work
+    there, or if the folder belongs to another run or to none.
     """
 
     def __init__(self, path, config: dict, free=(), defaults: dict = {}):
@@ -233,7 +233,7 @@ class RunFolder(contextlib.AbstractContextManager):
                             "the same flags to resume that run")
 
     def begin(self, **more) -> None:
-        """Writes config.json with `more` settings; a folder that has it must have the same."""
+        """Writes config.json with `more` settings; an existing one must match."""
         self.config |= through_json(more)
         small = dict(vocab_size=1, d_model=2, heads=1, layers=1)
         with torch.device("meta"):                       # takes no memory

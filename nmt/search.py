@@ -205,7 +205,7 @@ def to_line(tokens: list[int], tokenizer) -> str:
 class Translation(NamedTuple):
     """The translation of a line."""
     text: str
-    pieces: int                 # of the line; 0 if it is blank
+    pieces: int                 # pieces of the line; 0 if it is blank
     at_limit: bool              # whether that of a piece reached the length limit
 
 
@@ -246,7 +246,7 @@ def translate_text(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
     hidden = not (progress and sys.stderr.isatty())
     with tqdm(total=len(lines), unit="line", leave=None, disable=hidden) as bar:
         for start in range(0, len(lines), window):
-            sources = []                                 # of all pieces of the window's lines
+            sources = []                                 # all pieces of the window's lines
             counts = []                                  # the pieces of each line
             for line in lines[start:start + window]:
                 parts = pieces(line, tokenizer, max_source)

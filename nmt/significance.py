@@ -6,7 +6,7 @@ import numpy as np
 
 from nmt.evaluate import bleu_metric
 
-TRIALS = 10_000                 # of the randomization test
+TRIALS = 10_000                 # resamples of the randomization test
 
 
 def bleu_interval(hypotheses, references, tgt: str = "",

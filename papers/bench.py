@@ -108,17 +108,17 @@ class Turn(NamedTuple):
     parameters: int
     training: float             # target tokens per second
     decoding: float             # sentences per second
-    memory: float               # of the GPU in training, in MiB
+    memory: float               # GPU memory in training, in MiB
     busy: float                 # share of a training step in which the GPU runs kernels
 
 
 def build(name: str, s: Settings, device) -> Transformer:
-    """The model of a row with random parameters, which never ends a sentence by itself."""
+    """The model of a row with random parameters, which never predicts EOS."""
     torch.manual_seed(1)
     config = parse(ModelFlags, ROWS[name].split()).model_config(s.vocab_size, **SIZES[s.arch])
     with torch.device(device), torch.no_grad():
         model = TorchTransformer(config) if name == "torch" else Transformer(config)
-        model.output.weight[EOS] = 0    # its logit, 0, is never among the best of a vocabulary
+        model.output.weight[EOS] = 0    # the logit 0 is never among a vocabulary's best
     return model
 
 

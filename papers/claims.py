@@ -25,7 +25,7 @@ MARGIN = 0.3                    # BLEU; a smaller difference counts as none
 class Contrast(NamedTuple):
     """The difference between two models. Interval and p are not adjusted for other contrasts."""
     difference: float
-    low: float                  # of the 95 % interval
+    low: float                  # ends of the 95 % interval
     high: float
     p: float
     detectable: float           # what one test at 0.05 finds with a probability of about 80 %
@@ -214,7 +214,7 @@ def read_scores(lines: dict[tuple, dict]) -> dict:
         scores["logic"][place][run["model"]][run["seed"]] = 100 * right / sum(pairs.values())
 
     for place in ("probe-frozen-multi30k-toy", "probe-toy"):
-        accuracies = defaultdict(list)                   # of the tasks
+        accuracies = defaultdict(list)                   # one per task
         for run in read_result(place)["runs"]:           # a frozen encoder is NAME-seed1
             model, seed, *_ = f"{run['model']}-seed{run['seed']}".split("-seed")
             accuracies[model, int(seed)].append(run["accuracy"])

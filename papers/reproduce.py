@@ -81,8 +81,8 @@ class Run(NamedTuple):
     words: list[str]            # the command line
     settings: train_mt.Settings
     scale: str                  # the flags of all rows
-    size: str                   # that of its row, with the flags that make it
-    flags: str                  # those of its row
+    size: str                   # the row's size, with the flags that make it
+    flags: str                  # the row's flags
 
     @property
     def key(self) -> tuple:
@@ -207,7 +207,7 @@ def make_jobs(settings: Settings, plans: dict) -> dict[Job, list[Run]]:
                      "--seeds", *map(str, settings.seeds)]
             jobs[Job("probe.py", tuple(words), folder / name)] = []
             continue
-        for runs in zip(*(row_runs for _, row_runs in plans[name])):         # of one seed
+        for runs in zip(*(row_runs for _, row_runs in plans[name])):         # runs of one seed
             for run in runs:
                 job = Job("train_mt.py", tuple(run.words), folder / run.settings.name)
                 jobs.setdefault(job, []).append(run)

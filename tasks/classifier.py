@@ -77,7 +77,7 @@ def fit(build, data: dict, settings, seed: int, label: str, decay: bool = False)
     best = -1.0
     for epoch in range(1, settings.epochs + 1):
         model.train()
-        epoch_seed = seed * 1_000_003 + epoch            # of the order and the dropout
+        epoch_seed = seed * 1_000_003 + epoch            # for the order and the dropout
         torch.manual_seed(epoch_seed)
         total = torch.zeros((), device=device)
         batches = like_length_batches(examples.lengths, settings.batch, epoch_seed)

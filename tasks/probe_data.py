@@ -40,7 +40,7 @@ class Item(NamedTuple):
     """A sentence and its class."""
     label: str
     tokens: tuple[str, ...]
-    tree: Any = None            # of the unchanged sentence, where the embedded grammar made it
+    tree: Any = None            # tree of the unchanged sentence, if the embedded grammar made it
     control: Any = None         # a property that is equally frequent in every class (see `fill`)
 
 
@@ -74,7 +74,7 @@ def fill(items: Iterator[Item], cells: list[tuple[str, Any]], counts: dict[str, 
     the cells.
     """
     each = {part: count // len(cells) for part, count in counts.items()}
-    wanted = sum(each.values())                          # of every cell
+    wanted = sum(each.values())                          # sum over the cells
     missing = wanted * len(cells)
     by_cell: dict[tuple, list[Item]] = {cell: [] for cell in cells}
     seen = set()

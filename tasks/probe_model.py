@@ -21,7 +21,7 @@ from nmt.tokenizer import EOS, prepare_line
 from tasks.probe_data import Item, Parts, detokenize
 from transformer import PAD, Embedding, Encoder, TransformerConfig
 
-MOST_TOKENS = 512               # of a sentence that a frozen encoder reads
+MOST_TOKENS = 512               # the longest sentence that a frozen encoder reads
 UNKNOWN = 1                     # the id of a word that is not in the vocabulary
 VOCABULARY = 30_000             # the most frequent words of the training sentences
 

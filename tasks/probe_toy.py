@@ -34,15 +34,15 @@ from toy import LONGEST, SHORTEST, grammar, words
 from toy.lexicon import BE, NOUNS, POSSESSIVE, VERBS
 from toy.readings import Clause, NounPhrase, Relative, Sentence, Subordinate, Tree, is_pronoun
 
-LENGTH_RANGES = ("6-7", "8-9", "10-11", "12-13", "14-15", "16-20")                    # of SeLen
+LENGTH_RANGES = ("6-7", "8-9", "10-11", "12-13", "14-15", "16-20")                    # for SeLen
 CLASS_OF_NOUN = {noun.english: kind for kind in "HAFTXVP" for noun in NOUNS[kind]}    # "apple": F
-TARGETS = {noun.english for kind in "FTXV" for noun in NOUNS[kind]}                   # of WC
-DEPTHS = range(7, 12)           # of TrDep
+TARGETS = {noun.english for kind in "FTXV" for noun in NOUNS[kind]}                   # for WC
+DEPTHS = range(7, 12)           # for TrDep
 # Of TrDep: which noun phrase has the relative clause; whether the subordinate clause is in front.
 ARRANGEMENTS = ((0, True), (3, False), (0, False), (1, True), (1, False), (2, True), (2, False),
                 (3, True))
 TOPS = ("NP_VP", "AUX_NP_VP", "ADVP_NP_VP", "PP_NP_VP", "SBAR_NP_VP")
-FRONTED = {"ADVP_NP_VP": "time", "PP_NP_VP": "place", "SBAR_NP_VP": "reason"}    # of a Clause
+FRONTED = {"ADVP_NP_VP": "time", "PP_NP_VP": "place", "SBAR_NP_VP": "reason"}    # a Clause's
 
 
 def parts_of(record: Any, kind: type) -> Iterator[Any]:

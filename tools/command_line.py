@@ -157,7 +157,7 @@ def make_parser(kind: type) -> Parser:
     """The parser of a dataclass of `flag` fields; --help leaves out those in its HIDDEN, and shows
     the defaults of its RECIPES {recipe: {field: value}}."""
     module = sys.modules[kind.__module__]
-    name = module.__spec__.name if module.__spec__ else module.__name__      # of `python -m`
+    name = module.__spec__.name if module.__spec__ else module.__name__      # with `python -m`
     command = os.path.basename(getattr(module, "__file__", name))
     if "." in name:
         command = f"python -m {name.removesuffix('.__main__')}"

@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tools.command_line import SIGNALS, end_program, handle_signals
 from tools.files import UserError
 
-DEVICES = "auto, cpu, cuda, cuda:N or mps"        # of --device
+DEVICES = "auto, cpu, cuda, cuda:N or mps"        # for --device
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT = timedelta(hours=12)   # the other processes wait while the first validates and tests
 
@@ -116,7 +116,7 @@ class Machine(NamedTuple):
 
     @contextlib.contextmanager
     def first_on_each_node(self):
-        """A context that the first process of every node runs before the others."""
+        """A context: each node's first process runs the block before the others."""
         rank = int(os.environ["LOCAL_RANK"]) if self.world > 1 else 0
         if rank > 0:
             self.wait()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 CASES = ("nom", "acc", "dat")
-SLOTS = ("m", "f", "n", "p")                   # of agreement: three genders and the plural
+SLOTS = ("m", "f", "n", "p")                   # agreement: three genders and the plural
 DEFINITE = ("the", "this", "my", "his", "her")
 POSSESSIVE = ("my", "his", "her")
 
@@ -35,9 +35,9 @@ class Verb(NamedTuple):
     praeteritum: str
     partizip: str
     prefix: str                                # the separable prefix: "an" of anrufen, or ""
-    auxiliary: str                             # of the German perfect: haben or sein
-    preposition: str                           # of the German object: "auf" of warten auf, or ""
-    case: str                                  # of the German object
+    auxiliary: str                             # for the German perfect: haben or sein
+    preposition: str                           # before the German object, as "auf" in warten auf
+    case: str                                  # case of the German object
     subjects: str
     objects: str
 
@@ -55,8 +55,8 @@ class Determiner(NamedTuple):
     """A determiner. A missing English form is ""."""
     english: str
     english_plural: str
-    label: str                                 # of the English word
-    stem: str                                  # of the German word
+    label: str                                 # names the English word
+    stem: str                                  # stem of the German word
     endings: str                               # like those of der, dies, ein, viel or zwei
 
 
