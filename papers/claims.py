@@ -125,29 +125,65 @@ def planned_rows(runs: dict[str, list[dict]]) -> list[str]:
     return rows
 
 
+# ---- The picture
+
+# a row per contrast, from the top
+ROWS = {
+    ("output", "baseline"): "Li 2018: output",
+    ("output-0.1", "baseline"): "a tenth of the reward: output-0.1",
+    ("em", "baseline"): "Li 2019: em",
+    ("uniform", "baseline"): "its control: uniform",
+    ("em", "uniform"): "em minus its control",
+    ("wide-ffn", "baseline"): "as many parameters: wide-ffn",
+    ("both", "baseline"): "Li 2021: both",
+    ("both-0.1", "baseline"): "a tenth of the reward: both-0.1",
+    ("gu-em", "baseline"): "Gu 2019: gu-em",
+    ("gu-em-full", "baseline"): "the paper's gradient: gu-em-full",
+    ("gu-em-beta", "baseline"): "a third gradient: gu-em-beta",
+    ("gu-dynamic", "baseline"): "dynamic routing: gu-dynamic",
+    ("capsule", "baseline"): "Duan 2020: capsule",
+    ("one-head", "baseline"): "positive control: one-head"}
+# the gains over the baseline that the papers print for En-De at size base
+PRINTED = {"output": 0.87, "em": 0.95, "both": 1.10, "gu-em": 0.43, "capsule": 0.61}
+# a panel per unit: (its title, {corpus: its name and the colour of its dots})
+PANELS = (
+    ("English to Japanese,\nBLEU over characters",
+     {"The English-Japanese corpus": ("English-Japanese corpus", "C0"),
+      "The English-Japanese corpus, second part": ("its second part", "C2")}),
+    ("English to German,\nBLEU over words",
+     {"The embedded corpus": ("embedded corpus", "C3"),
+      "Multi30K": ("Multi30K, where one head does not lose", "C7")}))
+
+
 def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
-    """The forest plot: a panel per corpus with its contrasts and their intervals."""
-    # the gains over the baseline that the papers print for En-De at size base
-    printed = {"output": 0.87, "em": 0.95, "both": 1.10, "gu-em": 0.43, "capsule": 0.61}
-    figure = Figure(figsize=(9, 7), layout="constrained")
-    axes = figure.subplots(2, 2, height_ratios=(7, 11))
-    for ax, (corpus, runs) in zip(axes.flat, corpora.items()):
-        _, control, contrasts = compare_arms(runs)
-        differences = [x.difference for x in contrasts.values()]
-        widths = [x.high - x.difference for x in contrasts.values()]
-        bars = ax.errorbar(differences, [" - ".join(pair) for pair in contrasts], xerr=widths,
-                           fmt="o")
-        arms = [arm for arm in printed if arm in runs]
-        gains, = ax.plot([printed[arm] for arm in arms], [f"{arm} - baseline" for arm in arms], "D",
-                         fillstyle="none", zorder=3)
+    """The forest plot: a panel per unit of BLEU, a row per contrast."""
+    pairs = [*ROWS]
+    papers = [pairs.index((arm, "baseline")) for arm in PRINTED]     # the first row of each paper
+    figure = Figure(figsize=(8, 6.8), layout="constrained")
+    axes = figure.subplots(1, len(PANELS), sharey=True)
+    handles = []                                                     # of the legend
+    for ax, (title, families) in zip(axes, PANELS):
+        for place, (corpus, (name, color)) in enumerate(families.items()):
+            runs = corpora[corpus]
+            _, control, contrasts = compare_arms(runs)
+            contrasts["one-head", "baseline"] = control
+            rows = [pairs.index(pair) - 0.12 + 0.24 * place for pair in contrasts]
+            handles.append(ax.errorbar(
+                [x.difference for x in contrasts.values()], rows,
+                xerr=[x.high - x.difference for x in contrasts.values()], fmt="o", markersize=5,
+                color=color, label=f"{name} ({len(runs['baseline'])} seeds)"))
+        gains, = ax.plot([*PRINTED.values()], papers, "D", color="black", fillstyle="none",
+                         markersize=5, zorder=3,
+                         label="gain that the paper prints (English to German, base)")
         ax.axvline(0, color="gray", linewidth=0.8)
-        ax.invert_yaxis()
-        remark = "; one head does not lose" if control.high >= 0 else ""
-        ax.set_title(f"{corpus}\n{len(runs['baseline'])} seeds{remark}", fontsize="medium")
+        for row in (*papers[1:], len(pairs) - 1):
+            ax.axhline(row - 0.5, color="lightgray", linewidth=0.8, zorder=0)
+        ax.set_title(title, fontsize="medium")
         ax.set_xlabel("difference in BLEU")
-    figure.legend([bars, gains], ["difference with its 95 % interval",
-                                  "gain that the paper prints (En-De, base)"],
-                  loc="outside lower center", ncols=2)
+    axes[0].set_yticks(range(len(pairs)), ROWS.values())
+    axes[0].set_ylim(len(pairs) - 0.5, -0.5)
+    figure.legend(handles=[*handles, gains], loc="outside lower center",
+                  title="differences with 95 % intervals")
     figure.savefig(path, dpi=150)
 
 
