@@ -1,15 +1,16 @@
 """Analyzes trained runs as the papers do: prints tables, writes analysis.json and PNG figures.
 
     python -m papers.analyze runs/NAME
-    python -m papers.analyze runs/BASELINE runs/OTHER --out FOLDER
+    python -m papers.analyze runs/A runs/B --labels baseline EM --out FOLDER
     python -m papers.analyze runs/NAME --only attention --sentence "A man."
 
 disagreement: exp(D), Li 2018 Tables 4-5. heads: t-SNE of the head representations, Li 2021 Fig. 3.
 attention: heat maps, Duan 2020 Fig. 5. routing: entropy and agreement of the couplings. length:
 BLEU by source length, Gu 2019 Fig. 3. ablation: the BLEU lost without each head, Michel et al.
-2019; it translates once per head and runs only if it is named. The measurements are in
-papers/measure.py, the figures in papers/figures.py.
+2019; it translates once per head and runs only if it is named. analysis.json keeps what earlier
+commands measured. The measurements are in papers/measure.py, the figures in papers/figures.py.
 """
+import hashlib
 import json
 import shlex
 import statistics
@@ -28,9 +29,9 @@ from nmt.run_folder import load_run
 from nmt.tokenizer import prepare_line
 from papers import figures, measure
 from papers.tables import SCORES, SCORES_BY_LAYER
-from tools.command_line import command_line, flag
+from tools.command_line import check_given, command_line, flag
 from tools.command_line import run as run_command
-from tools.files import UserError, as_user_error, atomic_write
+from tools.files import UserError, as_user_error, atomic_write, read_json
 from tools.machine import DEVICES, pick_device
 from transformer import COMPONENTS, SIZES
 
@@ -44,6 +45,8 @@ class Settings:
     runs: tuple[str, ...] = flag((), "run folders, e.g. runs/NAME", metavar="RUN", positional=True)
     only: tuple[str, ...] = flag(QUICK, f"parts to run: {', '.join(PARTS)} (all but ablation)",
                                  choices=PARTS, metavar="PART")
+    labels: tuple[str, ...] = flag((), "short names of the runs in tables and figures (those of "
+                                   "their folders)", metavar="NAME")
     out: str | None = flag(None, "folder of analysis.json and the figures (the first run's)",
                            metavar="DIR")
     checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
@@ -87,18 +90,20 @@ def load_text(config: dict, settings: Settings) -> tuple[Pairs, Pairs]:
 
 def load_runs(settings: Settings) -> list[measure.TrainedRun]:
     """The runs with their text. Raises UserError for a folder that is not a run, two runs of one
-    name, and missing text. Warns if the training texts differ."""
+    name, more or fewer labels than runs, and missing text. Warns if the training texts differ."""
     device = pick_device(settings.device)
+    labels = settings.labels or [Path(folder).resolve().name for folder in settings.runs]
+    if len(labels) != len(settings.runs):
+        raise UserError(f"--labels has {len(labels)} different names for {len(settings.runs)} runs")
     runs = {}
-    for folder in settings.runs:
+    for folder, name in zip(settings.runs, labels):
         model, tokenizer, config = load_run(folder, settings.checkpoint, device)
         try:
             valid, test = load_text(config, settings)
         except UserError as error:
             raise UserError(f"{error}; if it is elsewhere: --valid, --test, --data-dir") from error
-        name = Path(folder).resolve().name
         if name in runs:
-            raise UserError(f"{folder}: two runs are named {name}: analyze them separately")
+            raise UserError(f"{folder}: two runs are named {name}: give them --labels")
         runs[name] = measure.TrainedRun(name, model, tokenizer, config, valid, test,
                                         encode_pairs(tokenizer, valid))
     first, *others = runs.values()
@@ -107,6 +112,17 @@ def load_runs(settings: Settings) -> list[measure.TrainedRun]:
             print(f"warning: {run.name} and {first.name} were trained on different texts",
                   file=sys.stderr)
     return list(runs.values())
+
+
+def check_flags(settings: Settings) -> None:
+    """Raises UserError for flags that the parts in --only would ignore."""
+    drawn = {"heads", "attention"} & {*settings.only}
+    if not drawn:
+        check_given(settings, {"component": "--only heads or attention"})
+    if "attention" not in drawn:
+        check_given(settings, dict.fromkeys(("layer", "sentence"), "--only attention"))
+    if not settings.sentence and not {"length", "ablation"} & {*settings.only}:
+        check_given(settings, {"beam": "--only length or ablation, or --sentence TEXT"})
 
 
 def check_runs(runs: list[measure.TrainedRun], settings: Settings) -> None:
@@ -142,7 +158,8 @@ def choose_sentence(run: measure.TrainedRun, settings) -> tuple[measure.TrainedR
     return run._replace(encoded=encode_pairs(run.tokenizer, Pairs([source], target))), 0
 
 
-# ---- The parts: each returns (its entry in analysis.json, the text to print)
+# ---- The parts: each returns (its entry in analysis.json, the text to print, the figure's path or
+# None)
 
 def format_rows(header: list, rows: list) -> str:
     """Rows as text: numbers have three decimals, None is a dash."""
@@ -170,7 +187,7 @@ def analyze_disagreement(runs):
             "exp(D) of the attended positions by layer (Li 2018 Table 5). It falls with the\n"
             "length of the sentences: compare it only on one text.\n"
             f"{format_rows(['layer', *range(1, depth + 1)], layers)}")
-    return scores_by_run, text
+    return scores_by_run, text, None
 
 
 def analyze_heads(runs, component: str, folder: Path):
@@ -181,35 +198,38 @@ def analyze_heads(runs, component: str, folder: Path):
     for name, v in vectors.items():                                  # [layers, H, d_k]
         mean = measure.mean_cosine(v.mean(0))
         layers = [measure.mean_cosine(x) for x in v]
-        heads_by_run[name] = {"mean": mean, "layers": layers}
+        heads_by_run[name] = {"component": component, "mean": mean, "layers": layers}
         rows.append([name, mean, *layers])
+    figure = None
     if len(runs) > 1:                   # the t-SNE of four points says nothing
         means = [v.mean(0) for v in vectors.values()]                # [H, d_k]
         plane = measure.project(torch.cat(means)).split([len(x) for x in means])
-        figures.draw_heads([*vectors], [x.tolist() for x in plane], folder / "heads.png")
+        points = [x.tolist() for x in plane]
+        figure = figures.draw_heads([*vectors], points, folder / "heads.png")
     depth = max(map(len, vectors.values()))
     text = (f"Mean cosine of two heads ({component}) of their outputs, averaged over the words. "
             "Mean: averaged\nover the layers, too, as in Li 2021 Fig. 3. With several runs, "
             "heads.png is a t-SNE of the heads;\nits axes have no unit.\n"
             + format_rows(["", "mean", *(f"layer {i + 1}" for i in range(depth))], rows))
-    return heads_by_run, text
+    return heads_by_run, text, figure
 
 
 def analyze_attention(pairs, component: str, layer: int | None, folder: Path):
     """Heat maps of a sentence (Duan 2020 Fig. 5), and the entropy of every head's attention."""
     maps = {}
     for run, index in pairs:
-        maps[run.name] = measure.attention_map(run, component, layer, index)
+        heatmap = measure.attention_map(run, component, layer, index)
+        maps[run.name] = {"component": component, **heatmap}
     layers = dict.fromkeys(str(x["layer"]) for x in maps.values())
     where = f"{component}, layer {'/'.join(layers)}"
-    figures.draw_attention(maps, f"attention, {where}", folder / "attention.png")
+    figure = figures.draw_attention(maps, f"attention, {where}", folder / "attention.png")
     heads = max(len(x["entropy"]) for x in maps.values())
     rows = [[name, *x["entropy"]] for name, x in maps.items()]
     keys = dict.fromkeys("  " + " ".join(x["keys"]) for x in maps.values())
     heading = (f"Entropy of the attention in {where}, in nats, averaged over the queries\n"
                "(uniform over n tokens: log n). The keys are:")
     text = "\n".join([heading, *keys, format_rows(["head", *range(1, heads + 1)], rows)])
-    return maps, text
+    return maps, text, figure
 
 
 def analyze_routing(runs):
@@ -217,7 +237,7 @@ def analyze_routing(runs):
     routing_by_run = {run.name: measure.routing_statistics(run) for run in runs}
     active = {name: places for name, places in routing_by_run.items() if places}
     if not active:
-        return routing_by_run, "Routing: no run has a routing."
+        return routing_by_run, "Routing: no run has a routing.", None
     rows = []
     for name, places in active.items():
         for place, x in places.items():
@@ -230,7 +250,7 @@ def analyze_routing(runs):
             "cosine of votes and capsules,\nweighted by the couplings that the capsules were made "
             "with. Mean A: EM's activations.\n"
             + format_rows(["", "entropy", "agreement", "mean A"], rows))
-    return routing_by_run, text
+    return routing_by_run, text, None
 
 
 def analyze_length(runs, beam: int | None, folder: Path):
@@ -238,7 +258,7 @@ def analyze_length(runs, beam: int | None, folder: Path):
     src, _ = runs[0].config["languages"]
     ends = measure.fitting_bins(measure.source_lengths(runs[0].test.source, src))
     bleu_by_run = {run.name: measure.bleu_by_length(run, ends, beam) for run in runs}
-    figures.draw_lengths(bleu_by_run, folder / "length.png")
+    figure = figures.draw_lengths(bleu_by_run, folder / "length.png")
     cells = {}                          # label of a bin -> run -> BLEU and sentences
     for name, result in bleu_by_run.items():
         for x in result["bins"]:
@@ -249,7 +269,7 @@ def analyze_length(runs, beam: int | None, folder: Path):
     text = (f"BLEU (and number of sentences) by source length (Gu 2019 Fig. 3). {signatures}\n"
             + tabulate(rows, ["source length", *bleu_by_run], "plain", disable_numparse=True,
                        missingval="-"))
-    return bleu_by_run, text
+    return bleu_by_run, text, figure
 
 
 def analyze_ablation(runs, beam: int | None):
@@ -267,7 +287,7 @@ def analyze_ablation(runs, beam: int | None):
             f"{'; '.join(searches)}\n"
             + tabulate(rows, ["", "", "mean", *(f"layer {i + 1}" for i in range(depth))], "plain",
                        floatfmt=".2f"))
-    return costs_by_run, text
+    return costs_by_run, text, None
 
 
 # ---- The command
@@ -285,36 +305,72 @@ def mechanism_flags(config: dict) -> str:
     return shlex.join(command_line(ModelFlags, values))
 
 
+def describe_runs(runs: list[measure.TrainedRun], settings: Settings) -> dict[str, dict]:
+    """What the numbers of a run in analysis.json depend on, by the run's name there."""
+    entries = {}
+    for folder, run in zip(settings.runs, runs):
+        with open(Path(folder) / f"{settings.checkpoint.removesuffix('.pt')}.pt", "rb") as file:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        entries[run.name] = {"checkpoint": settings.checkpoint, "sha256": checksum,
+                             "seed": run.config["seed"], "flags": mechanism_flags(run.config),
+                             "valid": settings.valid, "test": list(settings.test)}
+    return entries
+
+
+def read_earlier(path: Path, entries: dict[str, dict]) -> dict:
+    """The content of an earlier analysis.json, {} if there is none. If the entry of a run is not
+    the one in `entries`, its numbers are left out with a warning. Raises UserError for a file that
+    is damaged or no analysis."""
+    if not path.exists():
+        return {}
+    remedy = "delete it, or name another folder with --out"
+    earlier = read_json(path, remedy)
+    if earlier.get("kind") != "analysis":
+        raise UserError(f"{path}: is not an analysis: {remedy}")
+    for name, entry in entries.items():
+        if earlier["runs"].get(name, entry) != entry:
+            print(f"warning: {path}: removes earlier numbers of {name}, which are of another "
+                  "checkpoint or text", file=sys.stderr)
+            for part in PARTS:
+                earlier.get(part, {}).pop(name, None)
+    return earlier
+
+
 def analyze(settings: Settings) -> None:
     if not settings.runs:
         raise UserError("which run? Name one or more run folders, such as runs/NAME")
+    check_flags(settings)
     runs = load_runs(settings)
     check_runs(runs, settings)
     folder = Path(settings.out or settings.runs[0])
     with as_user_error("write", f"--out {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-    result = {"kind": "analysis", "runs": {}}
-    for run in runs:
-        result["runs"][run.name] = {"checkpoint": settings.checkpoint, "seed": run.config["seed"],
-                                    "flags": mechanism_flags(run.config)}
+    entries = describe_runs(runs, settings)
+    result = read_earlier(folder / "analysis.json", entries)
+    result["kind"] = "analysis"
+    result["runs"] = result.get("runs", {}) | entries
+    written = [folder / "analysis.json"]
     component = settings.component
     for part in settings.only:
         if part == "disagreement":
-            result[part], text = analyze_disagreement(runs)
+            numbers, text, figure = analyze_disagreement(runs)
         elif part == "heads":
-            result[part], text = analyze_heads(runs, component, folder)
+            numbers, text, figure = analyze_heads(runs, component, folder)
         elif part == "attention":
             pairs = [choose_sentence(run, settings) for run in runs]
-            result[part], text = analyze_attention(pairs, component, settings.layer, folder)
+            numbers, text, figure = analyze_attention(pairs, component, settings.layer, folder)
         elif part == "routing":
-            result[part], text = analyze_routing(runs)
+            numbers, text, figure = analyze_routing(runs)
         elif part == "length":
-            result[part], text = analyze_length(runs, settings.beam, folder)
+            numbers, text, figure = analyze_length(runs, settings.beam, folder)
         else:
-            result[part], text = analyze_ablation(runs, settings.beam)
+            numbers, text, figure = analyze_ablation(runs, settings.beam)
         print(f"{text}\n", flush=True)
+        result[part] = result.get(part, {}) | numbers
         atomic_write(folder / "analysis.json", json.dumps(result, ensure_ascii=False) + "\n")
-    print(f"{folder}: analysis.json and figures")
+        if figure:
+            written.append(figure)
+    print(f"written: {', '.join(map(str, written))}")
 
 
 def main(argv=None) -> int:

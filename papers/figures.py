@@ -9,12 +9,20 @@ from tools.figure_text import literal_text, optional_figure
 LOOK = literal_text({"font.size": 8, "axes.titlesize": 9, "axes.spines.top": False,
                      "axes.spines.right": False, "savefig.dpi": 150})
 WIDTH = 8.0                     # inches: a page
+PANELS = 6.2                    # inches: what labels and colour bar leave for heat maps
+TOKEN = 0.115                   # inches of an axis for a token in readable letters
 MARKERS = "os^Dv<>Pp*"
 
 
-def label_tokens(axis, tokens: list[str], **options) -> None:
-    """Writes tokens at the ticks of an axis, in smaller letters if there are many."""
-    size = min(8.0, 200 / len(tokens))
+def add_legend(figure) -> None:
+    """A legend below the plot, a run in a line: the names of runs are long."""
+    figure.legend(loc="outside lower center", frameon=False)
+
+
+def label_tokens(axis, tokens: list[str], inches: float, **options) -> None:
+    """Writes tokens at the ticks of an axis of this length, in letters that fit between two
+    ticks."""
+    size = min(8.0, 0.8 * 72 * inches / len(tokens))     # a point is 1/72 inch
     axis.set_ticks(range(len(tokens)), tokens, fontsize=size, **options)
     axis.set_tick_params(length=0)
 
@@ -23,55 +31,81 @@ def label_tokens(axis, tokens: list[str], **options) -> None:
 
 @optional_figure("heads.png")
 @LOOK
-def draw_heads(runs: list[str], points, path) -> None:
+def draw_heads(runs: list[str], points, path):
     """Scatter plot of the heads' t-SNE, with a colour per run. points: [runs][H][2], from vectors
-    that are averaged over words and layers as in the paper."""
-    figure = Figure(figsize=(WIDTH / 2, 4.4), layout="constrained")
+    that are averaged over words and layers as in the paper. Returns the path."""
+    figure = Figure(figsize=(WIDTH, 4.4 + 0.2 * len(runs)), layout="constrained")
     ax = figure.subplots()
-    ax.set(title="t-SNE of the heads' outputs, mean over words\nand layers; numbers: heads",
+    ax.set(title="t-SNE of the heads' outputs, mean over words and layers; numbers: heads",
            xticks=[], yticks=[])
+    ax.set_aspect("equal", "datalim")
     for r, name in enumerate(runs):
         # matplotlib's legend leaves out labels that start with "_", hence the blank
         ax.scatter(*zip(*points[r]), s=60, color=f"C{r}", marker=MARKERS[r % len(MARKERS)],
                    label=f" {name}")
         for head, point in enumerate(points[r], 1):
-            ax.annotate(f" {head}", point)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+            ax.annotate(head, point, (6, 4), textcoords="offset points")
+    add_legend(figure)
     figure.savefig(path)
+    return path
 
 
 # ---- Attention: Duan 2020 Fig. 5
 
 @optional_figure("attention.png")
 @LOOK
-def draw_attention(maps: dict, title: str, path) -> None:
+def draw_attention(maps: dict, title: str, path):
     """Heat maps of A^h for one sentence: a panel per head, queries at the left, keys below. maps:
     {run: result of measure.attention_map}. The shade grows with the square root of the weight, so
-    that weak attention is visible."""
-    H = max(len(x["weights"]) for x in maps.values())
-    columns = min(H, 4)
-    rows = math.ceil(H / columns)
+    that weak attention is visible. The figure is as wide as a page whatever the sentence. Returns
+    the path."""
+    columns = panels_in_a_row(max(len(x["keys"]) for x in maps.values()))
+    columns = min(columns, max(len(x["weights"]) for x in maps.values()))
     highest = max(weight for x in maps.values() for head in x["weights"] for row in head
                   for weight in row)
     norm = PowerNorm(0.5, 0, highest)
-    size = WIDTH * max(1, columns / 3), 0.5 + 2.4 * rows * len(maps)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(len(maps) * rows, columns, squeeze=False)
-    figure.suptitle(title)
-    for ax in axes.flat:
-        ax.set_visible(False)
-    for r, (name, x) in enumerate(maps.items()):
-        for h, weights in enumerate(x["weights"]):
-            ax = axes[r * rows + h // columns][h % columns]
-            ax.set_visible(True)
-            image = ax.imshow(weights, cmap="Blues", norm=norm, aspect="auto")
-            ax.set_title(f"head {h + 1}, entropy {x['entropy'][h]:.2f}", fontsize=8)
-            ax.set_xlabel("key")
-            label_tokens(ax.xaxis, x["keys"], rotation=90)
-            label_tokens(ax.yaxis, x["queries"] if h % columns == 0 else [""])
-        axes[r * rows][0].set_ylabel(f"{name}\nquery")
-    figure.colorbar(image, ax=axes, shrink=0.5, label="attention weight")
+    heights = []                                         # of the runs, in inches
+    for x in maps.values():
+        keys = 0.7 + 0.07 * max(map(len, x["keys"]))     # with the title of the panel below
+        rows = math.ceil(len(x["weights"]) / columns)
+        heights.append(0.4 + rows * (panel_height(x["queries"]) + keys))
+    figure = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
+    parts = figure.subfigures(len(maps), 1, squeeze=False, height_ratios=heights)
+    for part, (name, x) in zip(parts.flat, maps.items()):
+        part.suptitle(f"{name}: {title}")
+        part.supxlabel("key")
+        part.supylabel("query")
+        draw_maps(part, x, columns, norm)
     figure.savefig(path)
+    return path
+
+
+def panels_in_a_row(keys: int) -> int:
+    """4, 2 or 1: as many panels as have room for this number of keys side by side."""
+    for columns in (4, 2):
+        if columns * keys * TOKEN <= PANELS:
+            return columns
+    return 1
+
+
+def panel_height(queries: list[str]) -> float:
+    """The height of a panel in inches."""
+    return TOKEN * min(max(len(queries), 10), 80)
+
+
+def draw_maps(part, x: dict, columns: int, norm: PowerNorm) -> None:
+    """The panels of one run in its part of the figure."""
+    rows = math.ceil(len(x["weights"]) / columns)
+    axes = part.subplots(rows, columns, squeeze=False)
+    for ax in axes.flat[len(x["weights"]):]:
+        ax.set_visible(False)
+    for h, (ax, weights) in enumerate(zip(axes.flat, x["weights"])):
+        image = ax.imshow(weights, cmap="Blues", norm=norm, aspect="auto")
+        ax.set_title(f"head {h + 1}, entropy {x['entropy'][h]:.2f}", fontsize=8)
+        queries = x["queries"] if h % columns == 0 else [""]
+        label_tokens(ax.xaxis, x["keys"], PANELS / columns, rotation=90)
+        label_tokens(ax.yaxis, queries, panel_height(queries))
+    part.colorbar(image, ax=axes, shrink=0.5, label="attention weight")
 
 
 # ---- BLEU by source length: Gu 2019 Fig. 3
@@ -83,15 +117,16 @@ def bin_label(x: dict) -> str:
 
 @optional_figure("length.png")
 @LOOK
-def draw_lengths(runs: dict, path) -> None:
+def draw_lengths(runs: dict, path):
     """Line plot of BLEU by source length, with a line per run, 95 % intervals as bars, and the
-    number of sentences below each bin. runs: {run: result of measure.bleu_by_length}."""
+    number of sentences below each bin. runs: {run: result of measure.bleu_by_length}. Returns the
+    path."""
     counts = {}
     for result in runs.values():
         for x in result["bins"]:
             counts[x["low"], bin_label(x)] = x["count"]
     order = sorted(counts)
-    figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.6 + 0.2 * len(runs)), layout="constrained")
     ax = figure.subplots()
     for i, (name, result) in enumerate(runs.items()):
         aside = 0.08 * (i - (len(runs) - 1) / 2)         # so that the bars do not cover each other
@@ -104,5 +139,6 @@ def draw_lengths(runs: dict, path) -> None:
     ax.set_xticks(range(len(order)), [f"{label}\n({counts[low, label]})" for low, label in order])
     ax.set(xlabel="source length (number of sentences)", ylabel="BLEU",
            title="BLEU by source length, 95 % intervals (bootstrap over the sentences)")
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    add_legend(figure)
     figure.savefig(path)
+    return path

@@ -342,8 +342,10 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     words = f"--out {tmp_path} --device cpu --component cross --layer 1 --sentence 2 --beam 2"
     assert analyze.main([*runs, *words.split()]) == 0
     out = capsys.readouterr().out
-    names = {"heads.png", "attention.png", "length.png"}
-    assert {path.name for path in tmp_path.iterdir()} == {"analysis.json", *names}
+    files = [tmp_path / name for name in ("analysis.json", "heads.png", "attention.png",
+                                          "length.png")]
+    assert {*tmp_path.iterdir()} == {*files}
+    assert out.splitlines()[-1] == f"written: {', '.join(map(str, files))}"
     analysis = json.loads((tmp_path / "analysis.json").read_text("utf-8"))
     assert analysis.keys() == {"kind", "runs", *analyze.QUICK}
     assert analysis["runs"]["routed"]["flags"].endswith(ROUTED)
@@ -366,6 +368,30 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     assert f"{bins[0]['bleu']:.2f} ({bins[0]['count']})" in out
     assert analyze.main([runs[0], "--only", "heads", "--out", str(tmp_path / "one")]) == 0
     assert not (tmp_path / "one" / "heads.png").exists()         # of one run, a few points
+
+
+def test_analysis_json_keeps_what_was_measured_before(folders, tmp_path, capsys):
+    def analyze_part(part: str, words: str = "") -> dict:
+        argv = [str(folders / "plain"), *f"--only {part} --out {tmp_path} {words}".split()]
+        assert analyze.main([*argv, "--device", "cpu"]) == 0
+        return json.loads((tmp_path / "analysis.json").read_text("utf-8"))
+
+    before = analyze_part("disagreement", "--labels before")
+    both = analyze_part("disagreement routing", "--labels after")
+    assert both["disagreement"] == {name: before["disagreement"]["before"]
+                                    for name in ("before", "after")}
+    assert both["runs"].keys() == {"before", "after"} and both["routing"].keys() == {"after"}
+    assert "removes" not in capsys.readouterr().err
+    other = analyze_part("heads", f"--labels after --valid {folders / 'text'}")
+    assert other["routing"] == {} and other["disagreement"] == before["disagreement"]
+    assert other["heads"]["after"]["component"] == "enc"
+    error = capsys.readouterr().err
+    assert "removes earlier numbers of after" in error and error.count("\n") == 1
+    for damaged, message in (("{", "is damaged"), ("{}", "is not an analysis")):
+        (tmp_path / "analysis.json").write_text(damaged, "utf-8")
+        assert analyze.main([str(folders / "plain"), "--out", str(tmp_path)]) == 2
+        assert message in capsys.readouterr().err
+        assert (tmp_path / "analysis.json").read_text("utf-8") == damaged
 
 
 def test_flags_of_a_run_folder_are_those_of_its_row():
@@ -419,7 +445,11 @@ def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("words, message", [
     ("", "which run?"), ("plain ./plain", "two runs are named plain"),
     ("plain --checkpoint last", "last.pt does not exist"),
-    ("plain --layer 3", "has layers 1 to 2"), ("plain --sentence 99", "validation pairs 1 to 18")])
+    ("plain --layer 3", "has layers 1 to 2"), ("plain --sentence 99", "validation pairs 1 to 18"),
+    ("plain routed --labels one", "--labels has 1 different names for 2 runs"),
+    ("plain --only heads --sentence 2", "--sentence 2 is not used: it needs --only attention"),
+    ("plain --only heads attention --beam 2", "--beam 2 is not used: it needs"),
+    ("plain --only routing --component dec", "--component dec is not used: it needs")])
 def test_mistakes_are_one_line(folders, monkeypatch, capsys, words, message):
     monkeypatch.chdir(folders)
     assert analyze.main(words.split()) == 2
