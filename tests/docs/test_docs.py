@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from docs import heads
 from docs.equations import ROOT
 from exercises.make import find_functions
 
@@ -132,6 +133,15 @@ def test_the_loop_in_the_readme_is_that_of_the_code():
     readme = (ROOT / "README.md").read_text("utf-8")
     block = re.search(r"```python\n(for t in .*?)```", readme, flags=re.DOTALL)[1]
     assert textwrap.indent(block, "    ") in (ROOT / "routing_em.py").read_text("utf-8")
+
+
+def test_the_picture_of_the_papers_is_that_of_its_script(tmp_path):
+    """The text is, which matplotlib repeats in comments: the shapes differ between versions."""
+    heads.main(tmp_path / "heads.svg")
+    drawn, stored = (re.findall("<!-- (.*?) -->", (folder / "heads.svg").read_text("utf-8"))
+                     for folder in (tmp_path, ROOT / "docs"))
+    assert drawn == stored
+    assert {paper[-1].split()[0] for paper in heads.PAPERS} <= flags("train_mt")
 
 
 def test_pip_and_uv_install_the_same():

@@ -1,0 +1,89 @@
+"""Draws docs/heads.svg: where the five papers change the attention of a Transformer.
+
+    python -m docs.heads
+
+Letters are drawn as shapes, so that they are in their places whatever fonts a reader has. They can
+be read where the picture is 420 pixels wide, as on a phone.
+"""
+from pathlib import Path
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+SIZE = (5.8, 7.2)               # inches, which are the units of all places; y grows downwards
+PLAIN = ("#eeeeee", "#222222")  # colours of a box: its face and its edge
+LI_2018 = ("#cfe3f7", "#1f5f9f")
+LI_2019 = ("#d5efd3", "#2f7d2c")
+GU = ("#fbe3c4", "#b06a00")
+DUAN = ("#e7d9f3", "#6b3fa0")
+ATTENTIONS = (                  # their names in flags
+    (1.0, "encoder", "enc"),
+    (2.9, "decoder to encoder", "cross"),
+    (4.8, "decoder", "dec"))
+STEPS = (                       # of an attention, from the top
+    (1.8, "$Q^h,\\ K^h,\\ V^h$", "queries, keys, values"),
+    (2.75, "$E^h = Q^h {K^h}^{\\top} / \\sqrt{d_k}$", "logits"),
+    (3.7, "$A^h = \\mathrm{softmax}(E^h)$", "attention weights"),
+    (4.65, "$O^h = A^h V^h$", "outputs of the heads"),
+    (6.0, "$O = [O^1, \\ldots, O^H]\\, W^O$", "one vector per token"))
+PAPERS = (                      # what a paper does to the step beside it, and its flag
+    (1.8, LI_2018, "Li 2018, Li 2021", "reward $V^h$ for differing", "--reg subspace"),
+    (2.75, DUAN, "Duan 2020", "route the logits", "--capsule-attention enc dec"),
+    (3.7, LI_2018, "Li 2018, Li 2021", "reward $A^h$ for differing", "--reg position"),
+    (4.65, LI_2018, "Li 2018, Li 2021", "reward $O^h$ for differing", "--reg output"),
+    (5.6, LI_2019, "Li 2019, Li 2021", "routing in place of $W^O$", "--agg em or dynamic"),
+    (6.55, GU, "Gu 2019", "a capsule layer in place of $W^O$", "--agg gu-em or gu-dynamic"))
+
+
+def draw_box(ax, center, width: float, lines: list[str], colors=PLAIN) -> None:
+    """A box with centred lines of text."""
+    x, y = center
+    height = 0.2 * len(lines) + 0.2
+    ax.add_patch(FancyBboxPatch((x - width / 2, y - height / 2), width, height, facecolor=colors[0],
+                                edgecolor=colors[1], boxstyle="round,pad=0,rounding_size=0.08"))
+    for i, line in enumerate(lines):
+        style = {}
+        if line.startswith("--"):
+            style = {"family": "monospace"}
+        elif len(lines) == 3 and i == 0:                 # the names of papers
+            style = {"weight": "bold"}
+        baseline = y + 0.2 * (i - (len(lines) - 1) / 2) + 0.05
+        ax.text(x, baseline, line, style, ha="center")
+
+
+def draw_arrow(ax, start, end, color: str = PLAIN[1]) -> None:
+    ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": color, "shrinkA": 0,
+                                            "shrinkB": 0})
+
+
+def main(path: Path = Path(__file__).with_name("heads.svg")) -> None:
+    with rc_context({"font.size": 10, "mathtext.fontset": "dejavusans", "svg.fonttype": "path",
+                     "svg.hashsalt": "heads"}):
+        figure = Figure(figsize=SIZE, facecolor="white")
+        ax = figure.add_axes((0, 0, 1, 1))
+        ax.set(xlim=(0, SIZE[0]), ylim=(SIZE[1], 0))
+        ax.axis("off")
+        middle = SIZE[0] / 2
+        ax.text(middle, 0.25, "The attentions of a Transformer", ha="center", weight="bold")
+        for x, *lines in ATTENTIONS:
+            draw_box(ax, (x, 0.7), 1.6, lines)
+        draw_arrow(ax, (1.8, 0.7), (2.1, 0.7))
+        draw_arrow(ax, (4.0, 0.7), (3.7, 0.7))
+        ax.text(middle, 1.25, "Each of them, and what the papers change", ha="center",
+                weight="bold")
+        for y, *lines in STEPS:
+            draw_box(ax, (1.25, y), 2.2, lines)
+        for (above, *_), (below, *_) in zip(STEPS, STEPS[1:]):
+            draw_arrow(ax, (1.25, above + 0.3), (1.25, below - 0.3))
+        last = STEPS[-1][0]
+        draw_arrow(ax, (1.25, last + 0.3), (1.25, last + 0.7))
+        for y, colors, *lines in PAPERS:
+            draw_box(ax, (4.2, y), 3.0, lines, colors)
+            step = last if y > 5 else y                  # two papers change the last step
+            draw_arrow(ax, (2.7, y), (2.35, step + (y - step) / 4), colors[1])
+        figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()
