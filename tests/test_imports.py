@@ -2,6 +2,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -34,16 +35,35 @@ def test_every_module_imports_without_a_word():
 @pytest.mark.parametrize("path", sorted((ROOT / "tools").glob("*.py")), ids=lambda path: path.name)
 def test_tools_know_no_model_and_no_text(path):
     """An import of the project is one of tools/; torch is imported by machine.py only."""
+    allowed = sys.stdlib_module_names | {"tools", "matplotlib"}
+    if path.name == "machine.py":
+        allowed |= {"torch", "numpy"}
+    assert imported_names(path) <= allowed
+
+
+def imported_names(path: Path) -> set[str]:
+    """The modules and packages at the top level that a file imports."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        elif isinstance(node, ast.ImportFrom) and not node.level:    # not of its own package
             names.add(node.module.partition(".")[0])
-    allowed = sys.stdlib_module_names | {"tools", "matplotlib"}
-    if path.name == "machine.py":
-        allowed |= {"torch", "numpy"}
-    assert names <= allowed
+    return names
+
+
+def test_what_pip_installs_needs_nothing_else_of_the_project():
+    setup = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+    paths = [ROOT / f"{name}.py" for name in setup["py-modules"]]
+    for package in setup["packages"]:
+        paths += (ROOT / package).glob("*.py")
+        files = [file.name for file in (ROOT / package).iterdir()]
+        data = [name for name in files if name.endswith((".json", ".txt"))]
+        assert data == setup["package-data"].get(package, [])
+    needed = set().union(*map(imported_names, paths))
+    project = {path.stem for path in ROOT.glob("*.py")}
+    project |= {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert needed & project <= {*setup["py-modules"], *setup["packages"]}
 
 
 def test_every_text_is_opened_with_an_encoding():

@@ -8,6 +8,7 @@ import argparse
 import dataclasses
 import difflib
 import functools
+import importlib.metadata
 import os
 import re
 import signal
@@ -38,8 +39,10 @@ SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SI
 
 @functools.cache
 def read_version() -> str:
-    """Returns the project's version from pyproject.toml."""
+    """Returns the project's version from pyproject.toml, or from pip if that installed it."""
     project = Path(__file__).resolve().parents[1] / "pyproject.toml"
+    if not project.exists():
+        return importlib.metadata.version("diverse-multi-head-attention")
     return tomllib.loads(project.read_text("utf-8"))["project"]["version"]
 
 
