@@ -9,7 +9,7 @@ import torch.nn as nn
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from attention import concatenate, init_linear
+from attention import check_outputs, concatenate, init_linear
 from routing_dynamic import DynamicRouting, dynamic_routing
 from routing_em import EMRouting, em_routing
 
@@ -28,7 +28,8 @@ class RoutingAggregation(nn.Module):
 
     capsules: N, a divisor of d_model; default d_model, capsules of width D = d_model / N = 1, the
     papers' best. routing: "em" (Alg. 2) or "dynamic" (Alg. 1); activations: whether EM
-    has A_n; the others: see `Routing`. Raises ValueError for an unknown name or another N.
+    has A_n; the others: see `Routing`. Raises ValueError for an unknown name or another N, and in
+    `forward` for another shape.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None, routing: str = "em",
@@ -60,6 +61,7 @@ class RoutingAggregation(nn.Module):
         return V.unflatten(-1, (self.heads, self.capsules, -1))              # [B, L, H, N, D]
 
     def forward(self, outputs: Tensor) -> Tensor:
+        check_outputs(outputs, self.heads, self.hidden.in_features)
         V = self.cast_votes(outputs)                                         # [B, L, H, N, D]
         omega = self.routing(V, self.beta_a, self.beta_mu).capsules          # [B, L, N, D]
         # O = [Omega_1, ..., Omega_N]                                 Li 2019 §4.1

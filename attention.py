@@ -158,6 +158,14 @@ def concatenate(outputs: Tensor) -> Tensor:
     return outputs.transpose(-3, -2).flatten(-2)
 
 
+def check_outputs(outputs: Tensor, heads: int, d_model: int) -> None:
+    """Raises ValueError unless outputs are [..., H, L, d_k], those of the heads of this model."""
+    d_k = d_model // heads
+    if outputs.dim() < 3 or (outputs.shape[-3], outputs.shape[-1]) != (heads, d_k):
+        raise ValueError(f"outputs has shape {list(outputs.shape)}: give those of the heads, "
+                         f"[B, H, L, d_k] with H = {heads} and d_k = {d_k}")
+
+
 def init_linear(module: nn.Module) -> None:
     """Initializes a linear layer: Glorot and Bengio 2010 for the weight, 0 for the bias. For
     `Module.apply`; other modules stay as they are."""

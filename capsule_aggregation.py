@@ -10,7 +10,7 @@ import torch.nn as nn
 from torch import Tensor
 
 from aggregation import Routing
-from attention import concatenate, init_linear
+from attention import check_outputs, concatenate, init_linear
 
 
 class CapsuleAggregation(nn.Module):
@@ -25,7 +25,8 @@ class CapsuleAggregation(nn.Module):
     capsules: N, default the number of heads. activations: whether EM has A_n; the others: see
     `Routing`. With gradient="last", the default of TransformerConfig, beta_a and beta_mu get no
     gradient: A_n enters only couplings that are constants then. Raises ValueError for an unknown
-    name, or an N or a number of heads that does not divide d_model.
+    name, or an N or a number of heads that does not divide d_model, and in `forward` for another
+    shape.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None,
@@ -65,6 +66,7 @@ class CapsuleAggregation(nn.Module):
         return u_hat.flatten(-2)                                             # [B, L, H, N, D]
 
     def forward(self, outputs: Tensor) -> Tensor:
+        check_outputs(outputs, len(self.weight), self.ffn[0].in_features)
         u_hat = self.cast_votes(outputs)                                     # [B, L, H, N, D]
         # v = f(u_hat, c), c = Update(u_hat, v)                       Gu 2019 Eq. 4
         v = self.routing(u_hat, self.beta_a, self.beta_mu).capsules          # [B, L, N, D]

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from routing_dynamic import at_least_float32
+from routing_dynamic import at_least_float32, check_votes
 
 DENSITIES = ("product", "sum")
 SCHEDULES = ("hinton", "released")
@@ -47,7 +47,7 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     computed in float32. The coupling after t iterations is that of a routing with iterations=t
     (with "released" only up to 3 iterations, because its lambda depends on their number).
     Raises ValueError unless iterations >= 1, when only one of beta_a and beta_mu is None, and for
-    unknown options.
+    other shapes and unknown options.
 
     >>> votes = torch.randn(2, 7, 8, 16, 4)      # 2 sentences, 7 positions, M = 8, N = 16, D = 4
     >>> em_routing(votes, torch.zeros(16), torch.zeros(16)).capsules.shape
@@ -59,6 +59,7 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
         raise ValueError("beta_a and beta_mu go together: give both, or neither for no activations")
     if gradient not in GRADIENTS:
         raise ValueError(f"gradient={gradient!r}: choose from {', '.join(GRADIENTS)}")
+    check_votes(votes, beta_a=beta_a, beta_mu=beta_mu)
     V = at_least_float32(votes)
     # C_mn = 1/N                                                      Li 2019 Alg. 2 line 2
     log_C = V.new_full(V.shape[-3:-1], -math.log(V.shape[-2]))               # [M, N]

@@ -150,10 +150,17 @@ def last_kept(function: ast.FunctionDef) -> ast.stmt:
     """Returns the last statement of a stub: the docstring, or a check of arguments below it."""
     kept, *rest = function.body
     for statement in rest:
-        if not isinstance(statement, ast.If) or not isinstance(statement.body[0], ast.Raise):
+        if not is_check(statement):
             break
         kept = statement
     return kept
+
+
+def is_check(statement: ast.stmt) -> bool:
+    """Whether a statement checks arguments: an if that raises, or a call of a check_ function."""
+    if isinstance(statement, ast.If):
+        return isinstance(statement.body[0], ast.Raise)
+    return ast.unparse(statement).startswith("check_")
 
 
 def describe_tasks(tasks: list[Task]) -> list[str]:

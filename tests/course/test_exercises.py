@@ -193,6 +193,7 @@ def test_the_command_grades_a_folder(tmp_path, capsys):
 
 @pytest.mark.parametrize("file, kept, taken_out", [
     ("routing_em.py", "if gradient not in GRADIENTS:", "for t in range"),
+    ("routing_em.py", "check_votes(votes, ", "for t in range"),
     ("nmt/loss.py", "the share eps", "softmax"),
     ("nmt/loss.py", "the share eps", "(1 - eps)"),
 ])

@@ -166,6 +166,14 @@ def test_capsules_must_divide_the_model(kind, capsules):
         kind(8, 2, capsules=capsules)
 
 
+@pytest.mark.parametrize("shape", [(2, 7, 8), (2, 7, 4, 2), (2, 4, 7, 3)])
+@every_kind
+def test_another_shape_than_that_of_heads_is_an_error(kind, shape):
+    """The output of an attention, heads behind positions, heads of another width."""
+    with pytest.raises(ValueError, match=r"B, H, L, d_k\] with H = 4 and d_k = 2"):
+        kind(8, 4)(torch.zeros(shape))
+
+
 @every_aggregation
 def test_gradcheck_aggregation(agg):
     module = randomize(build_aggregation(agg, 4, 2))

@@ -108,9 +108,11 @@ def test_duan_alg1_gu_eq4(lead, M, N, D, T):
     assert_by_hand(normal(*lead, M, N, D), T, normalize=False)
 
 
-def test_wrong_iterations_are_an_error():
-    with pytest.raises(ValueError, match="iterations"):
-        dynamic_routing(normal(4, 3, 2), iterations=0)
+@pytest.mark.parametrize("name, value", [
+    ("iterations", 0), ("votes", normal(3, 2)), ("mask", torch.ones(4, dtype=torch.bool))])
+def test_wrong_arguments_are_errors(name, value):
+    with pytest.raises(ValueError, match=name):
+        dynamic_routing(**{"votes": normal(4, 3, 2), name: value})
 
 
 @pytest.mark.parametrize("size", [1.0, 30.0])

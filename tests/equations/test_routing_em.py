@@ -175,11 +175,17 @@ def test_li2019_alg2_gradient(gradient, density, active):
 
 @pytest.mark.parametrize("name, value", [
     ("beta_a", torch.zeros(3)), ("beta_mu", torch.zeros(3)), ("iterations", 0),
+    ("votes", normal(3, 2)),
     ("density", "mean"), ("schedule", "none"), ("gradient", "first")])
 def test_wrong_arguments_are_errors(name, value):
     beta = {} if "beta" in name else dict(beta_a=torch.zeros(3), beta_mu=torch.zeros(3))
     with pytest.raises(ValueError, match=name.split("_")[0]):
-        em_routing(normal(4, 3, 2), **{**beta, name: value})
+        em_routing(**{"votes": normal(4, 3, 2), **beta, name: value})
+
+
+def test_the_betas_have_an_entry_per_output_capsule():
+    with pytest.raises(ValueError, match="beta_a has shape .4.: .* N = 3 output capsules"):
+        em_routing(normal(4, 3, 2), torch.zeros(4), torch.zeros(4))
 
 
 # Order and distance
