@@ -4,23 +4,29 @@ import contextlib
 import importlib
 import io
 import re
+import sys
 import textwrap
 import tomllib
+import types
 from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
+import transformer
 from docs import heads
 from docs.equations import ROOT
 from exercises.make import find_functions
+from nmt.run_folder import custom_classes
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "exercises" / "README.md",
              *sorted((ROOT / "docs").glob("*.md"))]
 SCRIPTS = ("train_mt", "translate", "probe", "logic", "papers/analyze", "papers/reproduce",
            "papers/bench", "toy/__main__", "exercises/grade", "course/notebooks")
 # flags of torchrun and of pip
-FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--index-url"}
+FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--index-url",
+           "--no-deps"}
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
@@ -133,6 +139,26 @@ def test_the_loop_in_the_readme_is_that_of_the_code():
     readme = (ROOT / "README.md").read_text("utf-8")
     block = re.search(r"```python\n(for t in .*?)```", readme, flags=re.DOTALL)[1]
     assert textwrap.indent(block, "    ") in (ROOT / "routing_em.py").read_text("utf-8")
+
+
+def test_the_code_in_contributing_runs(monkeypatch):
+    """The mechanism alone, and one from outside. The lines that a diff changes exist."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    alone, mean, own = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    names = {}
+    exec(alone, names)
+    assert names["y"].shape == names["x"].shape
+    module = types.ModuleType("mean")
+    exec(mean, vars(module))
+    monkeypatch.setitem(sys.modules, "mean", module)
+    monkeypatch.setattr(transformer, "MultiHeadAttention", transformer.MultiHeadAttention)
+    exec(own, {"__name__": "own"})
+    model = transformer.Transformer(transformer.TransformerConfig(20, 8, 2, 1, 8))
+    assert custom_classes(model) == ["mean.MeanAggregation", "own.MeanAttention"]
+    assert model(*torch.ones(2, 3, 4, dtype=torch.long))[0].shape == (3, 4, 20)
+    diff, = re.findall(r"```diff\n(.*?)```", text, flags=re.DOTALL)
+    code = (ROOT / "transformer.py").read_text("utf-8")
+    assert [line for line in diff.splitlines() if line[0] in " -" and line[1:] not in code] == []
 
 
 def test_the_picture_of_the_papers_is_that_of_its_script(tmp_path):

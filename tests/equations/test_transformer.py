@@ -11,12 +11,10 @@ from dataclasses import asdict
 import by_hand
 import pytest
 import torch
-from helpers import AGGREGATIONS, close, every_aggregation, normal
+from helpers import AGGREGATIONS, build_aggregation, close, every_aggregation, normal
 from torch import nn
 
-from aggregation import RoutingAggregation
 from attention import Cache, LinearAggregation
-from capsule_aggregation import CapsuleAggregation
 from disagreement import KINDS
 from tools.command_line import parse
 from tools.files import UserError
@@ -332,7 +330,7 @@ def attentions(model):
     (EVERYWHERE, 1, {"enc:1", "cross:1", "dec:1"}), (None, 6, None), (None, 1, None)])
 def test_aggregations_land_where_they_were_asked_for(agg, places, layers, want):
     """None: the lowest two encoder layers (Li) or the last decoder layer (Gu)."""
-    kind = CapsuleAggregation if agg.startswith("gu") else RoutingAggregation
+    kind = type(build_aggregation(agg, 8, 2))
     if want is None and agg.startswith("gu"):
         want = {f"cross:{layers}", f"dec:{layers}"}
     elif want is None:
