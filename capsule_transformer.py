@@ -106,8 +106,8 @@ class CapsuleRouting(nn.Module):
         """E [B, H, L, L] -> E' [B, H, last, L] in float32 or float64 (last: the last rows only,
         default all).
 
-        keys: [B, 1, 1, L], True at a token: padding takes no part in the routing. causal:
-        row l sees only keys up to l (§3.4.3). Raises ValueError for last < L with a vertical part,
+        keys: [B, 1, 1, L], True at a token: padding takes no part in the routing. causal: row
+        l sees only keys up to l (§3.4.3). Raises ValueError for last < L with a vertical part,
         which routes to all tokens at once.
         """
         if "vertical" in self.parts and last not in (None, logits.shape[-2]):

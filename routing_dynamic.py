@@ -45,7 +45,7 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
     # B_mn = 0                                                        Li 2019 Alg. 1 line 2
     B = V.new_zeros(V.shape[:-1])                                            # [..., M, N]
     for _ in range(iterations):
-        # C = softmax(B), in logarithms                               Li 2019 Alg. 1 line 4
+        # C = softmax(B), in logarithms                 Li 2019 Alg. 1 line 4, Gu 2019 Eq. 9
         log_C = masked_log_softmax(B, mask)                                  # [..., M, N]
         # s_n = sum_m C_mn V_mn / sum_m C_mn                          Li 2019 Alg. 1 line 5, Eq. 7
         s = weigh_votes(V, log_C, normalize, mask)                           # [..., N, D]

@@ -17,7 +17,7 @@ from pathlib import Path
 from string import Template
 
 from course.notebooks import execute, read_session, require
-from docs.equations import EIGHT, ROOT, module, read
+from docs.equations import EIGHT, EQUATIONS, ROOT, module, read
 from tools.command_line import flag, run
 from tools.files import UserError
 
@@ -155,17 +155,37 @@ def notes(path: Path) -> dict[int, str]:
     file = path.relative_to(ROOT).as_posix()
     code = module(file)
     beside = {}
-    for line, (text, _) in code.docstrings().items():
-        text = re.sub(r"(?ms)^>>> .+?(?=\n\n|\Z)", r"```python\n\g<0>\n```", text)
+    for line, (text, hidden) in code.docstrings().items():
+        first = code.lines[hidden.start - 1]
+        text = docstring_markdown(text, width=100 - first.index('"'))
         beside[line] = f"<section>{markdown(text, path, path.parent)}</section>"
-    for entry in read(DOCS / "equations.md"):
+    for entry in read(EQUATIONS):
         for where, name in entry.code:
             if where == file:
                 tests = ", ".join(f"`{test_file}::{test}`" for test_file, test in entry.tests)
-                text = markdown(f"{entry.text}\n\nTests: {tests}", path, DOCS)
+                title = f"**[{entry.title}](equations.md#{entry.anchor}).**"
+                text = markdown(f"{title} {entry.text}\n\nTests: {tests}", path, DOCS)
                 line = code.place(entry, name)
                 beside[line] = beside.get(line, "") + f"<section>{text}</section>"
     return beside
+
+
+def docstring_markdown(text: str, width: int) -> str:
+    """Marks examples as code, and the ends of lines that are no accident of the width: a sentence
+    ends there, and the next word would have fitted."""
+    quotes = '"""'                               # which the first line starts with
+    paragraphs = []
+    for paragraph in f"{quotes}{text}".split("\n\n"):
+        lines = paragraph.splitlines()
+        if paragraph.startswith(">>> "):
+            lines = ["```python", *lines, "```"]
+        else:
+            for i, after in enumerate(lines[1:]):
+                fits = len(lines[i]) + 1 + len(after.split()[0]) <= width
+                if fits and lines[i].endswith((".", ":")):
+                    lines[i] += "  "             # a line break in Markdown
+        paragraphs.append("\n".join(lines))
+    return "\n\n".join(paragraphs).removeprefix(quotes)
 
 
 def code_page(path: Path) -> str:
@@ -184,8 +204,10 @@ def code_page(path: Path) -> str:
     starts = sorted({1, *beside})
     rows = []
     for start, end in zip(starts, [*starts[1:], len(lines) + 1]):
-        text = f"<pre>{''.join(lines[start - 1:end - 1])}</pre>"
-        rows.append(f'<div class="row"><div class="note">{beside.get(start, "")}</div>{text}</div>')
+        # a link to the first line leads to the row, so that the note is in sight, too
+        text = "".join(lines[start - 1:end - 1]).replace(f' id="L{start}"', "")
+        note = f'<div class="note">{beside.get(start, "")}</div>'
+        rows.append(f'<div class="row" id="L{start}">{note}<pre>{text}</pre></div>')
     return f'<h1>{file}</h1>\n<div class="notes">{"".join(rows)}</div>'
 
 

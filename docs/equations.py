@@ -1,20 +1,23 @@
 """The entries of equations.md, and the lines of code that they belong to.
 
-An entry begins with `**Title.**` and its numbers in the papers, and names its code and its tests:
-`file.py: name`, `test_file.py::test_name`. Comments in the code have the same numbers
-("Li 2019 Eq. 10, Gu 2019 Eq. 12").
+    python -m docs.equations    # corrects the line numbers in the links of equations.md
+
+An entry is a heading, `### Title`, the numbers of the equation in the papers, and the names of its
+code and its tests: `file.py: name`, `test_file.py::test_name`. Comments in the code have the same
+numbers ("Li 2019 Eq. 10, Gu 2019 Eq. 12").
 """
 import ast
 import io
 import re
 import tokenize
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 from exercises.make import find_functions
 
 ROOT = Path(__file__).resolve().parent.parent
+EQUATIONS = ROOT / "docs" / "equations.md"
 EIGHT = ("attention.py", "disagreement.py", "routing_dynamic.py", "routing_em.py", "aggregation.py",
          "capsule_aggregation.py", "capsule_transformer.py", "transformer.py")
 YEARS = {"Li": "2019", "Gu": "2019", "Duan": "2020", "Vaswani": "2017", "Hinton": "2018",
@@ -23,11 +26,13 @@ PAPER = re.compile(rf"\b({'|'.join(YEARS)})\b(?: and Feng)?(?: et\s+al\.)?(?:,?\
 NUMBER = re.compile(r"(Eq\.|Alg\.|Algorithms?|Procedure|footnote|section|§)\s*"
                     r"(\d[\d.]*(?:(?:-|, | and | or )\d[\d.]*)*)")
 KINDS = {"Algorithm": "Alg.", "Algorithms": "Alg.", "section": "§"}
+LINK = re.compile(r"(\[`[\w/]+\.py(?:: |::)([\w.]+)`\])\((.+?\.py)(?:#L\d+)?\)")
 
 
 class Entry(NamedTuple):
     title: str
-    text: str                   # Markdown, with the title, up to "Code:"
+    anchor: str                 # of its heading, on GitHub and on the page
+    text: str                   # Markdown below the heading, up to "Code:"
     numbers: tuple              # "Li 2019 Eq. 10", ...; sections only where there is no other
     latex: list
     code: list                  # (file, function or class)
@@ -53,17 +58,43 @@ def numbers(text: str, paper: str | None = None) -> list[str]:
     return references
 
 
+def split_sections(text: str) -> list[str]:
+    """Returns equations.md in parts, each of which starts with a heading."""
+    return re.split(r"(?m)^(?=##)", text)
+
+
+def parse_entry(section: str) -> Entry:
+    heading, _, text = section.partition("\n\n")
+    title = heading.removeprefix("### ")
+    all_numbers = numbers(text.split("\n\n")[0])
+    printed = [number for number in all_numbers if "§" not in number]
+    return Entry(title, re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-"),
+                 text.partition("\nCode:")[0], tuple(printed or all_numbers),
+                 re.findall(r"\$\$(.+?)\$\$", text),
+                 re.findall(r"`([\w/]+\.py): ([\w.]+)`", text),
+                 re.findall(r"`(test_\w+\.py)::(\w+)`", text))
+
+
 def read(path: Path) -> list[Entry]:
-    entries = []
-    for text in re.findall(r"(?ms)^\*\*.+?(?=^\*\*|^## |\Z)", path.read_text("utf-8")):
-        title = re.match(r"\*\*(.+?)\.\*\*", text)[1]
-        all_numbers = numbers(text.split("\n\n")[0])
-        printed = [number for number in all_numbers if "§" not in number]
-        entries.append(Entry(title, text.partition("\nCode:")[0], tuple(printed or all_numbers),
-                             re.findall(r"\$\$(.+?)\$\$", text),
-                             re.findall(r"`([\w/]+\.py): ([\w.]+)`", text),
-                             re.findall(r"`(test_\w+\.py)::(\w+)`", text)))
-    return entries
+    sections = split_sections(path.read_text("utf-8"))
+    return [parse_entry(section) for section in sections if section.startswith("### ")]
+
+
+def set_lines(text: str) -> str:
+    """Returns the text of equations.md with the lines of today's code in its links."""
+    sections = []
+    for section in split_sections(text):
+        if section.startswith("### "):
+            section = LINK.sub(partial(link_line, parse_entry(section)), section)
+        sections.append(section)
+    return "".join(sections)
+
+
+def link_line(entry: Entry, link: re.Match) -> str:
+    """Returns a link of an entry, with the line of its function or class."""
+    shown, name, path = link.groups()
+    code = module((EQUATIONS.parent / path).resolve().relative_to(ROOT).as_posix())
+    return f"{shown}({path}#L{code.place(entry, name)})"
 
 
 class Module:
@@ -120,3 +151,7 @@ class Module:
 def module(file: str) -> Module:
     """Reads a file of the project, by its path from the root."""
     return Module(ROOT / file)
+
+
+if __name__ == "__main__":
+    EQUATIONS.write_text(set_lines(EQUATIONS.read_text("utf-8")), "utf-8")

@@ -5,9 +5,8 @@ import re
 
 import pytest
 
-from docs.equations import EIGHT, ROOT, module, numbers, read
+from docs.equations import EIGHT, EQUATIONS, ROOT, module, numbers, read, set_lines, split_sections
 
-EQUATIONS = ROOT / "docs" / "equations.md"
 ENTRIES = read(EQUATIONS)
 
 
@@ -57,9 +56,43 @@ def test_every_latex_has_its_line_and_its_test(entry):
             assert number in tested, f"no test of {entry.title} is named after {number}: {tested}"
 
 
-def test_every_name_is_a_link():
+def test_every_name_is_a_link_to_its_line():
     """GitHub shows the document as it is."""
-    assert not re.findall(r"(?<!\[)`[\w/]+\.py(?:::|: )[\w.]+`", EQUATIONS.read_text("utf-8"))
+    text = EQUATIONS.read_text("utf-8")
+    assert not re.findall(r"(?<!\[)`[\w/]+\.py(?:::|: )[\w.]+`", text)
+    same = set_lines(text) == text
+    assert same, "links lead to other lines by now: run `python -m docs.equations`"
+
+
+def test_the_lines_of_links_are_set():
+    link = "[`routing_em.py: {}`](../routing_em.py{})"
+    text = "## EM routing\n\n### Mean\n\nLi 2019 Eq. 10.\n\nCode: {}, {}.\n"
+    old = text.format(link.format("m_step", ""), link.format("EMRouting", "#L7"))
+    code = module("routing_em.py")
+    line, = [line for line, names in code.numbers.items() if "Li 2019 Eq. 10" in names]
+    new = text.format(link.format("m_step", f"#L{line}"),
+                      link.format("EMRouting", f"#L{code.start('EMRouting')}"))
+    assert set_lines(old) == new
+
+
+def test_a_place_is_the_line_of_the_equation_itself():
+    """The line of the coupling in Algorithm 1 has not more numbers of it than the other lines."""
+    entry, = [entry for entry in ENTRIES if entry.title == "Coupling of dynamic routing"]
+    code = module("routing_dynamic.py")
+    assert "softmax(B)" in code.lines[code.place(entry, "dynamic_routing") - 1]
+
+
+def test_every_heading_has_an_anchor_of_its_own():
+    headings = re.findall(r"^##+ (.*)", EQUATIONS.read_text("utf-8"), re.MULTILINE)
+    assert len(set(headings)) == len(headings)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/equations.md", "docs/course.md"])
+def test_github_shows_every_formula(document):
+    """There a backslash before a punctuation mark goes before the formula is read."""
+    text = re.sub(r"```.*?```|`.*?`", "", (ROOT / document).read_text("utf-8"), flags=re.DOTALL)
+    formulas = re.findall(r"\$\$?[^$]+\$", text)
+    assert not [formula for formula in formulas if re.search(r"\\[^a-zA-Z\s]", formula)]
 
 
 def named_by_tests(entry) -> set[str]:
@@ -73,13 +106,18 @@ def named_by_tests(entry) -> set[str]:
     return references
 
 
-def test_every_number_is_in_the_index():
-    """The table at the end leads to every equation and algorithm of the five papers."""
-    index = []
-    paper = ""
-    for row in re.findall(r"^\| (.*?) ?\| (.*?) \| \[", EQUATIONS.read_text("utf-8"), re.MULTILINE):
-        paper = row[0] or paper
-        index += numbers(f"{paper} {row[1]}")
+def test_the_index_leads_to_every_number():
+    """To every equation and algorithm of the five papers."""
+    entries = {entry.anchor: entry for entry in ENTRIES}
+    index = set()
+    _, section, *_ = split_sections(EQUATIONS.read_text("utf-8"))
+    for row in re.findall(r"^\| (\w+ \d{4}) \|(.*)\|(.*)\|(.*)\|$", section, re.MULTILINE):
+        for kind, links in zip(("Eq.", "Alg.", ""), row[1:]):
+            for shown, anchor in re.findall(r"\[(.*?)\]\(#(.*?)\)", links):
+                number, = numbers(f"{row[0]} {kind} {shown}")
+                entry = entries[anchor]
+                assert number in (*entry.numbers, *numbers(entry.text))
+                index.add(number)
     of_papers = {number for entry in ENTRIES for number in entry.numbers
                  if number.startswith(("Li", "Gu", "Duan")) and "§" not in number}
     assert of_papers == {number for number in index if "§" not in number}

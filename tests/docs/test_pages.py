@@ -117,8 +117,20 @@ def test_links_lead_to_lines_of_code_and_parts_of_pages(site):
 def test_an_equation_is_beside_its_line(site, title, number):
     from docs.build import notes
     beside = notes(ROOT / "routing_em.py").items()
-    line, = [line for line, note in beside if f"<strong>{title}.</strong>" in note]
+    back = f'<a href="docs/equations.html#{title.lower()}">{title}</a>.'
+    line, = [line for line, note in beside if back in note]
     assert number in module("routing_em.py").lines[line - 1]
+    page = (site / "docs" / "equations.html").read_text("utf-8")
+    assert f'<h3 id="{title.lower()}">' in page and f'routing_em.py.html#L{line}"' in page
+    assert f'<div class="row" id="L{line}">' in (site / "routing_em.py.html").read_text("utf-8")
+
+
+def test_a_docstring_keeps_the_ends_of_its_lines():
+    """But for those that are due to the width."""
+    from docs.build import docstring_markdown
+    text = "What it does, in words.\nOf a line.\nReturns\nx.\n\n>>> f(1)\n2"
+    kept = "What it does, in words.\nOf a line.  \nReturns\nx.\n\n```python\n>>> f(1)\n2\n```"
+    assert docstring_markdown(text, width=28) == kept    # of which three quotes take a part
 
 
 @pytest.mark.parametrize("file", [*EIGHT, "train_mt.py"])
