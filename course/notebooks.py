@@ -36,6 +36,11 @@ sys.path.insert(0, str(found[0] / "course"))
 %matplotlib inline"""
 
 
+PREDICT = "**Predict before you run.**"          # a question about the cell below
+ANSWER = "**Answer.**"                           # the start of a cell below that
+PREDICTION = "*Your prediction:*"
+
+
 def require(*packages: str) -> None:
     """Raises UserError if a package of requirements-docs.txt is missing."""
     missing = [name for name in packages if find_spec(name) is None]
@@ -59,7 +64,10 @@ def execute(notebook, folder: Path):
     """Runs a notebook in a folder. Returns it with its outputs."""
     from nbclient import NotebookClient
     place = {"metadata": {"path": str(folder)}}
-    return NotebookClient(notebook, resources=place, coalesce_streams=True).execute()
+    # every kernel would warn that it is not encrypted
+    quiet = ["--log-level=ERROR"]
+    return NotebookClient(notebook, resources=place, coalesce_streams=True,
+                          extra_arguments=quiet).execute()
 
 
 @dataclass
@@ -71,13 +79,22 @@ class Settings:
 
 
 def write_notebooks(s: Settings) -> None:
-    """Writes one notebook per session into a new folder. Raises UserError without jupytext."""
+    """Writes one notebook per session into a new folder, with a cell for every prediction. Raises
+    UserError without jupytext."""
     require("jupytext")
     import jupytext
+    from nbformat.v4 import new_markdown_cell
     s.folder.mkdir(parents=True)
     for path in sorted(COURSE.glob("session?.py")):
         target = s.folder / path.with_suffix(".ipynb").name
-        jupytext.write(read_session(path, s.project), target)
+        notebook = read_session(path, s.project)
+        cells = []
+        for cell in notebook.cells:
+            cells.append(cell)
+            if PREDICT in cell.source:
+                cells.append(new_markdown_cell(PREDICTION))
+        notebook.cells = cells
+        jupytext.write(notebook, target)
         print(target)
 
 

@@ -56,6 +56,7 @@ print("word before, query 'dog' (7):", [round(a, 2) for a in A[1, 6].tolist()])
 assert A[1, 1:].argmax(-1).tolist() == list(range(L - 1))
 
 
+# %% jupyter={"source_hidden": true}
 def draw(A, title, name):
     """A panel per head: queries at the left, keys below."""
     figure, axes = pyplot.subplots(1, len(A), figsize=(8, 3.6), layout="constrained", sharey=True)
@@ -73,10 +74,11 @@ def draw(A, title, name):
 draw(A, "attention weights", "session1-heads")
 
 # %% [markdown]
-# The first head divides its attention between the places of a word that occurs twice. The second
-# has nothing before the first word: a softmax must look somewhere, and the nearest position is that
-# word's own.
-#
+# **Answer.** The first head divides its attention between the places of a word that occurs twice.
+# The second has nothing before the first word: a softmax must look somewhere, and the nearest
+# position is that word's own.
+
+# %% [markdown]
 # **Masks.** A decoder may not look ahead: before the softmax, the causal mask puts $-\infty$ where
 # $t > l$. Then a change of a word does not affect the outputs before it.
 

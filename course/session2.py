@@ -35,28 +35,34 @@ from transformer import TransformerConfig
 # %%
 pairs = {"alike": [[1.0, 0.0], [1.0, 0.0]], "orthogonal": [[1.0, 0.0], [0.0, 1.0]],
          "cancelling": [[1.0, 0.0], [-1.0, 0.0]]}
-figure, axes = pyplot.subplots(1, 3, figsize=(8, 2.6), layout="constrained", sharey=True)
-for ax, (name, vectors) in zip(axes, pairs.items()):
+scores = {}
+for name, vectors in pairs.items():
     O = torch.tensor(vectors).unsqueeze(1)                                   # [H = 2, L = 1, d_k]
     D = output_disagreement(O).item()
+    scores[name] = D
     print(f"two heads, {name:10}  D = {D + 0:5.2f}   exp(D) = {math.exp(D):.3f}")
+    mean = O.mean(0)[0]                                                      # [d_k]
+    assert math.isclose(D, -mean.square().sum(), abs_tol=1e-6)
+
+# %% jupyter={"source_hidden": true}
+figure, axes = pyplot.subplots(1, 3, figsize=(8, 2.6), layout="constrained", sharey=True)
+for ax, (name, vectors) in zip(axes, pairs.items()):
     for h, width in enumerate((9, 4)):                   # both show where they are alike
         u, v = vectors[h]
         ax.plot([0, u], [0, v], lw=width, solid_capstyle="round", label=f"head {h + 1}")
-    mean = O.mean(0)[0]                                                      # [d_k]
-    assert math.isclose(D, -mean.square().sum(), abs_tol=1e-6)
-    ax.plot(*mean, "ko", label="mean")
-    ax.set(title=f"{name}: D = {D + 0:.1f}", xlim=(-1.2, 1.2), ylim=(-0.3, 1.2), aspect="equal",
-           xlabel="first coordinate")
+    ax.plot(*torch.tensor(vectors).mean(0), "ko", label="mean")
+    ax.set(title=f"{name}: D = {scores[name] + 0:.1f}", xlim=(-1.2, 1.2), ylim=(-0.3, 1.2),
+           aspect="equal", xlabel="first coordinate")
 axes[0].set_ylabel("second coordinate")
 axes[0].legend(loc="upper left")
 show("session2-scores")
 
 # %% [markdown]
-# $D$ is minus the squared length of the unit vectors' mean. Heads that are alike have $D = -1$, and
-# orthogonal heads have $D = -1/H$. $D = 0$ requires that the unit vectors cancel, as two vectors in
-# opposite directions do.
-#
+# **Answer.** $D$ is minus the squared length of the unit vectors' mean. Heads that are alike have
+# $D = -1$, and orthogonal heads have $D = -1/H$. $D = 0$ requires that the unit vectors cancel, as
+# two vectors in opposite directions do.
+
+# %% [markdown]
 # Table 4 prints $\exp(D)$ for $H = 8$. The $H$ pairs $i = j$ always have the cosine 1. With $c$ for
 # the mean cosine of two different heads, $-D H^2 = H + (H^2 - H) c$, so $c = (-D H - 1)/(H - 1)$.
 # The baseline's heads are orthogonal on average. The regularization of the outputs makes them
@@ -100,12 +106,14 @@ H = 4
 start = torch.randn(H, 1, 8) + 1                                             # [H, L = 1, d_k]
 ends = {"start": start, "output": uphill(output_disagreement, start),
         "squared output": uphill(squared_output_disagreement, start)}
+for name, vectors in ends.items():
+    others = (cosines(vectors).sum() - H) / (H ** 2 - H)
+    print(f"{name:15} D = {output_disagreement(vectors):6.3f}   mean cosine {others:6.3f}")
+
+# %% jupyter={"source_hidden": true}
 figure, axes = pyplot.subplots(1, 3, figsize=(8, 2.9), layout="constrained")
 for ax, (name, vectors) in zip(axes, ends.items()):
-    cosine = cosines(vectors)
-    others = (cosine.sum() - H) / (H ** 2 - H)
-    print(f"{name:15} D = {output_disagreement(vectors):6.3f}   mean cosine {others:6.3f}")
-    image = ax.imshow(cosine, cmap="RdBu_r", vmin=-1, vmax=1)
+    image = ax.imshow(cosines(vectors), cmap="RdBu_r", vmin=-1, vmax=1)
     ax.set(title=name, xlabel="head", xticks=range(H), xticklabels=range(1, H + 1),
            yticks=range(H), yticklabels=range(1, H + 1))
 axes[0].set_ylabel("head")
@@ -113,9 +121,10 @@ figure.colorbar(image, ax=axes, label="cosine", shrink=0.8)
 show("session2-uphill")
 
 # %% [markdown]
-# Under Eq. 3 the mean cosine ends at $-1/3$: the heads cancel. With squared cosines, the cosine of
-# any two heads ends at 0: the heads are orthogonal.
-#
+# **Answer.** Under Eq. 3 the mean cosine ends at $-1/3$: the heads cancel. With squared cosines,
+# the cosine of any two heads ends at 0: the heads are orthogonal.
+
+# %% [markdown]
 # How large is the gradient where the heads are orthogonal? For unit vectors its length is
 # $2 \sqrt{H - 1} / H^2$ per head: the same $\lambda$ pulls more with fewer heads.
 
@@ -141,6 +150,8 @@ def position_of_logits(logits):
 logits = uphill(position_of_logits, 2 * torch.randn(4, 1, 4))
 A = logits.softmax(-1)
 print("mean of the heads after Eq. 2:", [round(a, 3) for a in A.mean(0)[0].tolist()])
+
+# %% jupyter={"source_hidden": true}
 figure, ax = pyplot.subplots(figsize=(3, 2.9), layout="constrained")
 image = ax.imshow(A[:, 0], cmap="Blues", vmin=0, vmax=1)
 ax.set(title="weights after Eq. 2", xlabel="position", ylabel="head", xticks=range(4),
@@ -149,8 +160,8 @@ figure.colorbar(image, label="attention weight")
 show("session2-positions")
 
 # %% [markdown]
-# Each position gets a mean weight of 1/4. Where each head ends depends on its start, because Eq. 2
-# depends only on the mean of the heads:
+# **Answer.** Each position gets a mean weight of 1/4. Where each head ends depends on its start,
+# because Eq. 2 depends only on the mean of the heads:
 # $\frac{1}{H^2}\sum_i\sum_j A^i \odot A^j = (\frac{1}{H}\sum_h A^h)^2$. Four heads at four
 # different positions have the same $D$ as four heads that attend to all positions alike.
 

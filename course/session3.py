@@ -29,13 +29,14 @@ T = 6
 # squash?
 
 # %%
-lengths = torch.linspace(0, 6, 100)
-squashed = squash(lengths.unsqueeze(-1))                 # vectors of one number
 for length in (0.1, 1.0, 10.0):
     after = squash(torch.tensor([length])).item()
     print(f"squash: length {length:4.1f} -> {after:.3f}")
+
+# %% jupyter={"source_hidden": true}
 figure, ax = pyplot.subplots(figsize=(4, 3), layout="constrained")
-ax.plot(lengths, squashed)
+lengths = torch.linspace(0, 6, 100)
+ax.plot(lengths, squash(lengths.unsqueeze(-1)))          # vectors of one number
 ax.set(title="squash (Eq. 8)", xlabel="length before", ylabel="length after", ylim=(0, 1))
 show("session3-squash")
 
@@ -60,6 +61,7 @@ for t in (1, 2, 3, 5):
 assert dynamic_routing(votes, 1).coupling.eq(1 / 2).all()
 
 
+# %% jupyter={"source_hidden": true}
 def draw_coupling(ax, t):
     """The coupling in iteration t + 1."""
     C = dynamic_routing(votes, t + 1).coupling           # [M, N]
@@ -77,12 +79,17 @@ play(draw_coupling, 4, "session3-iterations", "share $C_{mn}$")
 # "saturates at 1" for unit votes (end of Li 2019 §4.2.1): that is the reason for EM routing.
 
 # %%
-figure, ax = pyplot.subplots(figsize=(5.2, 3), layout="constrained")
+shares = {}
 for size in (1, 2, 3):
     scaled = size / 3 * votes
-    shares = torch.stack([dynamic_routing(scaled, t).coupling[0, 0] for t in range(1, T + 1)])
-    ax.plot(range(1, T + 1), shares, marker="o", label=f"length {size}")
-    assert (shares.diff() > 0).all()
+    couplings = [dynamic_routing(scaled, t).coupling for t in range(1, T + 1)]
+    shares[size] = torch.stack(couplings)[:, 0, 0]                           # [T]
+    assert (shares[size].diff() > 0).all()
+
+# %% jupyter={"source_hidden": true}
+figure, ax = pyplot.subplots(figsize=(5.2, 3), layout="constrained")
+for size in shares:
+    ax.plot(range(1, T + 1), shares[size], marker="o", label=f"length {size}")
 ax.set(title="part 0 and its own whole", xlabel="iteration", ylabel="share $C_{00}$",
        ylim=(0.45, 1.02))
 ax.legend(title="votes", loc="center left", bbox_to_anchor=(1, 0.5))
@@ -98,14 +105,18 @@ show("session3-coupling")
 votes[:, 0] = ways[0]
 for m in range(4):
     votes[m, 1] = ways[1 + m]
-figure, ax = pyplot.subplots(figsize=(4, 3), layout="constrained")
+lengths = {}
 for normalize, name in ((True, "Li Eq. 7: divided"), (False, "Gu Eq. 8: a sum")):
-    lengths = []
+    lengths[name] = []
     for t in range(1, T + 1):
         routed = dynamic_routing(votes, t, normalize=normalize)
-        lengths.append(routed.capsules[1].norm().item())
-    ax.plot(range(1, T + 1), lengths, marker="o", label=name)
-    print(f"{name}, T = {T}: coupling {routed.coupling[0, 1]:.4f}, length {lengths[-1]:.4f}")
+        lengths[name].append(routed.capsules[1].norm().item())
+    print(f"{name}, T = {T}: coupling {routed.coupling[0, 1]:.4f}, length {lengths[name][-1]:.4f}")
+
+# %% jupyter={"source_hidden": true}
+figure, ax = pyplot.subplots(figsize=(4, 3), layout="constrained")
+for name in lengths:
+    ax.plot(range(1, T + 1), lengths[name], marker="o", label=name)
 ax.set(title="a whole that no part chooses", xlabel="T", ylabel="length", ylim=(0, 1))
 ax.legend()
 show("session3-length")

@@ -54,6 +54,7 @@ votes, whole = planted(4, seed=5, noise=0.7)
 own = whole == 0
 
 
+# %% jupyter={"source_hidden": true}
 def draw_votes(ax, t):
     """The votes for whole 0 after t E-steps."""
     share = torch.full((12,), 1 / 3)                                         # [M]
@@ -74,7 +75,7 @@ play(draw_votes, 4, "session4-planted", "share of whole 0")
 # al.'s schedule of $\lambda$ (the default), below with the released one. In each panel the rows are
 # parts, four of each whole, and the columns are wholes.
 
-# %%
+# %% jupyter={"source_hidden": true}
 figure, axes = pyplot.subplots(2, 3, figsize=(7, 6), layout="constrained", sharex=True, sharey=True)
 for row, name in zip(axes, ("defaults", "released")):
     for t, ax in enumerate(row, 1):
@@ -115,8 +116,8 @@ for each in (2, 4, 6):
 assert recovery_rates[4, 3, "defaults"] > 0.95 > 0.5 > recovery_rates[4, 3, "released"]
 
 # %% [markdown]
-# Only `released` gains much from more iterations, and it stays below a quarter. Only `sum` gains
-# much from more parts. The other two succeed in nearly all draws from the start.
+# **Answer.** Only `released` gains much from more iterations, and it stays below a quarter. Only
+# `sum` gains much from more parts. The other two succeed in nearly all draws from the start.
 
 # %% [markdown]
 # ## A vote and its negative

@@ -48,23 +48,27 @@ aggregations = {"linear": linear,
                 "Li, EM": li, "Li, T = 1": aggregation(RoutingAggregation, iterations=1),
                 "Gu, EM": gu,
                 "Gu, T = 1": aggregation(CapsuleAggregation, routing="em", iterations=1)}
+shares = {}
 varies = {}
-figure, axes = pyplot.subplots(5, 1, figsize=(6, 7), layout="constrained", sharex=True)
-for ax, (name, aggregate) in zip(axes, aggregations.items()):
+for name, aggregate in aggregations.items():
     assert aggregate(O).shape == (1, L, d)
     J = torch.autograd.functional.jacobian(aggregate, O)                # [1, L, d, 1, H, L, d_k]
     J = J[0, :, :, 0].diagonal(dim1=0, dim2=3)           # of a token by itself: [d, H, d_k, L]
     size = J.square().sum((0, 2)).sqrt()                                     # [H, L]
-    share = size / size.sum(0)
-    varies[name] = share.std(1).mean()
+    shares[name] = size / size.sum(0)
+    varies[name] = shares[name].std(1).mean()
     print(f"{name:10} a head's share varies by {varies[name]:.1%}")
+assert varies["linear"] < 1e-6
+assert varies["Gu, EM"] > 4 * varies["Gu, T = 1"]
+
+# %% jupyter={"source_hidden": true}
+figure, axes = pyplot.subplots(5, 1, figsize=(6, 7), layout="constrained", sharex=True)
+for ax, (name, share) in zip(axes, shares.items()):
     image = ax.imshow(share, cmap="viridis", vmin=0.1, vmax=0.4, aspect="auto")
     ax.set(title=name, ylabel="head", xticks=[], yticks=[])
 axes[-1].set_xlabel("token")
 figure.colorbar(image, ax=axes, label="a head's share of the change", shrink=0.5)
 show("session5-shares")
-assert varies["linear"] < 1e-6
-assert varies["Gu, EM"] > 4 * varies["Gu, T = 1"]
 
 # %% [markdown]
 # ## Votes

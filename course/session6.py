@@ -43,6 +43,7 @@ assert torch.allclose(routed, E + up + across)
 assert up.norm(dim=-1).max() < 1 and across.norm(dim=-1).max() < 1
 
 
+# %% jupyter={"source_hidden": true}
 def draw(cubes, H, name):
     """A row per head, a column with its own scale per cube."""
     figure, axes = pyplot.subplots(H, len(cubes), figsize=(10, 2.6 * H), layout="constrained")
@@ -92,9 +93,9 @@ for length in (5, 25, 100):
     print(f"L = {length:3}: vertical {down:.3f}  horizontal {along:.2f}")
 
 # %% [markdown]
-# Horizontal rows have a length near 1, so their cells shrink by about $\sqrt{100/25} = 2$. Vertical
-# cells shrink more, because the rows get shorter too: each whole gets a smaller share of the votes,
-# and the squash shortens short vectors most.
+# **Answer.** Horizontal rows have a length near 1, so their cells shrink by about
+# $\sqrt{100/25} = 2$. Vertical cells shrink more, because the rows get shorter too: each whole gets
+# a smaller share of the votes, and the squash shortens short vectors most.
 
 # %% [markdown]
 # ## Order
@@ -139,10 +140,10 @@ for name, routing in (("horizontal", horizontal_routing), ("vertical", vertical)
         assert (early < 1e-6) == (name == "horizontal" and mask is causal)
 
 # %% [markdown]
-# The rule $t \le l$ keeps the fifth row out of the first four routings. But a vote is a whole row,
-# and its fifth cell enters the dot products $\Omega \cdot V$. The forward mask (§3.4.3) sets this
-# cell to 0 before the routing. Vertical routing leaks even with the mask: its softmax runs over all
-# tokens, so the coupling of the early tokens depends on the fifth.
+# **Answer.** The rule $t \le l$ keeps the fifth row out of the first four routings. But a vote is a
+# whole row, and its fifth cell enters the dot products $\Omega \cdot V$. The forward mask (§3.4.3)
+# sets this cell to 0 before the routing. Vertical routing leaks even with the mask: its softmax
+# runs over all tokens, so the coupling of the early tokens depends on the fifth.
 
 # %% [markdown]
 # ## A trained model
@@ -180,5 +181,12 @@ for name, cube in (("E", E), ("E + vertical", E + up)):
     print(f"mean cosine of two heads' logits, {name}: {others:.2f}")
 change = (weights - E.softmax(-1)).abs().max()
 print(f"largest change of an attention weight: {change:.2f}")
+
+# %% jupyter={"source_hidden": true}
 draw({"E": E[:2], "vertical": up[:2], "horizontal": across[:2], "softmax(E')": weights[:2]}, 2,
      "session6-trained")
+
+# %% [markdown]
+# In this model routing adds little: a cell of the vertical or horizontal part is small against a
+# logit, and no attention weight changes by more than about 0.1. Training gave almost all of
+# $\lambda$ to one head, so only that head gets the vertical part.

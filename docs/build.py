@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
-from course.notebooks import execute, read_session, require
+from course.notebooks import ANSWER, PREDICT, execute, read_session, require
 from docs.equations import EIGHT, EQUATIONS, ROOT, module, read
 from tools.command_line import flag, run
 from tools.files import UserError
@@ -215,17 +215,43 @@ def session_page(path: Path, download: Path) -> str:
     """Runs a session of the course. Returns its prose, code, output and figures, and writes the
     notebook with the outputs to `download`."""
     import jupytext
+    from nbformat.v4 import new_markdown_cell
     notebook = execute(read_session(path), path.parent)
     jupytext.write(notebook, download)
     parts = []
-    for cell in notebook.cells[1:]:              # without the cell that finds the project
+    predicted = False                            # whether the next output is to be predicted
+    folded = False                               # whether the next parts are below such an output
+    # without the cell that finds the project
+    for cell in [*notebook.cells[1:], new_markdown_cell(next_steps(path))]:
         if cell.cell_type == "markdown":
+            if folded and not cell.source.startswith(ANSWER):
+                parts.append("</details>")
+                folded = False
             parts.append(markdown(cell.source, path, path.parent))
-        else:
-            parts.append(f"<pre>{color(cell.source, 'python')}</pre>")
-            parts += [output_html(output) for output in cell.outputs]
+            predicted = PREDICT in cell.source
+            continue
+        code = f"<pre>{color(cell.source, 'python')}</pre>"
+        if cell.metadata.get("jupyter", {}).get("source_hidden"):
+            code = f"<details><summary>Code of the figure</summary>{code}</details>"
+        parts.append(code)
+        if predicted:
+            parts.append("<details><summary>Output</summary>")
+            predicted = False
+            folded = True
+        parts += [output_html(output) for output in cell.outputs]
     offer = f'</h1>\n<p><a href="{download.name}" download>Notebook</a></p>'
     return "\n".join(parts).replace("</h1>", offer, 1)
+
+
+def next_steps(path: Path) -> str:
+    """Returns links from the end of a session to its questions and exercises, and to the next
+    session, as Markdown."""
+    number = int(path.stem.removeprefix("session"))
+    after = f"[Session {number + 1}](session{number + 1}.py)"
+    if f"course/session{number + 1}.py" not in SESSIONS:
+        after = "[What came after](../docs/course.md#what-came-after)"
+    return (f"**Next:** [Questions](../docs/course.md#questions-of-session-{number}) | "
+            f"[Exercises](../exercises/README.md) | {after}")
 
 
 def output_html(output) -> str:
@@ -285,6 +311,7 @@ def build(s: Settings) -> None:
     require("markdown_it", "mdit_py_plugins", "latex2mathml", "pygments", "jupytext",
             "nbclient", "ipykernel")
     from pygments.formatters import HtmlFormatter
+    from tqdm import tqdm
     ours = (folder / "style.css").exists() and folder.resolve() != DOCS
     if folder.exists() and not ours and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder}: holds something else: name a new folder")
@@ -294,7 +321,7 @@ def build(s: Settings) -> None:
     style = (DOCS / "style.css").read_text("utf-8")
     (folder / "style.css").write_text(
         f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n{style}", "utf-8")
-    for path in files_of(PAGES):
+    for path in tqdm(files_of(PAGES), "pages", leave=False, disable=None):
         write(path, folder)
     for path in files_of(COPIES):
         shutil.copyfile(path, folder / address(path))

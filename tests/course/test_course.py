@@ -60,6 +60,16 @@ def test_a_session_prints_what_the_course_says(number, monkeypatch, tmp_path, ca
     assert not pyplot.get_fignums()
 
 
+@pytest.mark.parametrize("number", range(1, 8))
+def test_code_of_figures_has_cells_of_its_own(number):
+    """Which the pages and JupyterLab fold."""
+    cells = (ROOT / "course" / f"session{number}.py").read_text("utf-8").split("\n# %%")
+    drawing = [cell for cell in cells if "pyplot.subplots(" in cell or "\nplay(" in cell]
+    assert drawing
+    for cell in drawing:
+        assert cell.startswith(' jupyter={"source_hidden": true}\n') and "print(" not in cell
+
+
 def test_a_session_draws_where_the_backend_of_a_notebook_is_missing(tmp_path):
     """As Colab sets it for the commands of a cell, too."""
     code = "import lesson; lesson.pyplot.plot([1]); lesson.show('line')"

@@ -22,7 +22,12 @@ def notebook(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("class")
     notebooks.main([str(folder / "handout")])
-    return notebooks.execute(jupytext.read(folder / "handout" / "session3.ipynb"), folder)
+    handout = jupytext.read(folder / "handout" / "session3.ipynb")
+    handout = notebooks.execute(handout, folder)
+    session = [cell for cell in handout.cells if cell.source != "*Your prediction:*"]
+    assert len(handout.cells) == len(session) + 2
+    handout.cells = session
+    return handout
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +156,27 @@ def test_a_session_has_its_output_figures_and_notebook(site, pages):
     assert page.count('] = "data:image/png;base64,') == 4          # the frames of the player
     assert 'type="range"' in page and 'href="session3.ipynb"' in page
     assert "squash: length  0.1 -> " in (site / "course" / "session3.ipynb").read_text("utf-8")
+    folded = re.findall(r"<summary>Output</summary>(.*?)(?=<h2|<p>How)", page, re.DOTALL)
+    assert ["squash: length  0.1" in text for text in folded] == [True, False]
+    assert ["T = 5: share of whole 0" in text for text in folded] == [False, True]
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_a_session_folds_what_is_to_be_predicted(number, pages, site):
+    """The answer, too. At its end are links to what comes next."""
+    page = pages[site / "course" / f"session{number}.py.html"]
+    depth = 0
+    for mark in re.findall(r"<details>|</details>|<strong>Answer", page):
+        if mark == "<details>":
+            depth += 1
+        elif mark == "</details>":
+            depth -= 1
+        else:
+            assert depth == 1
+    assert depth == 0
+    assert page.count("<summary>Output</summary>") == page.count("Predict before you run")
+    end = page[page.rindex("<strong>Next:</strong>"):]
+    assert f"course.html#questions-of-session-{number}" in end and "</details>" not in end
 
 
 @pytest.mark.parametrize("name", ["docs.build", "course.notebooks"])
