@@ -5,6 +5,7 @@ other tasks are the project's.
 """
 import ast
 import importlib
+import inspect
 import traceback
 import types
 import zlib
@@ -48,9 +49,10 @@ def load(task: Task, path: Path):
     return module
 
 
-def draw_inputs(seed: str, shapes: dict) -> dict[str, Tensor]:
-    """Draws standard normal numbers of these shapes, the same for the same seed."""
-    rng = np.random.default_rng(zlib.crc32(seed.encode()))
+def draw_inputs(task: str) -> dict[str, Tensor]:
+    """Draws standard normal numbers as inputs of a task's check, the same at every call."""
+    _, shapes = CHECKS[task]
+    rng = np.random.default_rng(zlib.crc32(task.encode()))
     inputs = {}
     for name, shape in shapes.items():
         inputs[name] = torch.tensor(rng.standard_normal(shape), requires_grad=True)
@@ -60,8 +62,8 @@ def draw_inputs(seed: str, shapes: dict) -> dict[str, Tensor]:
 def compute_results(module, task: Task) -> dict[str, np.ndarray]:
     """Returns the results of a task's check, and the gradients of their sum by the inputs. In the
     sum the numbers of a tensor are weighted by cos 0, cos 1, cos 2, ..."""
-    function, shapes = CHECKS[task.name]
-    inputs = draw_inputs(task.name, shapes)
+    function, _ = CHECKS[task.name]
+    inputs = draw_inputs(task.name)
     results = {}
     total = torch.zeros(())
     for name, value in function(module, **inputs).items():
@@ -76,6 +78,19 @@ def compute_results(module, task: Task) -> dict[str, np.ndarray]:
         for name, gradient in zip(inputs, gradients):
             results[f"the gradient with respect to {name}"] = gradient.numpy()
     return results
+
+
+def describe_check(task: Task) -> str:
+    """Returns the code of a task's check, and its inputs, as text."""
+    function, _ = CHECKS[task.name]
+    parts = [f"The check, where module is your {Path(task.file).name}:",
+             inspect.getsource(function)]
+    inputs = draw_inputs(task.name)
+    if inputs:
+        parts.append(f"Its inputs, `exercises.compare.draw_inputs({task.name!r})`:")
+    for name, value in inputs.items():
+        parts.append(f"{name} = {value.detach()}")
+    return "\n\n".join(part.strip() for part in parts)
 
 
 def check_results(results: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:

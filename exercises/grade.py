@@ -1,6 +1,7 @@
 """Grades solutions of the exercises.
 
     python -m exercises.grade FOLDER [--session 3]         # mistakes and points
+    python -m exercises.grade FOLDER --task squash         # check and inputs
     python -m exercises.grade FOLDER... --csv > class.csv  # a row for each
 
 Each task is graded separately (compare.py), so tasks may be done in any order, and a mistake costs
@@ -8,6 +9,7 @@ one task. The checks are in checks.py.
 """
 import contextlib
 import csv
+import difflib
 import multiprocessing
 import os
 import queue
@@ -107,8 +109,39 @@ def grade(tasks: list[Task], folder: Path) -> list[str]:
 
 # ---- The command
 
+def choose_tasks(session: int | None, name: str | None) -> list[Task]:
+    """Returns the tasks of a session, or the one of this name. Raises UserError."""
+    tasks = sorted(TASKS.values(), key=lambda task: task.session)
+    if session:
+        tasks = [task for task in tasks if task.session == session]
+    if not name:
+        return tasks
+    names = [task.name for task in tasks]
+    if name not in names:
+        similar = difflib.get_close_matches(name, names) or names
+        place = f" of session {session}" if session else ""
+        raise UserError(f"--task {name!r}: no such task{place}: choose from "
+                        f"{', '.join(map(repr, similar))}")
+    return [TASKS[name]]
+
+
+def describe_missing(folder: Path, tasks: list[Task]) -> str:
+    """Returns a warning if none of the tasks' files is in a folder, otherwise ""."""
+    names = {Path(task.file).name for task in tasks}
+    if any((folder / name).exists() for name in names):
+        return ""
+    warning = f"warning: {folder}: has no file of these tasks"
+    below = sorted(path.parent for path in folder.glob("*/*.py") if path.name in names)
+    if below:
+        warning += f"; {below[0]} has: grade that folder"
+    return warning
+
+
 def report(tasks: list[Task], messages: list[str]) -> str:
     """Returns the messages, and a table of the tasks."""
+    lines = [message for message in messages if message]
+    if lines and len(tasks) > 1:
+        lines.append("--task NAME shows the check of a task, and its inputs")
     rows = []
     for task, message in zip(tasks, messages):
         answer = "no" if message else "yes"
@@ -118,7 +151,7 @@ def report(tasks: list[Task], messages: list[str]) -> str:
     points = sum(task.points for task in tasks)
     rows.append(["", "all", "", f"{earned} of {points}", f"{len(passed)} of {len(tasks)}"])
     header = ["session", "task", "equation", "points", "passed"]
-    return "\n".join([*filter(None, messages), "", tabulate(rows, header, "simple")])
+    return "\n".join([*lines, "", tabulate(rows, header, "simple")])
 
 
 @dataclass
@@ -126,13 +159,13 @@ class Settings:
     folders: tuple[Path, ...] = flag(help="folders of solutions", positional=True,
                                      metavar="FOLDER")
     session: int | None = flag(None, "only its tasks", choices=range(1, 8))
+    task: str | None = flag(None, "only this task; prints its check and inputs if it is not passed",
+                            metavar="NAME")
     csv: bool = flag(False, "print the points as CSV")
 
 
 def print_grades(s: Settings) -> None:
-    tasks = sorted(TASKS.values(), key=lambda task: task.session)
-    if s.session:
-        tasks = [task for task in tasks if task.session == s.session]
+    tasks = choose_tasks(s.session, s.task)
     for folder in s.folders:
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; `python -m exercises.make {folder}` makes "
@@ -143,16 +176,25 @@ def print_grades(s: Settings) -> None:
     table = csv.writer(sys.stdout, lineterminator="\n")
     if s.csv:
         table.writerow(["folder", "points", *(task.name for task in tasks)])
+    mistakes = []
     for folder in s.folders:
         messages = grade(tasks, folder)
+        mistakes += filter(None, messages)
         if s.csv:
             points = [0 if message else task.points for task, message in zip(tasks, messages)]
             table.writerow([folder.resolve().name, sum(points), *points])
         else:
             print(report(tasks, messages))
+        warning = describe_missing(folder, tasks)
+        if warning:
+            print(warning, file=sys.stderr)
     if s.csv:
         points = [task.points for task in tasks]
         table.writerow(["maximum", sum(points), *points])
+    elif s.task and mistakes:
+        # imported here because the command itself starts without torch
+        from exercises.compare import describe_check
+        print(f"\n{describe_check(TASKS[s.task])}")
 
 
 def main(argv=None) -> int:

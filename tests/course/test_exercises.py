@@ -9,7 +9,7 @@ import pytest
 from exercises import make
 from exercises.checks import CHECKS
 from exercises.compare import find_error
-from exercises.grade import LINUX, OUTPUT, grade, main
+from exercises.grade import LINUX, OUTPUT, describe_missing, grade, main
 from exercises.make import ROOT, TABLE, TASKS, find_functions, make_stub
 
 SESSION3 = [task for task in TASKS.values() if task.session == 3]
@@ -189,6 +189,34 @@ def test_the_command_grades_a_folder(tmp_path, capsys):
     assert lines[-1].split() == "all 7 of 8 4 of 5".split()
     assert main(["none"]) == 2
     assert "python -m exercises.grade: error: none: no such folder" in capsys.readouterr().err
+
+
+def test_the_command_shows_the_inputs_of_a_task(tmp_path, capsys):
+    write_solution(tmp_path, "routing_dynamic.py", "def squash(s, dim=-1): return 2 * s\n")
+    main([str(tmp_path), "--task", "squash"])
+    out = capsys.readouterr().out
+    assert out.startswith("Li 2019 Eq. 8, squash: ") and "0 of 1" in out
+    assert '"squash(s), dim=0": module.squash(s, 0)' in out and "\ns = tensor([[-0.43" in out
+    main([str(tmp_path), "--task", "agreement"])
+    assert "tensor" not in capsys.readouterr().out       # it is passed
+    assert main([str(tmp_path), "--task", "sqash"]) == 2
+    assert "--task 'sqash': no such task: choose from 'squash'\n" in capsys.readouterr().err
+    assert main([str(tmp_path), "--task", "squash", "--session", "4"]) == 2
+    assert "no such task of session 4: choose from 'M-step, mean" in capsys.readouterr().err
+
+
+def test_a_folder_without_files_is_a_warning(tmp_path, capsys):
+    """Which names the folder that has them, as a student hands them in."""
+    below = tmp_path / "mine"
+    below.mkdir()
+    warning = f"warning: {tmp_path}: has no file of these tasks"
+    assert describe_missing(tmp_path, SESSION3) == warning
+    write_solution(below, "routing_dynamic.py")
+    main([str(tmp_path), "--task", "squash", "--csv"])
+    written = capsys.readouterr()
+    assert written.out.splitlines()[1] == f"{tmp_path.name},0,0"
+    assert written.err == f"{warning}; {below} has: grade that folder\n"
+    assert describe_missing(below, SESSION3) == ""
 
 
 @pytest.mark.parametrize("file, kept, taken_out", [
