@@ -29,7 +29,7 @@ import torch
 from tabulate import tabulate
 
 from nmt.corpus import hash_text
-from nmt.run_folder import RunFolder, say
+from nmt.run_folder import RunFolder, find_folder, say
 from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results
 from tasks.logic_data import (
     BINS,
@@ -167,7 +167,7 @@ def infer(s: Settings) -> None:
         parts = split(generate(s.pairs, s.data_seed))
         text = None
     data = encode_parts(parts, s, device)
-    path = Path(s.runs) / s.name
+    path = find_folder(s.runs, s.name)
     with RunFolder(path, asdict(s), FREE, asdict(Settings())) as folder:
         folder.begin(data_text=text)
         folder.drop_metrics_after(0)                     # a line that was cut off

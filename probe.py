@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from nmt.run_folder import RunFolder, load_run, say
+from nmt.run_folder import RunFolder, find_folder, load_run, say
 from tasks import probe_model
 from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results
 from tasks.models import FRAME, MODELS, TaskFlags, encoder_config, name_task_run
@@ -255,7 +255,7 @@ def probe(s: Settings) -> None:
     if s.data == "senteval":                             # all files, before hours of training
         for task in s.task:
             download_task(task, Path(s.data_dir) / "senteval")
-    path = Path(s.runs) / s.name
+    path = find_folder(s.runs, s.name)
     with RunFolder(path, asdict(s), FREE, asdict(Settings())) as folder:
         folder.begin()
         folder.drop_metrics_after(0)                     # a line that was cut off

@@ -14,7 +14,6 @@ import time
 import zlib
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +39,7 @@ from nmt.replay import Replay, check_graphs
 from nmt.run_folder import (
     RunFolder,
     average_checkpoints,
+    find_folder,
     load_checkpoint,
     load_weights,
     say,
@@ -236,7 +236,7 @@ def train(s: Settings) -> None:
     s.check_model()
     if s.graphs:
         check_graphs(machine, s.max_tokens, s.compile)
-    path = Path(s.runs) / s.name
+    path = find_folder(s.runs, s.name)
     if machine.first:
         # resuming must not change accumulate x processes
         fixed = {"accumulate_times_processes": s.accumulate * machine.world}

@@ -52,6 +52,13 @@ class Settings:
         False, "with --compare: the sign test of Li 2018 and Gu 2019 as well", SCORING)
 
 
+def find_run(name: str | None) -> str | None:
+    """Returns the folder of a run that is named with or without runs/ in front of it."""
+    if name and not Path(name).exists() and Path("runs", name).is_dir():
+        return str(Path("runs", name))
+    return name
+
+
 def check_flags(settings: Settings, interactive: bool) -> None:
     """Raises UserError for a missing run, flags that contradict each other, or an --output that
     cannot be written."""
@@ -141,6 +148,8 @@ def print_scores(systems: dict, references: list[str], tgt: str, settings: Setti
 
 def command(settings: Settings) -> None:
     """Reads, translates, writes and, with --reference, scores."""
+    settings.run = find_run(settings.run)
+    settings.compare = find_run(settings.compare)
     interactive = settings.input is None and sys.stdin.isatty()
     check_flags(settings, interactive)
     device = pick_device(settings.device)

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+if not __package__:
+    print("error: start it in the project's folder: python -m course.notebooks", file=sys.stderr)
+    sys.exit(2)
+
 from tools.command_line import flag, run
 from tools.files import UserError
 

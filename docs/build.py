@@ -16,6 +16,10 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
+if not __package__:
+    print("error: start it in the project's folder: python -m docs.build", file=sys.stderr)
+    sys.exit(2)
+
 from course.notebooks import ANSWER, PREDICT, execute, read_session, require
 from docs.equations import EIGHT, EQUATIONS, ROOT, module, read
 from tools.command_line import flag, run

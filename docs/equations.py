@@ -9,10 +9,15 @@ numbers ("Li 2019 Eq. 10, Gu 2019 Eq. 12").
 import ast
 import io
 import re
+import sys
 import tokenize
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
+
+if not __package__:
+    print("error: start it in the project's folder: python -m docs.equations", file=sys.stderr)
+    sys.exit(2)
 
 from exercises.make import find_functions
 

@@ -20,6 +20,10 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+if not __package__:
+    print("error: start it in the project's folder: python -m exercises.grade", file=sys.stderr)
+    sys.exit(2)
+
 from tabulate import tabulate
 
 from exercises.make import TASKS, Task

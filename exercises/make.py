@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+if not __package__:
+    print("error: start it in the project's folder: python -m exercises.make", file=sys.stderr)
+    sys.exit(2)
+
 from tools.command_line import flag, run
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -134,6 +134,13 @@ def read_config(folder) -> dict:
     return config
 
 
+def find_folder(runs: str, name: str) -> Path:
+    """The folder of a run for --runs and --name. The name may have the folder of the runs in front,
+    as the programs print it."""
+    path = Path(name)
+    return path if path.is_relative_to(runs) else Path(runs) / path
+
+
 def name_runs_beside(folder) -> str:
     """A phrase that names the translation models in a folder and beside it, newest first."""
     paths = [*Path(folder).glob("*/best.pt"), *Path(folder).parent.glob("*/best.pt")]

@@ -18,6 +18,10 @@ import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+if not __package__:
+    print("error: start it in the project's folder: python -m papers.analyze", file=sys.stderr)
+    sys.exit(2)
+
 import torch
 from tabulate import tabulate
 

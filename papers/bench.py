@@ -18,6 +18,10 @@ import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
+if not __package__:
+    print("error: start it in the project's folder: python -m papers.bench", file=sys.stderr)
+    sys.exit(2)
+
 import numpy as np
 import torch
 import torch.nn as nn

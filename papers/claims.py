@@ -7,9 +7,14 @@ number. The statistics are those of docs/plan.md.
 """
 import json
 import math
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
+
+if not __package__:
+    print("error: start it in the project's folder: python -m papers.claims", file=sys.stderr)
+    sys.exit(2)
 
 import numpy as np
 from matplotlib.figure import Figure

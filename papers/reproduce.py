@@ -24,6 +24,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
 
+if not __package__:
+    print("error: start it in the project's folder: python -m papers.reproduce", file=sys.stderr)
+    sys.exit(2)
+
 import torch
 from filelock import FileLock
 from tabulate import tabulate

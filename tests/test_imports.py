@@ -1,5 +1,6 @@
 """Every module: what importing it does (nothing but define names), and how it opens text."""
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -30,6 +31,23 @@ def test_every_module_imports_without_a_word():
     program = subprocess.run([sys.executable, "-c", PROGRAM, *names], cwd=ROOT,
                              capture_output=True, text=True)
     assert (program.returncode, program.stdout, program.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("folder", ["papers", "exercises", "course", "docs", "toy"])
+def test_a_program_in_a_folder_says_how_to_start_it(folder):
+    """`python papers/bench.py` would not find the other folders."""
+    programs = []
+    for path in sorted((ROOT / folder).glob("*.py")):
+        code = path.read_text("utf-8")
+        needs_others = re.search(r"^(from|import) (course|exercises|nmt|tools|toy)\b", code, re.M)
+        if '\nif __name__ == "__main__":' in code and needs_others:
+            programs.append(path)
+    assert programs
+    for path in programs:
+        name = f"{folder}.{path.stem}".removesuffix(".__main__")
+        program = subprocess.run([sys.executable, "-S", path], capture_output=True, text=True)
+        assert (program.returncode, program.stdout) == (2, "")
+        assert program.stderr == f"error: start it in the project's folder: python -m {name}\n"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tools").glob("*.py")), ids=lambda path: path.name)

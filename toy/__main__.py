@@ -9,6 +9,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+if not __package__:
+    print("error: start it in the project's folder: python -m toy", file=sys.stderr)
+    sys.exit(2)
+
 import toy
 from tools.command_line import flag, run
 from tools.files import UserError, atomic_write

@@ -17,6 +17,7 @@ from nmt import run_folder
 from nmt.run_folder import (
     RunFolder,
     average_checkpoints,
+    find_folder,
     load_checkpoint,
     load_run,
     load_weights,
@@ -38,6 +39,12 @@ def folder(tmp_path):
     """A run's folder."""
     with RunFolder(tmp_path / "run", {}) as folder:
         yield folder
+
+
+@pytest.mark.parametrize("runs", ["runs", "runs/", "/disk/runs"])
+def test_a_name_may_have_the_folder_in_front(runs):
+    for name in ("NAME", f"{runs}/NAME"):
+        assert find_folder(runs, name) == Path(runs) / "NAME"
 
 
 def test_a_run_without_a_newer_field_is_resumed_with_its_default(tmp_path):

@@ -81,6 +81,18 @@ def test_what_is_translated_is_written_at_once(runs, monkeypatch, capfd):
         assert text == "".join(whole.splitlines(keepends=True)[:5])
 
 
+def test_a_run_is_found_in_runs(runs, capfd):
+    assert call("NAME --input in.txt") == 0
+    expected = capfd.readouterr().out
+    (runs / "runs").mkdir()
+    (runs / "NAME").rename(runs / "runs" / "NAME")
+    for name in ("NAME", "runs/NAME"):
+        assert call(f"{name} --input in.txt") == 0
+        assert capfd.readouterr().out == expected
+    assert call("NAME --input in.txt --reference in.txt --compare runs/NAME") == 2
+    assert "is RUN itself" in capfd.readouterr().err
+
+
 def test_scores_and_comparison(runs, capfd):
     (runs / "config.json").write_text("{}", "utf-8")              # of another program
     assert call("OTHER --input in.txt --output reference.txt --beam 2") == 0
