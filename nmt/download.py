@@ -26,10 +26,10 @@ from tools.files import BYTE_ORDER_MARK, UserError, as_user_error, atomic_write
 
 
 class Archive(NamedTuple):
-    """A text, .gz or .zip file of a public source, with its size in bytes and SHA-256."""
+    """A text, .gz or .zip file of a public source, with its size in bytes and SHA-256 if known."""
     url: str
-    size: int
-    sha256: str
+    size: int | None = None
+    sha256: str | None = None
 
     @property
     def name(self) -> str:
@@ -122,13 +122,14 @@ def download(archive: Archive, remedy: str, file) -> None:
     digest = hashlib.sha256()
     try:
         with urllib.request.urlopen(archive.url, timeout=60) as response:
-            print(f"downloading {archive.url} ({archive.size / 1e6:.1f} MB)", file=sys.stderr)
+            size = f" ({archive.size / 1e6:.1f} MB)" if archive.size else ""
+            print(f"downloading {archive.url}{size}", file=sys.stderr)
             with tqdm(total=archive.size, unit="B", unit_scale=True, disable=None) as bar:
                 while block := response.read(1 << 20):
                     digest.update(block)
                     file.write(block)
                     bar.update(len(block))
-        if digest.hexdigest() != archive.sha256:
+        if archive.sha256 not in (None, digest.hexdigest()):
             raise ValueError("its SHA-256 is not that of the published file")
     except (OSError, HTTPException, ValueError) as error:
         raise UserError(f"cannot download {archive.url} ({error}): {remedy}") from error
