@@ -1,5 +1,4 @@
 """reproduce.py and papers/: published numbers, valid models, shared runs, tables and documents."""
-import itertools
 import json
 import os
 import re
@@ -32,6 +31,10 @@ def plan_runs(name: str, seeds=(1,), **given) -> dict:
 
 # ---- The published numbers
 
+def numbers_of(text: str) -> str:
+    return " ".join(re.findall(r"\d+\.?\d*", text))
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_published_cells_fit_their_columns_and_footnotes(name):
     table = TABLES[name]
@@ -44,15 +47,16 @@ def test_published_cells_fit_their_columns_and_footnotes(name):
 
 @pytest.mark.skipif(not PAPERS.is_dir(), reason="the papers are not here")
 @pytest.mark.parametrize("name", [name for name in TABLES if " Table" in TABLES[name].source])
-def test_published_numbers_are_printed_in_the_papers(name):
+def test_published_rows_are_printed_in_the_papers(name):
+    """The numbers of a row one after the other; Li 2021 Table 7 has a row per task."""
     paper = TABLES[name].source.rpartition(" Table")[0].lower().replace(" ", "")     # "li2018"
     text = "".join(path.read_text("utf-8") for path in PAPERS.glob(f"{paper}*.txt"))
     rows = [row.published for row in TABLES[name].rows]
     if name == "li2018-1":
         rows += [*SCORES.values(), *SCORES_BY_LAYER.values()]
-    for cell in itertools.chain(*rows):
-        for number in re.findall(r"\d+\.?\d*", re.sub(r"\[\d+\]", "", cell or "")):
-            assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", text), number
+    for row in zip(*rows) if name == "li2021-7" else rows:
+        cells = re.sub(r"\[\d+\]", "", " ".join(row))
+        assert f" {numbers_of(cells)} " in f" {numbers_of(text)} ", row
 
 
 # ---- Runs
