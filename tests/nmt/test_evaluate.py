@@ -179,24 +179,28 @@ def test_unusual_references_are_one_warning(line, warning):
     assert not warning or warning in warnings[0]
 
 
-def score(sets: dict, model=None, tokenizer=None, beam=1, longest_source=99, **settings):
+def score(sets: dict, model=None, tokenizer=None, beam=1, longest_source=99, tgt="de", **settings):
     """`score_sets` with these settings."""
-    data = Namespace(tokenizer=tokenizer, longest_source=longest_source, length_ratio=1.5, tgt="de")
+    data = Namespace(tokenizer=tokenizer, longest_source=longest_source, length_ratio=1.5, tgt=tgt)
     return evaluate.score_sets(model, data, sets, Namespace(**settings), beam)
 
 
-def test_without_case_every_score_is(monkeypatch):
-    """Right words in other letters score 100: in each test set and in all as one."""
+def test_case_and_language_reach_every_score(monkeypatch):
+    """Right words in other letters or with other blanks score 100 without case, or in a language
+    without spaces: in each test set and in all as one. 80 sentences in 2 s are 40 per second."""
     monkeypatch.setattr(evaluate, "translate_text", lambda model, tokenizer, lines, **_: [
-        Translation(line.upper(), 1, False) for line in lines])
-    sets = {"old": Pairs(SMALLER, SMALLER), "new": Pairs(REFERENCES, REFERENCES)}
-    for lowercase in (True, False):
-        scores = score(sets, lenpen=0.6, lowercase=lowercase)
+        Translation(line.upper().replace(" 5678", "5678"), 1, False) for line in lines])
+    words = {"old": Pairs(SMALLER, SMALLER), "new": Pairs(REFERENCES, REFERENCES)}
+    digits = {name: Pairs(["1234 5678"] * 40, ["1234 5678"] * 40) for name in words}
+    for sets, lowercase, tgt in ((words, True, "de"), (digits, False, "ja"), (words, False, "de")):
+        monkeypatch.setattr(evaluate, "time", Namespace(perf_counter=iter((5.0, 7.0)).__next__))
+        scores = score(sets, tgt=tgt, lenpen=0.6, lowercase=lowercase)
         numbers = [scores.bleu, scores.chrf]
         for x in scores.sets.values():
             numbers += x.values()
-        assert len(numbers) == 6
-        assert numbers == pytest.approx([100] * 6) if lowercase else max(numbers) < 10
+        assert len(numbers) == 6 and scores.sentences_per_second == 40
+        right = lowercase or tgt == "ja"
+        assert numbers == pytest.approx([100] * 6) if right else max(numbers) < 10
 
 
 def test_the_length_penalty_makes_translations_longer(tokenizer):

@@ -112,15 +112,22 @@ def test_scores_and_comparison(runs, capfd):
     assert sign == "sign test: 0 sentences better than the baseline's, 12 worse, p: 0.0005"
 
 
-def test_the_comparison_is_without_case_too(capsys):
-    settings = parse(translate.Settings, "NAME --lowercase --compare OTHER --sign-test".split())
-    systems = {"OTHER": ["a b c x"] * 9, "NAME": ["A B C D"] * 9}
-    translate.print_scores(systems, ["a b c d"] * 9, "de", settings)
-    assert "9 sentences better than the baseline's, 0 worse" in capsys.readouterr().err
-    # the score, its interval and the p of the randomization: only the case differs
-    table = translate.comparison_table({"OTHER": ["a b c d"] * 9, "NAME": ["A B C D"] * 9},
-                                       ["a b c d"] * 9, "de", lowercase=True)
-    assert table.splitlines()[-1].split() == ["NAME", "100.00", "[100.00,", "100.00]", "1.0000"]
+@pytest.mark.parametrize("words, tgt, right, baseline, reference", [
+    ("--lowercase", "de", "A B C D", "a b c x", "a b c d"),
+    ("", "ja", "12345678.", "1234 5679", "1234 5678 .")])        # without spaces
+def test_case_and_language_reach_every_score(words, tgt, right, baseline, reference, capsys):
+    """Only the baseline is wrong; against a right one nothing differs."""
+    settings = parse(translate.Settings, f"NAME {words} --compare OTHER --sign-test".split())
+    lines = []
+    for other in (baseline, reference):
+        systems = {"OTHER": [other] * 9, "NAME": [right] * 9}
+        translate.print_scores(systems, [reference] * 9, tgt, settings)
+        bleu, chrf, _, wrong, name, sign = capsys.readouterr().err.splitlines()
+        assert bleu.startswith("BLEU 100.00") and chrf.startswith("chrF 100.00")
+        lines.append((name.split(), sign))
+    (differs, sign), (same, _) = lines
+    assert differs == ["NAME", "100.00", "[100.00,", "100.00]", "0.0039"]
+    assert same[-1] == "1.0000" and sign.startswith("sign test: 9 sentences better")
 
 
 def test_bleu_of_single_words_is_explained(capsys):
