@@ -3,6 +3,7 @@ import re
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from small_run import load, name_files, rows, same, stop_after, train, write_text
 
 import train_mt
@@ -218,5 +219,21 @@ def test_a_run_that_did_not_begin_leaves_no_tokenizer_behind(text, tmp_path):
 
 def test_the_curves_are_drawn(monkeypatch, text, tmp_path):
     monkeypatch.undo()                                   # conftest.py takes the figures away
-    assert train(text, "--steps 1 --name a$x^$") == 0          # not a formula
-    assert (tmp_path / "runs" / "a$x^$" / "loss.png").stat().st_size > 9_000
+    drawn = []
+    savefig = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **more:
+                        drawn.append(figure) or savefig(figure, *args, **more))
+    assert train(text, "--steps 1 --reg output --name a$x^$") == 0           # not a formula
+    folder = tmp_path / "runs" / "a$x^$"
+    assert (folder / "loss.png").stat().st_size > 9_000
+    (trained,), (valid,) = rows(folder, "train"), rows(folder, "valid")
+    curves = {}
+    for axes in drawn[0].axes:
+        for line in axes.lines:
+            label = line.get_label() if len(axes.lines) > 1 else axes.get_ylabel()
+            curves[label] = [*line.get_xdata(), *line.get_ydata()]
+    assert curves == {"training, smoothed": [1, trained["loss"]],
+                      "validation": [1, valid["valid_loss"]],
+                      "validation BLEU, greedy": [1, valid["valid_bleu"]],
+                      "D": [1, trained["disagreement"]]}
+    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == [*curves][:2]

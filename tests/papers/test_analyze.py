@@ -171,14 +171,20 @@ def test_costs_are_the_bleu_that_is_lost(make_run, monkeypatch):
     assert ["run", "enc", f"{cost / 8:.2f}", "0.00", f"{cost / 4:.2f}"] in rows
 
 
-def test_a_run_is_measured_with_its_own_search_and_case(make_run, monkeypatch):
-    """Translations that only this search finds, right but for their case, score 100."""
+@pytest.mark.parametrize("words, tgt, references", [
+    ("--lowercase", "de", GERMAN), ("", "ja", ["1234 5678"] * len(GERMAN))])
+def test_a_run_is_measured_with_its_own_search_case_and_language(
+        make_run, monkeypatch, words, tgt, references):
+    """Translations that only this search finds score 100: in other letters without case, with
+    other blanks in a language without spaces."""
     def translate_lines(model, tokenizer, lines, beam, lenpen, max_source, length_ratio):
         assert (beam, lenpen, max_source, length_ratio) == (3, 1.5, 50, 2.5)
-        return [line.upper() for line in GERMAN]
+        return [line.upper().replace(" 5678", "5678") for line in references]
 
     monkeypatch.setattr(measure, "translate_lines", translate_lines)
-    run = make_run("--beam 3 --lenpen 1.5 --lowercase --heads 1")
+    run = make_run(f"--beam 3 --lenpen 1.5 --heads 1 {words}")
+    pairs = Pairs(ENGLISH, references)
+    run = run._replace(valid=pairs, test=pairs, config=run.config | {"languages": ["en", tgt]})
     assert measure.head_costs(run)["bleu"] == pytest.approx(100)
     lengths = measure.bleu_by_length(run, [4])
     assert [lengths["bleu"], *(x["bleu"] for x in lengths["bins"])] == pytest.approx([100] * 3)
@@ -309,13 +315,30 @@ def test_lengths_of_lines(lines, language, lengths):
 
 # ---- Figures
 
-def test_bars_of_bleu_by_length_are_the_intervals(tmp_path, monkeypatch):
-    x = {"low": 1, "high": None, "count": 3, "bleu": 20.0, "interval": (15.0, 22.0)}
+def test_figures_name_what_they_draw(monkeypatch):
+    """Runs and heads, which count from 1; the bars of BLEU by length are the intervals."""
     drawn = []
     monkeypatch.setattr(figures.Figure, "savefig", lambda figure, path: drawn.append(figure))
-    figures.draw_lengths({"$1": {"bins": [x]}}, tmp_path / "2.png")
-    bars, = drawn[0].axes[0].collections
-    assert bars.get_segments()[0][:, 1].tolist() == [15.0, 22.0]
+    bins = [{"low": 1, "high": 9, "count": 3, "bleu": 20.0, "interval": (15.0, 22.0)},
+            {"low": 10, "high": None, "count": 4, "bleu": 30.0, "interval": (25.0, 32.0)}]
+    figures.draw_lengths({"$1": {"bins": bins}}, "length.png")
+    figures.draw_heads(["a", "b"], [[[0, 1], [2, 3]], [[4, 5], [6, 7]]], "heads.png")
+    maps = {"a": {"weights": [[[0.1, 0.9]], [[0.2, 0.8]]], "queries": ["q"], "keys": ["k", "l"],
+                  "entropy": [0.5, 0.75]}}
+    figures.draw_attention(maps, "enc, layer 2", "attention.png")
+    lengths, heads, attention = drawn
+    bars, = lengths.axes[0].collections
+    assert [x[:, 1].tolist() for x in bars.get_segments()] == [[15.0, 22.0], [25.0, 32.0]]
+    ticks = [text.get_text() for text in lengths.axes[0].get_xticklabels()]
+    assert ticks == ["1-9\n(3)", "10+\n(4)"]
+    points = {text.xy: text.get_text().strip() for text in heads.axes[0].texts}
+    assert points == {(0, 1): "1", (2, 3): "2", (4, 5): "1", (6, 7): "2"}
+    clouds = {x.get_label(): x.get_offsets().tolist() for x in heads.axes[0].collections}
+    assert clouds == {" a": [[0, 1], [2, 3]], " b": [[4, 5], [6, 7]]}
+    titles = ("head 1, entropy 0.50", "head 2, entropy 0.75")
+    for panel, title, weights in zip(attention.axes, titles, maps["a"]["weights"]):
+        assert panel.get_title() == title and panel.images[0].get_array().tolist() == weights
+        assert [text.get_text() for text in panel.get_xticklabels()] == ["k", "l"]
 
 
 def test_letters_that_no_font_has_are_one_line(tmp_path, monkeypatch, capsys):
@@ -360,6 +383,7 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     routing = analysis["routing"]["routed"]["enc:1"]
     columns = [f"{x:.3f}" for x in (*routing["entropy"], *routing["agreement"])]
     assert ["routed", "enc:1", *columns] in [row[:-1] for row in rows]
+    assert ["head", *"1234"] in rows and ["mean", "layer", "1", "layer", "2"] in rows
     assert "two heads (cross)" in out and analysis["attention"]["plain"]["layer"] == 1
     assert join_labels(analysis["attention"]["routed"]["keys"][:-1]) == ENGLISH[1].replace(" ", "")
     bins = analysis["length"]["plain"]["bins"]
