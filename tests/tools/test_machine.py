@@ -1,10 +1,21 @@
 """machine.py: what the processor is asked for; seeds."""
 import itertools
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from tools.machine import has_bfloat16, machine_defaults, mixed_precision, seed_torch
+from tools.files import UserError
+from tools.machine import (
+    Machine,
+    has_bfloat16,
+    machine_defaults,
+    mixed_precision,
+    pick_device,
+    seed_torch,
+)
 
 CPU = torch.device("cpu")
 
@@ -16,6 +27,14 @@ def test_bfloat16_of_a_processor(capabilities, has, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     assert has_bfloat16(CPU) == has
     assert machine_defaults("cpu") == {"amp": has, "workers": 0, "compile": False}
+
+
+@pytest.mark.parametrize("name, gpus", [("cuda", 0), ("cuda:2", 2), ("mps", 0)])
+def test_a_gpu_that_is_not_there_is_a_mistake(name, gpus, monkeypatch):
+    for module in (torch.cuda, torch.mps):
+        monkeypatch.setattr(module, "device_count", lambda: gpus)
+    with pytest.raises(UserError, match=f"--device {name}: torch finds {gpus} such GPUs here"):
+        pick_device(name)
 
 
 def test_without_an_answer_of_torch_there_is_no_bfloat16(monkeypatch):
@@ -55,3 +74,16 @@ def test_the_order_of_seed_process_and_step_counts():
         seed_torch(*numbers)
         drawn.add(torch.rand(1).item())
     assert len(drawn) == 6
+
+
+def test_two_processes_agree_on_the_largest_number():
+    """Two threads in their place."""
+    store = dist.HashStore()
+
+    def take_part(rank: int) -> tuple:
+        group = dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=60))
+        machine = Machine(CPU, rank, 2, group)
+        return machine.largest(3 + rank), machine.all_equal(7), machine.all_equal(7 + rank)
+
+    with ThreadPoolExecutor() as threads:
+        assert [*threads.map(take_part, range(2))] == [(4, True, False)] * 2
