@@ -171,6 +171,9 @@ def test_a_mistake_is_one_line(squash, message, tmp_path):
     ("disagreement.py", "D of a layer",
      "def layer_disagreement(*_): return position_disagreement(None)",
      ": def layer_disagreement(*_): return position_disagreement(None)"),
+    ("disagreement.py", "D of a layer", # raised in the student's own: the line that raises it
+     "def layer_disagreement(*_): return helper()\ndef helper(): return 1 / 0",
+     ": def helper(): return 1 / 0"),
 ])
 def test_a_message_names_the_students_mistake(file, task, solution, error, tmp_path):
     write_solution(tmp_path, file, solution)

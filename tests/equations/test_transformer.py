@@ -425,6 +425,7 @@ def test_flags_reach_the_configuration_and_json_gives_it_back():
         capsule_parts=("horizontal",),
     )
     assert TransformerConfig(**json.loads(json.dumps(asdict(config)))) == config
+    assert flags("--agg gu-em --em-gradient full").em_gradient == "full"     # not our default
 
 
 def test_a_string_is_one_place_or_one_kind():

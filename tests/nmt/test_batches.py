@@ -110,10 +110,10 @@ def encoded():
     return random_pairs(50, longest=8)
 
 
-def stream(encoded, accumulate=1, rank=0, world=1):
+def stream(encoded, accumulate=1, rank=0, world=1, place=(0, 0)):
     """The updates of a process."""
     machine = Machine(torch.device("cpu"), rank, world)
-    return training_steps(encoded, (0, 0), machine, 40, accumulate)
+    return training_steps(encoded, place, machine, 40, accumulate)
 
 
 def pairs_of(micro_batches) -> list:
@@ -138,6 +138,9 @@ def test_an_epoch_has_every_pair_once_in_an_order_of_its_own(encoded):
         assert pairs_of(batch for update in epoch for batch in update.batches) == pairs_of(single)
         assert sum(update.tokens for update in epoch) == encoded.target_lengths.sum() + 50
     assert [pairs_of(x.batches) for x in first[:3]] != [pairs_of(x.batches) for x in second[:3]]
+    resumed = stream(encoded, place=first[2].place)      # the rest of the first, all of the second
+    for expected, update in zip([*first[3:], *second], resumed):
+        assert pairs_of(update.batches) == pairs_of(expected.batches) and update[1:] == expected[1:]
 
 
 @pytest.mark.parametrize("world, accumulate", [(2, 1), (2, 3), (3, 2)])

@@ -41,13 +41,17 @@ def test_own_text(tmp_path):
 
 
 def test_load_data(tmp_path):
-    """Token ids that decode to the text, and which text it was."""
-    data = load_data(write_own(tmp_path, train=(["a a", "", "b b"], ["x x", "y", "y y"])))
+    """Token ids that decode to the text, and which text it was. --max-length is for training."""
+    flags = write_own(tmp_path, train=(["a a", "", "b b"], ["x x", "y", "y y"]),
+                      valid=(["c", "c " * 99], ["z", ""]))
+    flags.max_length = 9
+    data = load_data(flags)
     decode = data.tokenizer.decode
     first, second = np.split(data.train.source_ids, data.train.source_offsets[1:-1])
     assert [decode(first), decode(second)] == ["a a", "b b"]
     assert len(data.train) == 2                                 # without the empty pair
-    assert decode(data.valid.target_ids) == "z" and data.valid_pairs == (["c"], ["z"])
+    assert decode(data.valid.target_ids) == "z" and data.valid_pairs.source[0] == "c"
+    assert len(data.valid) == 2 and data.valid.source_lengths[1] > 9
     german = hashlib.sha256(b"x x\ny\ny y\n").hexdigest()
     assert data.text_hashes.keys() == {"train.en", "train.de"}
     assert german.startswith(data.text_hashes["train.de"])

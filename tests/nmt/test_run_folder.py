@@ -199,6 +199,10 @@ def test_a_row_that_was_cut_off_is_dropped(folder, capsys):
     folder.drop_metrics_after(1)
     folder.append_metrics(rows[1])
     assert folder.metrics.read_bytes() == whole[:last]
+    folder.append_metrics({"step": 2, "type": "valid"})
+    for unvalidated, left in ((False, 3), (True, 2)):    # a validation that is to be repeated
+        folder.drop_metrics_after(2, unvalidated)
+        assert len(folder.read_metrics()) == left
 
 
 def test_lines_that_are_not_rows_are_left_out_with_a_warning(folder, capsys):

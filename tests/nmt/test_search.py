@@ -272,6 +272,14 @@ def test_a_long_line_is_cut_at_sentences_then_at_spaces(tokenizer):
     assert cut("किताब यहाँ है। कलम है।", tokenizer, 40) == ["किताब यहाँ है।", "कलम है।"]
 
 
+@pytest.mark.parametrize("end", ".!?…؟۔।॥၊။།։።。！？")
+def test_a_sentence_ends_at_its_mark(end, tokenizer):
+    """Not in the middle of the line."""
+    short, long = f"A dog{end}", f"It sees a man sees{end}"
+    limit = len(tokenizer.encode(long).ids) + 2
+    assert cut(f"{short} {long}", tokenizer, limit) == [short, long]
+
+
 def test_a_long_word_is_cut_between_letters(tokenizer):
     """Not before a mark, nor at a joiner."""
     for line in ("ไม้เท้าไม้เท้า" * 9, "ක්‍රියා" * 20):
