@@ -1,10 +1,13 @@
 """Whole runs of train_mt.py: what is validated, kept, averaged, tested and written."""
+import contextlib
+import io
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 from matplotlib.figure import Figure
-from small_run import load, name_files, rows, same, stop_after, train, write_text
+from small_run import load, name_files, rows, same, small_corpus, stop_after, train, write_text
 
 import train_mt
 import translate
@@ -26,10 +29,12 @@ def chinese(tmp_path):
     return name_files(tmp_path, "zh")
 
 
-def test_the_best_checkpoint_by_bleu_then_by_loss_is_tested(chinese, tmp_path):
+def test_the_best_checkpoint_by_bleu_then_by_loss_is_tested(chinese, tmp_path, capsys):
     """Neither the last one nor that of the lowest loss. Chinese is scored by characters."""
     assert train(chinese, f"{LEARN} --average 9 --name a") == 0
     folder = tmp_path / "runs" / "a"
+    out = capsys.readouterr().out                        # of as many as there are, if fewer
+    assert "average of 6 checkpoints, steps 2 to 12" in out and "reaches into the first half" in out
     valid = rows(folder, "valid")
     assert [row["step"] for row in valid] == [2, 4, 6, 8, 10, 12]
     best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
@@ -49,42 +54,80 @@ def test_the_best_checkpoint_by_bleu_then_by_loss_is_tested(chinese, tmp_path):
     assert 0 < row["test_bleu"] < 100
 
 
-@pytest.mark.parametrize("average, kept", [(2, ["step-4", "step-6"]),
-                                           (9, ["step-2", "step-4", "step-6"])])
-def test_the_average_of_the_last_checkpoints(average, kept, text, tmp_path, capsys):
-    """Of as many as there are, if fewer. Where BLEU ties, the lower loss is best."""
-    assert train(text, f"--steps 6 --eval-every 2 --average {average} --name a") == 0
-    folder = tmp_path / "runs" / "a"
-    mean = average_checkpoints([folder / f"{name}.pt" for name in kept])
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run with its files: folder, text (flags), words (other flags), out, drawn (figures)."""
+    root = tmp_path_factory.mktemp("finished")
+    run = SimpleNamespace(
+        folder=root / "runs" / "a$x^$", text=small_corpus(root), drawn=[],       # not a formula
+        words="--steps 6 --eval-every 2 --average 2 --beam 3 --lenpen 1 --reg output --agg em "
+              "--name a$x^$")
+    savefig = Figure.savefig
+    with (pytest.MonkeyPatch.context() as patch,
+          contextlib.redirect_stdout(io.StringIO()) as stdout):
+        patch.setattr(Figure, "savefig", lambda figure, *args, **more:
+                      run.drawn.append(figure) or savefig(figure, *args, **more))
+        assert train(run.text, f"{run.words} --amp") == 0
+    run.out = stdout.getvalue()
+    return run
+
+
+def test_the_average_of_the_last_checkpoints(finished):
+    """Where BLEU ties, the lower loss is best."""
+    folder = finished.folder
+    assert sorted(path.stem for path in folder.glob("step-*.pt")) == ["step-4", "step-6"]
+    mean = average_checkpoints([folder / "step-4.pt", folder / "step-6.pt"])
     assert same(mean, load(folder, "average")["model"])
-    assert sorted(path.stem for path in folder.glob("step-*.pt")) == kept
-    steps = [int(name.removeprefix("step-")) for name in kept]
-    assert rows(folder, "test")[0]["average"] == steps
-    out = capsys.readouterr().out
-    assert f"average of {len(kept)} checkpoints, steps {steps[0]} to 6, beam 1" in out
-    assert ("reaches into the first half" in out) == (steps[0] == 2)
+    assert rows(folder, "test")[0]["average"] == [4, 6]
+    assert "average of 2 checkpoints, steps 4 to 6, beam 3, length penalty 1.0" in finished.out
+    assert "reaches into the first half" not in finished.out
     valid = rows(folder, "valid")
     assert [row["valid_bleu"] for row in valid] == [0, 0, 0]
     assert valid[2]["valid_loss"] < valid[1]["valid_loss"] < valid[0]["valid_loss"]
     assert same(load(folder, "best"), load(folder, "step-6"))
 
 
-@pytest.mark.parametrize("words, checkpoint", [("", "best"), ("--amp --average 2", "average")])
-def test_translate_gives_the_translations_of_the_test(words, checkpoint, text, tmp_path, capsys):
-    assert train(text, f"--steps 4 --eval-every 2 --beam 3 --lenpen 1 --name a {words}") == 0
-    out = capsys.readouterr().out
+def test_translate_gives_the_translations_of_the_test(finished, capsys):
+    out = finished.out
     pairs = re.findall(r"source +(.*)\n +reference +(.*)\n", out)           # of `small_corpus`
-    assert len(pairs) == 4 and all(a.split() == b.split()[::-1] for a, b in pairs)
-    assert "beam 3, length penalty 1.0" in out
-    at_limit, = (row["at_limit"] for row in rows(tmp_path / "runs" / "a", "test"))
+    assert len(pairs) == 6 and all(a.split() == b.split()[::-1] for a, b in pairs)
+    at_limit, = (row["at_limit"] for row in rows(finished.folder, "test"))
     assert f"translations that reached the length limit and may be cut: {at_limit}\n" in out
-    for row in rows(tmp_path / "runs" / "a", "valid"):
+    for row in rows(finished.folder, "valid"):
         assert f"cut at the length limit: {row['valid_at_limit']}\n" in out
     assert "0.607 where they are orthogonal" in out      # exp(-1/2), with two heads
-    folder = tmp_path / "runs" / "a"
-    assert translate.main(f"{folder} --input {tmp_path}/test.en --checkpoint {checkpoint} --beam 3 "
+    source = f"{finished.folder.parents[1]}/test.en"
+    assert translate.main(f"{finished.folder} --input {source} --checkpoint average --beam 3 "
                           "--lenpen 1 --device cpu".split()) == 0
-    assert capsys.readouterr().out == (folder / "test.hyp").read_text("utf-8")
+    assert capsys.readouterr().out == (finished.folder / "test.hyp").read_text("utf-8")
+
+
+def test_the_curves_are_drawn(finished):
+    assert (finished.folder / "loss.png").stat().st_size > 9_000
+    trained, valid = rows(finished.folder, "train"), rows(finished.folder, "valid")
+    assert (len(trained), len(valid), len(finished.drawn)) == (6, 3, 3)
+    curves = {}
+    for axes in finished.drawn[-1].axes:
+        for line in axes.lines:
+            label = line.get_label() if len(axes.lines) > 1 else axes.get_ylabel()
+            curves[label] = [*zip(*line.get_data())]
+    assert curves == {
+        "training, smoothed": [(row["step"], row["loss"]) for row in trained],
+        "validation": [(row["step"], row["valid_loss"]) for row in valid],
+        "validation BLEU, greedy": [(row["step"], row["valid_bleu"]) for row in valid],
+        "D": [(row["step"], row["disagreement"]) for row in trained]}
+    legend, = finished.drawn[-1].legends
+    assert [text.get_text() for text in legend.get_texts()] == [*curves][:2]
+
+
+def test_a_finished_run_is_not_trained_or_tested_again(finished, capsys):
+    """Nor on a machine that sets other defaults."""
+    before = {path: path.read_bytes() for path in finished.folder.iterdir()}
+    assert train(finished.text, f"{finished.words} --workers 1") == 0
+    out = capsys.readouterr().out
+    assert "train step" not in out
+    assert out.splitlines()[-9:] == finished.out.splitlines()[-9:]           # of the test
+    assert {path: path.read_bytes() for path in finished.folder.iterdir()} == before
 
 
 def test_several_test_sets_are_scored_one_by_one_and_together(text, tmp_path):
@@ -112,45 +155,33 @@ def test_several_test_sets_are_scored_one_by_one_and_together(text, tmp_path):
     assert rows(folder, "test")[2]["sets"]["new"] == row["sets"]["old"]
 
 
-def test_without_a_test_set_the_validation_set_is_tested(text, tmp_path):
-    assert train(text[:-2], "--steps 2 --name a") == 0
-    assert rows(tmp_path / "runs" / "a", "test")[0]["sets"].keys() == {"valid"}
-    assert (tmp_path / "runs" / "a" / "valid.hyp").read_text("utf-8").count("\n") == 12
+def test_without_a_test_set_the_validation_set_is_tested(text, tmp_path, capsys):
+    assert train(text[:-2], "--steps 2 --beam 2 --name a") == 0
+    folder = tmp_path / "runs" / "a"
+    assert rows(folder, "test")[0]["sets"].keys() == {"valid"}
+    capsys.readouterr()
+    words = f"{folder} --input {tmp_path}/valid.en --beam 2 --device cpu"
+    assert translate.main(words.split()) == 0
+    out = capsys.readouterr().out
+    assert out == (folder / "valid.hyp").read_text("utf-8") and out.count("\n") == 12
 
 
-def test_a_test_set_without_4_grams_is_named(text, tmp_path, capsys):
-    write_text(tmp_path, "words", ["ein", "zwei"], ["ein", "zwei"])
-    assert train(text[:-2], f"--test {tmp_path}/test {tmp_path}/words --steps 1 --name a") == 0
-    *_, named, following = capsys.readouterr().out.splitlines()
-    assert named == f"words: {NO_4_GRAMS}" and "python translate.py" in following
-
-
-def test_what_is_left_out_is_said(text, tmp_path, capsys):
-    """Training pairs, long validation lines, and references that are segmented."""
+def test_what_is_unusual_in_the_text_is_said(text, tmp_path, capsys):
+    """Training pairs that are left out, long validation lines, references that are segmented, and a
+    test set without 4-grams."""
     german = (tmp_path / "train.de").read_text("utf-8").splitlines()
     write_text(tmp_path, "train", ["", "das " * 99, *german[2:]], german)
     write_text(tmp_path, "valid", ["das " * 30, "das"], ["ein", "zwei"])
-    write_text(tmp_path, "test", ["das", "der"], ["Ha@@ us", "Ba@@ um"])
-    assert train(text, "--steps 1 --max-length 50 --name a") == 0
+    write_text(tmp_path, "test", ["das", "der"], ["Ha@@ us da ist", "Ba@@ um"])
+    write_text(tmp_path, "words", ["ein", "zwei"], ["ein", "zwei"])
+    assert train([*text, f"{tmp_path}/words"], "--steps 1 --max-length 50 --name a") == 0
     out = capsys.readouterr().out
     assert ("warning: 2 of 120 training pairs are left out: a side is empty or has more than 50 "
             "tokens (--max-length)\n") in out
     assert "warning: valid: lines longer than any training source, translated in pieces: 1\n" in out
     assert "warning: test: the references are segmented or tokenized" in out
-
-
-def test_a_finished_run_is_not_trained_or_tested_again(text, tmp_path, capsys):
-    """Nor on a machine that sets other defaults."""
-    words = "--steps 4 --eval-every 2 --name a --reg output --agg em"
-    outputs = []
-    files = []
-    for machine in ("", "--amp --workers 1"):
-        assert train(text, f"{words} {machine}") == 0
-        outputs.append(capsys.readouterr().out)
-        files.append({path: path.read_bytes() for path in (tmp_path / "runs" / "a").iterdir()})
-    assert "train step" not in outputs[1]
-    assert outputs[0].splitlines()[-8:] == outputs[1].splitlines()[-8:]      # of the test
-    assert files[0] == files[1]
+    *_, named, following = out.splitlines()
+    assert named == f"words: {NO_4_GRAMS}" and "python translate.py" in following
 
 
 def test_the_time_of_a_run_adds_up(text, tmp_path):
@@ -215,25 +246,3 @@ def test_a_run_that_did_not_begin_leaves_no_tokenizer_behind(text, tmp_path):
     assert train(text, "--steps 1 --name a --max-length 1") == 2             # no pair is left
     assert train(text, "--steps 1 --name a --vocab-size 270") == 0
     assert read_config(tmp_path / "runs" / "a")["model"]["vocab_size"] == 270
-
-
-def test_the_curves_are_drawn(monkeypatch, text, tmp_path):
-    monkeypatch.undo()                                   # conftest.py takes the figures away
-    drawn = []
-    savefig = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **more:
-                        drawn.append(figure) or savefig(figure, *args, **more))
-    assert train(text, "--steps 1 --reg output --name a$x^$") == 0           # not a formula
-    folder = tmp_path / "runs" / "a$x^$"
-    assert (folder / "loss.png").stat().st_size > 9_000
-    (trained,), (valid,) = rows(folder, "train"), rows(folder, "valid")
-    curves = {}
-    for axes in drawn[0].axes:
-        for line in axes.lines:
-            label = line.get_label() if len(axes.lines) > 1 else axes.get_ylabel()
-            curves[label] = [*line.get_xdata(), *line.get_ydata()]
-    assert curves == {"training, smoothed": [1, trained["loss"]],
-                      "validation": [1, valid["valid_loss"]],
-                      "validation BLEU, greedy": [1, valid["valid_bleu"]],
-                      "D": [1, trained["disagreement"]]}
-    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == [*curves][:2]
