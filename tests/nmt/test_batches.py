@@ -41,16 +41,12 @@ def test_every_pair_once_within_max_tokens(max_tokens, shuffle):
     assert all(size(source, target, b) <= max_tokens or len(b) == 1 for b in index_batches)
 
 
-def test_batches_are_full():
+def test_batches_are_full_and_have_little_padding():
     """The next pair by length does not fit in."""
     source, target = lengths()
     index_batches = batches(source, target, 400, shuffle=False)
     for first, second in zip(index_batches, index_batches[1:]):
         assert size(source, target, np.concatenate([first, second[:1]])) > 400
-
-
-def test_batches_have_little_padding():
-    source, target = lengths()
     cells = 0
     for batch in batches(source, target, 1000):
         cells += len(batch) * (source[batch].max() + target[batch].max())

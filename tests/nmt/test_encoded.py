@@ -61,30 +61,22 @@ def test_a_line_is_the_same_in_training_and_in_translation(blank, tokenizer):
     assert learned[0] == learned[1]
 
 
-def test_validation_text_is_encoded_whole(pairs, tokenizer):
-    """Every sentence decodes to its text without outer blanks."""
+def test_only_training_text_loses_its_empty_and_long_pairs(pairs, tokenizer):
+    """Every sentence decodes to its text without outer blanks. --max-length itself is allowed."""
     whole = encode_pairs(tokenizer, pairs)
     assert len(whole) == 300
     for i, (source, target) in enumerate(zip(*pairs)):
         assert tokenizer.decode(ids_of(whole, "source", i)) == source.strip()
         assert tokenizer.decode(ids_of(whole, "target", i)) == target.strip()
         assert len(ids_of(whole, "source", i)) == whole.source_lengths[i]
-
-
-def test_training_text_loses_its_empty_and_long_pairs(pairs, tokenizer):
-    whole = encode_pairs(tokenizer, pairs)
     train = encode_pairs(tokenizer, pairs, max_length=100)
     kept = [i for i in range(300) if i not in (7, 11)]
     assert len(train) == len(kept)
     for j, i in enumerate(kept):
         assert ids_of(train, "target", j) == ids_of(whole, "target", i)
-
-
-def test_max_length_itself_is_allowed(tokenizer):
-    pairs = Pairs(["a b c"], ["a"])
-    longest = len(encode_pairs(tokenizer, pairs).source_ids)
-    assert len(encode_pairs(tokenizer, pairs, longest)) == 1
-    assert len(encode_pairs(tokenizer, pairs, longest - 1)) == 0
+    longest = max(train.source_lengths.max(), train.target_lengths.max())
+    assert len(encode_pairs(tokenizer, pairs, longest)) == len(kept)
+    assert len(encode_pairs(tokenizer, pairs, longest - 1)) < len(kept)
 
 
 def test_a_large_vocabulary_needs_wider_ids(tokenizer):

@@ -65,21 +65,15 @@ def test_li2018_section5_5_validation_is_that_of_single_sentences(corpus):
             assert layer_scores == pytest.approx(expected, abs=1e-10)
 
 
-def test_validation_leaves_no_trace(corpus):
-    model = model_with_dropout()
+def test_validation_leaves_no_trace_and_is_about_the_same_in_bfloat16(corpus):
+    model = model_with_dropout().float()
     state = torch.get_rng_state()
     first = validate(model, corpus, CROWDED)
     assert model.training
     assert torch.equal(torch.get_rng_state(), state)             # no dropout was drawn
-    assert validate(model.eval(), corpus, CROWDED) == first
-
-
-def test_validation_under_bfloat16_is_about_the_same(corpus):
-    model = model_with_dropout().float()
-    exact, _ = validate(model, corpus, CROWDED)
     nll, _ = validate(model, corpus, CROWDED, amp=True)
-    assert nll == pytest.approx(exact, abs=0.02)
-    assert nll != exact
+    assert nll == pytest.approx(first[0], abs=0.02) and nll != first[0]
+    assert validate(model.eval(), corpus, CROWDED) == first
 
 
 def test_validation_batches_have_bounded_attention_weights(corpus, monkeypatch):
@@ -140,7 +134,7 @@ def test_the_text_chooses_the_tokenizer(line, tgt, tokenizer):
 
 
 def test_pairs_too_long_for_the_memory_are_left_out(corpus, monkeypatch, capsys):
-    """As if they were not there."""
+    """As if they were not there; if all are, that is an error."""
     model = model_with_dropout()
     longest = corpus.source_lengths.argmax()
     m, n = corpus.source_lengths[longest] + 1, corpus.target_lengths[longest] + 1
@@ -157,12 +151,9 @@ def test_pairs_too_long_for_the_memory_are_left_out(corpus, monkeypatch, capsys)
         logits, _ = model.eval()(source, target[:, :-1])
         losses.append(cross_entropy(logits[0], target[0, 1:], reduction="none"))
     assert nll == pytest.approx(torch.cat(losses).mean().item())
-
-
-def test_a_validation_text_without_a_short_pair_is_an_error(corpus, monkeypatch):
     monkeypatch.setattr(evaluate, "LONGEST", 3)
     with pytest.raises(UserError, match="--valid: every pair is too long"):
-        validate(model_with_dropout(), corpus, CROWDED)
+        validate(model, corpus, CROWDED)
 
 
 @pytest.mark.parametrize("line, warning", [

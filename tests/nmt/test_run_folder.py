@@ -151,14 +151,10 @@ def test_two_readers_of_a_run_wait_for_each_other(folder):
 
 
 def test_half_written_files_of_a_killed_run_go(folder):
+    """It stays a run's without its lock, which some versions of filelock delete at the end."""
     (folder.path / ".last.pt.0123456789abcdef.tmp").write_text("half", "utf-8")
     folder.begin()
     assert {path.name for path in folder.path.iterdir()} == {"config.json", "lock"}
-
-
-def test_a_folder_stays_a_runs_without_its_lock(folder):
-    """Some versions of filelock delete it at the end."""
-    folder.begin()
     folder.lock.release()
     (folder.path / "lock").unlink(missing_ok=True)
     with RunFolder(folder.path, {}):

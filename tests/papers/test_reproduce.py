@@ -169,12 +169,6 @@ def test_a_job_that_fails_does_not_stop_the_others(run_scripts, tmp_path, capsys
     assert str(tmp_path / "run0.log") in out and "run2: finished" in out
 
 
-def test_threads_that_the_user_has_set_are_kept(run_scripts, tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    run_scripts("--go")
-    assert "cpu 3 the last line" in (tmp_path / "run0.log").read_text("utf-8")
-
-
 def test_a_signal_is_passed_on(run_scripts, tmp_path, capsys):
     def interrupt():
         while len(list(tmp_path.glob("*.started"))) < 2:
@@ -213,11 +207,12 @@ def test_an_error_after_a_job_stops_the_others(run_scripts, tmp_path):
     assert f"{signal.SIGTERM.value} the last line" in (tmp_path / "run1.log").read_text("utf-8")
 
 
-def test_jobs_at_once_have_a_gpu_each(run_scripts, tmp_path, monkeypatch):
+def test_jobs_at_once_have_a_gpu_each_and_the_users_threads(run_scripts, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
     run_scripts("--go", "--go", device="cuda")
-    devices = {path.read_text("utf-8").split()[0] for path in tmp_path.glob("*.log")}
-    assert devices == {"cuda:0", "cuda:1"}
+    logs = sorted(path.read_text("utf-8") for path in tmp_path.glob("*.log"))
+    assert logs == ["cuda:0 3 the last line\n", "cuda:1 3 the last line\n"]
 
 
 # ---- Tables, with a training that takes no time
@@ -291,7 +286,8 @@ def test_footnotes_are_numbered_as_the_cells_refer_to_them(project, capsys):
     assert f"[1] {reproduce.TABLES['gu-3'].notes[0]}." in out
 
 
-def test_a_folder_of_another_version_is_left_out(project, capsys):
+def test_a_folder_of_another_version_or_settings_is_not_taken(project, monkeypatch, capsys):
+    """Nor is one of a run that failed."""
     assert project("duan-3") == 0
     config = project.root / "runs" / project.trained[1] / "config.json"
     text = config.read_text("utf-8").replace(f'"format": {FORMAT}', '"format": 3')
@@ -299,20 +295,13 @@ def test_a_folder_of_another_version_is_left_out(project, capsys):
     assert project("duan-3 --dry-run") == 0
     out = capsys.readouterr().out
     assert f"{config.parent}: left out" in out and "0 of 3 runs would start" in out
-
-
-def test_where_runs_failed_the_status_is_not_0(project, monkeypatch, capsys):
-    monkeypatch.setattr(reproduce, "train_jobs", lambda jobs, *_: [jobs[0].path.name])
-    assert project("duan-3") == 2
-    assert "1 of 4 runs failed" in capsys.readouterr().err
-
-
-def test_a_finished_run_with_other_settings_is_not_taken(project, capsys):
-    assert project("duan-3") == 0
-    path = project.root / "runs" / project.trained[0] / "config.json"
-    path.write_text(path.read_text("utf-8").replace('"lr": 0.0032', '"lr": 0.1'), "utf-8")
+    config = project.root / "runs" / project.trained[0] / "config.json"
+    config.write_text(config.read_text("utf-8").replace('"lr": 0.0032', '"lr": 0.1'), "utf-8")
     assert project("duan-3") == 2
     assert "another configuration (lr was 0.1, is now 0.0032)" in capsys.readouterr().err
+    monkeypatch.setattr(reproduce, "train_jobs", lambda jobs, *_: [jobs[0].path.name])
+    assert project("duan-3 --lr 0.05") == 2
+    assert "1 of 4 runs failed" in capsys.readouterr().err
 
 
 def test_a_stored_run_is_a_line_and_is_not_trained_again(project, capsys):

@@ -176,25 +176,12 @@ def results(folder):
 TINY = "--d-model 8 --d-ff 8 --heads 2 --task Tense"
 
 
-def test_a_table_is_kept_and_extended(tmp_path, capsys):
-    assert command(tmp_path, f"{TINY} --models baseline combined") == 0
-    assert "Tense, combined, seed 1: epoch 2/2" in capsys.readouterr().out
-    assert command(tmp_path, f"{TINY} SeLen WC --models baseline --seeds 1 2") == 0
-    text = capsys.readouterr().out
-    assert "Tense, baseline, seed 2: epoch 2/2" in text and "Tense, baseline, seed 1" not in text
-    rows = [row for row in results(tmp_path)["runs"] if row["model"] == "baseline"]
-    assert len({row["history"][0]["loss"] for row in rows}) == 6
-    table = results(tmp_path)["table"]
-    assert [(line["group"], line["task"]) for line in table] == [
-        ("surface", "SeLen"), ("surface", "WC"), ("surface", "Ave."), ("semantic", "Tense")]
-    assert table[0]["cells"]["baseline"]["seeds"] == 2
-
-
-def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch):
-    """Ctrl-C after the first epoch of the second model: that model is trained again, the first one
-    is kept."""
+def test_a_table_is_kept_and_extended(tmp_path, monkeypatch, capsys):
+    """After Ctrl-C in the second model, that model is trained again and the first one is kept: the
+    results are those of a run without a break."""
     flags = f"{TINY} --models baseline combined"
     assert command(tmp_path / "whole", flags) == 0
+    assert "Tense, combined, seed 1: epoch 2/2" in capsys.readouterr().out
     accuracy = classifier.accuracy
     calls = []
 
@@ -203,15 +190,26 @@ def test_an_interrupted_run_ends_as_one_without_a_break(tmp_path, monkeypatch):
         if len(calls) == 3:
             raise KeyboardInterrupt
         return accuracy(*arguments)
-    monkeypatch.setattr(classifier, "accuracy", interrupted)
-    assert command(tmp_path / "broken", flags) == 130
-    assert command(tmp_path / "broken", flags) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(classifier, "accuracy", interrupted)
+        assert command(tmp_path / "broken", flags) == 130
+        assert command(tmp_path / "broken", flags) == 0
     assert len(calls) == 5                               # two epochs of one model
-    whole = results(tmp_path / "whole")
-    broken = results(tmp_path / "broken")
+    whole, broken = results(tmp_path / "whole"), results(tmp_path / "broken")
     for row in (*whole["runs"], *broken["runs"]):
         row.pop("seconds", None)
     assert whole == broken
+    capsys.readouterr()
+    more = f"{TINY} SeLen WC --models baseline --seeds 1 2"
+    assert command(tmp_path / "whole", more) == 0
+    text = capsys.readouterr().out
+    assert "Tense, baseline, seed 2: epoch 2/2" in text and "Tense, baseline, seed 1" not in text
+    extended = results(tmp_path / "whole")
+    rows = [row for row in extended["runs"] if row["model"] == "baseline"]
+    assert len({row["history"][0]["loss"] for row in rows}) == 6
+    assert [(line["group"], line["task"]) for line in extended["table"]] == [
+        ("surface", "SeLen"), ("surface", "WC"), ("surface", "Ave."), ("semantic", "Tense")]
+    assert extended["table"][0]["cells"]["baseline"]["seeds"] == 2
 
 
 def test_the_model_is_tested_on_the_test_part(tmp_path, publish):
