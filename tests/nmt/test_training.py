@@ -208,27 +208,26 @@ def spoil(folder, weight: str, row: int) -> bytes:
     return (folder / "last.pt").read_bytes()
 
 
-def test_a_loss_that_is_not_finite_ends_the_run(text, tmp_path, capsys):
+def test_a_loss_or_gradient_that_is_not_finite_ends_the_run(text, tmp_path, monkeypatch, capsys):
     words = "--steps 4 --name a"
-    stop_after(2, text, words)
-    before = spoil(tmp_path / "runs" / "a", "encoder.norm.weight", 0)
-    assert train(text, words) == 2
-    assert "step 3: the loss or its gradient is not finite" in capsys.readouterr().err
-    assert (tmp_path / "runs" / "a" / "last.pt").read_bytes() == before
-
-
-def test_nor_is_a_gradient(text, tmp_path, monkeypatch, capsys):
-    """Where a loss is finite."""
     train_step = train_mt.train_step
+    stop_after(2, text, words)
+    folder = tmp_path / "runs" / "a"
+    before = (folder / "last.pt").read_bytes()
 
     def step_with_nan(*args):
         total, norm = train_step(*args)
         return total, norm * torch.nan
 
-    monkeypatch.setattr(train_mt, "train_step", step_with_nan)
-    assert train(text, "--steps 4 --name a") == 2
-    assert "step 1: the loss or its gradient is not finite" in capsys.readouterr().err
-    assert not (tmp_path / "runs" / "a" / "last.pt").exists()
+    with monkeypatch.context() as patch:                 # where a loss is finite
+        patch.setattr(train_mt, "train_step", step_with_nan)
+        assert train(text, words) == 2
+    assert "step 3: the loss or its gradient is not finite" in capsys.readouterr().err
+    assert (folder / "last.pt").read_bytes() == before
+    before = spoil(folder, "encoder.norm.weight", 0)
+    assert train(text, words) == 2
+    assert "step 3: the loss or its gradient is not finite" in capsys.readouterr().err
+    assert (folder / "last.pt").read_bytes() == before
 
 
 def test_nor_is_a_validation_loss(text, tmp_path, capsys):

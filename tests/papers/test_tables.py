@@ -110,12 +110,9 @@ def test_chinese_text_has_the_limits_of_its_paper(paper, longest, lowercase):
                     assert (run.settings.max_length, run.settings.lowercase) == limits
 
 
-def test_a_given_flag_replaces_the_one_for_chinese():
+def test_only_a_chinese_source_has_limits_which_a_given_flag_replaces():
     (_, (run,)), *_ = plan(TABLES["li2021-5"], {"data": "wmt17-zh-en", "max_length": 80}, [1])
     assert run.settings.max_length == 80
-
-
-def test_only_a_chinese_source_has_limits():
     for languages, chinese in (({"data": "wmt17-zh-en", "tgt": "zh"}, False),
                                ({"src": "zh-CN", "tgt": "en"}, True)):
         (_, (run,)), *_ = plan(TABLES["gu-1"], languages, [1])

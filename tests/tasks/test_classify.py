@@ -114,10 +114,8 @@ def losses(p, seed):
 
 
 def test_the_loss_of_an_epoch_is_the_mean_over_the_examples():
+    """The seed draws the dropout of every epoch."""
     assert losses(0.0, 3) == pytest.approx([24.5, 24.5])
-
-
-def test_the_seed_draws_the_dropout_of_every_epoch():
     assert losses(0.5, 3) == losses(0.5, 3)
     assert len({*losses(0.5, 3), *losses(0.5, 4)}) == 4
 

@@ -33,6 +33,8 @@ def test_li2019_has_three_layers_that_all_route():
         "simple": ("dynamic", 3, ("enc",)),
         "em": ("em", 3, ("enc",)),
     }
+    (config,) = configs(probe, "--models uniform").values()                  # does not route
+    assert (config.agg, config.iterations) == ("em", 1)
 
 
 @pytest.mark.parametrize("script, flags", [(probe, "--protocol li2021"), (logic, "--full")])
@@ -46,11 +48,6 @@ def test_the_four_models_of_li2021(script, flags):
     }
     assert by_name["combined"].agg_at == ("enc:1-2",)
     assert not by_name["combined"].decoder
-
-
-def test_uniform_aggregation_does_not_route():
-    (config,) = configs(probe, "--models uniform").values()
-    assert (config.agg, config.iterations) == ("em", 1)
 
 
 @pytest.mark.parametrize("script, file", [(probe, "probe-toy"), (logic, "logic-bowman")])
