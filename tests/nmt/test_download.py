@@ -75,18 +75,14 @@ def check_failure(folder, *words) -> None:
     assert not [name for name in names if name.endswith(".tmp") or name in ("val.de.gz", "val.en")]
 
 
-def test_missing_at_the_source(source, tmp_path):
-    """The message says what to put where."""
-    (source / "val.de.gz").unlink()
+def test_missing_or_broken_off(source, tmp_path):
+    """The message says what to put where. Later only what is missing is downloaded."""
+    path = source / "val.de.gz"
+    whole = path.read_bytes()
+    path.unlink()
     folder = tmp_path / "data" / "multi30k"
     check_failure(tmp_path, "val.de.gz", f"put it at {folder}/archives/val.de.gz",
                   f"put val.en and val.de (one sentence per line) into {folder}")
-
-
-def test_broken_off(source, tmp_path):
-    """A download that ends half-way is an error. Later only what is missing is downloaded."""
-    path = source / "val.de.gz"
-    whole = path.read_bytes()
     path.write_bytes(whole[:len(whole) // 2])
     check_failure(tmp_path, "val.de.gz", "its SHA-256 is not that of the published file")
     path.write_bytes(whole)

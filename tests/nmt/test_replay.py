@@ -61,7 +61,7 @@ def gradients(objective, step: Step, replay=None):
 
 
 @pytest.mark.parametrize("mechanisms", MECHANISMS, ids=str)
-def test_fixed_shapes_give_the_loss_and_the_gradients_of_exact_ones(mechanisms):
+def test_fixed_shapes_give_loss_and_gradients_of_exact_ones_and_read_no_value(mechanisms):
     objective = small_objective(**mechanisms).double()
     step = random_step(1)
     exact = gradients(objective, step)
@@ -72,12 +72,7 @@ def test_fixed_shapes_give_the_loss_and_the_gradients_of_exact_ones(mechanisms):
         else:
             rtol = 1e-6 if a.dtype == torch.float32 else 1e-9
             torch.testing.assert_close(a, b, rtol=rtol, atol=1e-11)
-
-
-@pytest.mark.parametrize("mechanisms", MECHANISMS, ids=str)
-def test_a_step_of_fixed_shapes_reads_no_value(mechanisms):
-    """Fake tensors have none to read. An exact step reads the places of the tokens."""
-    step = random_step(1)
+    # fake tensors have no value to read; an exact step reads the places of the tokens
     with FakeTensorMode(allow_non_fake_inputs=True):
         objective = small_objective(**mechanisms)
         batch = Batch(*(torch.empty(x.shape, dtype=x.dtype) for x in step.batches[0]))

@@ -53,11 +53,11 @@ def test_the_flags_of_the_search_reach_it(runs, monkeypatch):
     settings = {}
     monkeypatch.setattr(translate, "translate_text",
                         lambda model, tokenizer, lines, **given: settings.update(given) or [])
-    for ratio in (1.5, 2.5):                             # that of runs without an entry is 1.5
+    for ratio, longest in ((1.5, 512), (2.5, 20)):       # that of runs without an entry is 1.5
         assert call("NAME --input in.txt --beam 3 --lenpen 1.5 --max-tokens 99") == 0
-        assert settings == dict(beam=3, lenpen=1.5, max_tokens=99, max_source=512,
+        assert settings == dict(beam=3, lenpen=1.5, max_tokens=99, max_source=longest,
                                 length_ratio=ratio, window=translate.WINDOW, progress=True)
-        change_config(runs / "NAME", length_ratio=2.5)
+        change_config(runs / "NAME", length_ratio=2.5, longest_source=20)
 
 
 def test_what_is_translated_is_written_at_once(runs, monkeypatch, capfd):
@@ -152,16 +152,6 @@ def test_bleu_has_the_tokenizer_of_the_references(runs, capfd):
         (runs / "reference.txt").write_text(f"{line}\n" * len(TEXT), "utf-8")
         assert call("NAME --input in.txt --reference reference.txt --beam 1") == 0
         assert f"tok:{tokenizer}|" in capfd.readouterr().err
-
-
-def test_lines_longer_than_those_of_training_are_cut(runs, model, tokenizer, capfd):
-    change_config(runs / "NAME", longest_source=20)
-    line = "a man sees the dog. " * 4
-    (runs / "in.txt").write_text(line, "utf-8")
-    assert call("NAME --input in.txt --device cpu") == 0
-    pieces, = translate_lines(model, tokenizer, [line], max_source=20)
-    assert capfd.readouterr().out == pieces + "\n"
-    assert [pieces] != translate_lines(model, tokenizer, [line])
 
 
 def test_prompts_of_a_terminal_are_on_standard_error(runs, model, tokenizer, monkeypatch, capfd):
