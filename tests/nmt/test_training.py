@@ -33,10 +33,12 @@ def test_the_best_checkpoint_by_bleu_then_by_loss_is_tested(chinese, tmp_path, c
     """Neither the last one nor that of the lowest loss. Chinese is scored by characters."""
     assert train(chinese, f"{LEARN} --average 9 --name a") == 0
     folder = tmp_path / "runs" / "a"
-    out = capsys.readouterr().out                        # of as many as there are, if fewer
-    assert "average of 6 checkpoints, steps 2 to 12" in out and "reaches into the first half" in out
     valid = rows(folder, "valid")
-    assert [row["step"] for row in valid] == [2, 4, 6, 8, 10, 12]
+    steps = [row["step"] for row in valid]
+    assert steps == [2, 4, 6, 8, 10, 12]
+    assert rows(folder, "test")[0]["average"] == steps   # of as many as there are, if fewer
+    out = capsys.readouterr().out
+    assert "average of 6 checkpoints, steps 2 to 12" in out and "reaches into the first half" in out
     best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
     lowest = min(valid, key=lambda row: row["valid_loss"])
     assert best["step"] not in (lowest["step"], 12)
