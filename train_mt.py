@@ -46,15 +46,8 @@ from nmt.run_folder import (
 )
 from tools.command_line import command_line, flag, name_run, run
 from tools.files import UserError
-from tools.machine import (
-    Machine,
-    defer_signals,
-    machine_defaults,
-    mixed_precision,
-    restore_signals,
-    seed_torch,
-    setup_machine,
-)
+from tools.machine import Machine, machine_defaults, mixed_precision, seed_torch, setup_machine
+from tools.signals import defer_signals, restore_signals
 from transformer import PAD, SIZES, Transformer
 
 # what --arch changes in the defaults below; toy is size tiny on the embedded corpus, base and big

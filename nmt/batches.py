@@ -1,7 +1,9 @@
 """Batches of pairs of similar lengths, and the stream of batches for training."""
 import itertools
+import os
 import signal
 from multiprocessing import active_children
+from multiprocessing.queues import Queue
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from nmt.encoded import EncodedPairs
 from nmt.tokenizer import BOS, EOS
 from tools.files import UserError
-from tools.machine import ignore_signals
+from tools.signals import SIGNALS, hold_signals
 from transformer import PAD
 
 
@@ -128,24 +130,38 @@ def training_steps(encoded: EncodedPairs, place: tuple[int, int], machine, max_t
     all_of_them, ahead = itertools.tee(micro_batches(encoded, place, max_tokens, seed))
     own = (indices for indices, _ in itertools.islice(ahead, machine.rank, None, machine.world))
     # one loader for all epochs: its processes start once
-    loaded = iter(DataLoader(
+    loaded = load_batches(DataLoader(
         BatchesOfPairs(encoded, max_tokens if rectangles else 0), sampler=own, batch_size=None,
-        num_workers=workers, worker_init_fn=ignore_signals,
+        num_workers=workers, worker_init_fn=setup_worker,
         pin_memory=machine.device.type == "cuda", generator=torch.Generator()))
-    if workers and hasattr(signal, "SIGCHLD"):           # not on Windows
-        # torch's handler raises wherever this process is when a worker is killed
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     while True:
         group = list(itertools.islice(all_of_them, size))
         tokens = sum(int(encoded.target_lengths[indices].sum()) + len(indices)       # EOS counts
                      for indices, _ in group)
-        try:
-            own_batches = list(itertools.islice(loaded, accumulate))
-        except (EOFError, OSError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
-                raise
-            for worker in active_children():             # they ignore SIGTERM
-                worker.kill()
-            raise UserError("a process of --workers was killed, perhaps because memory ran out: the"
-                            " same command resumes; with --workers 0 it needs less") from error
-        yield Step(own_batches, tokens, group[-1][1])
+        yield Step(list(itertools.islice(loaded, accumulate)), tokens, group[-1][1])
+
+
+def setup_worker(_: int) -> None:
+    """Keeps a DataLoader's worker alive after a signal: the last step needs its batches. Ends it if
+    it cannot send a batch, as with a full /dev/shm: Python would leave the training waiting."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    Queue._on_queue_feeder_error = staticmethod(lambda *_: os._exit(1))
+
+
+def load_batches(loader: DataLoader):
+    """Yields the batches of a loader. Raises UserError for a worker that cannot start, or ends."""
+    try:
+        with hold_signals():                             # a worker that starts would die of them
+            loaded = iter(loader)
+        if loader.num_workers and hasattr(signal, "SIGCHLD"):        # not on Windows
+            # torch's handler raises wherever this process is when a worker is killed
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        yield from loaded
+    except (EOFError, OSError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
+            raise
+        for worker in active_children():                 # they ignore SIGTERM
+            worker.kill()
+        raise UserError("a process of --workers ended, perhaps because memory or /dev/shm is full: "
+                        "the same command resumes; with --workers 0 it needs less") from error

@@ -43,7 +43,8 @@ from tasks.classifier import percent
 from tools.command_line import command_line, flag, parse
 from tools.command_line import run as run_command
 from tools.files import UserError, as_user_error, atomic_write, read_json
-from tools.machine import defer_signals, pick_device, processor
+from tools.machine import pick_device, processor
+from tools.signals import defer_signals
 from tools.streams import print_once
 from toy.__main__ import write_corpus
 

@@ -22,6 +22,7 @@ from dataclasses import MISSING
 from pathlib import Path
 
 from tools.files import UserError, how_to_write
+from tools.signals import SIGNALS, end_program, handle_signals
 from tools.streams import setup_streams
 
 # names that people try -> the flags
@@ -30,9 +31,6 @@ ALIASES = {"--aggregation": "--agg", "--routing": "--agg", "--size": "--arch", "
            "--epochs": "--steps", "--batch-size": "--max-tokens", "--learning-rate": "--lr",
            "--gpu": "--device", "--cpu": "--device", "--beam-size": "--beam",
            "--length-penalty": "--lenpen"}
-# what ends a program: Ctrl-C, kill, a closed terminal, Slurm before the end of a job
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-           if hasattr(signal, name)]                     # Windows lacks some
 
 
 # ---- The parser
@@ -268,20 +266,6 @@ def check_given(settings, unused: dict[str, str]) -> None:
     for name, need in unused.items():
         if name in settings.given:
             refuse_unused(type(settings), name, getattr(settings, name), need)
-
-
-# ---- Signals
-
-def handle_signals(numbers, handler) -> None:
-    """Sets the handler of these signals, but for those that are ignored, as nohup makes it."""
-    for number in numbers:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, handler)
-
-
-def end_program(number: int, _) -> None:
-    """Ends the program as a signal does in a shell, with its files closed."""
-    sys.exit(128 + number)
 
 
 # ---- Running a command

@@ -1,4 +1,4 @@
-"""The device, the processes of a distributed run, and the signals that stop it."""
+"""The device, and the processes of a distributed run."""
 import contextlib
 import ctypes
 import importlib.util
@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import shutil
-import signal
 import sysconfig
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tools.command_line import SIGNALS, end_program, handle_signals
 from tools.files import UserError
 
 DEVICES = "auto, cpu, cuda, cuda:N or mps"        # for --device
@@ -175,21 +173,3 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(-4, 0)                                   # M_MMAP_MAX
         mallopt(-1, -1)                                  # M_TRIM_THRESHOLD: never
-
-
-def defer_signals() -> list[int]:
-    """Returns a list to which SIGNALS are appended from now on, instead of ending the program."""
-    stop = []
-    handle_signals(SIGNALS, lambda number, _: stop.append(number))
-    return stop
-
-
-def restore_signals() -> None:
-    """Ends `defer_signals`: SIGNALS end the program again."""
-    handle_signals(SIGNALS, end_program)
-
-
-def ignore_signals(_: int) -> None:
-    """Keeps a DataLoader's workers alive: the last step after a signal needs their batches."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)

@@ -1,7 +1,7 @@
 """Batches: every pair once per epoch, full, of similar lengths; the stream of updates."""
 import multiprocessing
-import os
 import signal
+import sys
 from collections import deque
 
 import numpy as np
@@ -9,12 +9,17 @@ import pytest
 import torch
 from small_run import random_pairs
 
-from nmt.batches import Batch, batches, collate, rectangle, training_steps
+from nmt.batches import Batch, batches, collate, rectangle, setup_worker, training_steps
 from nmt.encoded import EncodedPairs
 from nmt.tokenizer import BOS, EOS
 from tools.files import UserError
 from tools.machine import Machine
 from transformer import PAD
+
+try:
+    import resource
+except ModuleNotFoundError:                              # Windows
+    resource = None
 
 
 def lengths(count=3000):
@@ -161,13 +166,46 @@ def test_the_processes_of_workers_start_once(encoded):
     assert len(workers) == 2
 
 
+def stream_of_workers():
+    """The updates of a process with two workers."""
+    machine = Machine(torch.device("cpu"))
+    return training_steps(random_pairs(99, 9), (0, 0), machine, 32, workers=2)
+
+
 def test_a_killed_worker_is_one_line_and_its_siblings_end():
     """They ignore SIGTERM, with which Python would end them and wait for ever."""
-    steps = training_steps(random_pairs(99, 9), (0, 0), Machine(torch.device("cpu")), 32, workers=2)
+    steps = stream_of_workers()
     next(steps)
-    os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
-    with pytest.raises(UserError, match="a process of --workers was killed"):
+    multiprocessing.active_children()[0].kill()
+    with pytest.raises(UserError, match="a process of --workers ended"):
         deque(steps)
     for worker in multiprocessing.active_children():
         worker.join(timeout=9)
         assert not worker.is_alive()
+
+
+def setup_without_room(worker: int) -> None:
+    """Starts a worker whose files, and so its parts of /dev/shm, have at most 100 bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    setup_worker(worker)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not resource, reason="/dev/shm is Linux's")
+def test_a_full_shared_memory_is_one_line(monkeypatch):
+    monkeypatch.setattr("nmt.batches.setup_worker", setup_without_room)
+    with pytest.raises(UserError, match="/dev/shm is full.*--workers 0"):
+        next(stream_of_workers())
+
+
+def setup_late(worker: int) -> None:
+    """What starts a worker, to which a signal comes before."""
+    signal.raise_signal(signal.SIGTERM)
+    setup_worker(worker)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows holds no signal back")
+def test_workers_survive_a_signal_while_they_start(monkeypatch):
+    monkeypatch.setattr("nmt.batches.setup_worker", setup_late)
+    steps = stream_of_workers()
+    assert len(next(steps).batches) == 1
+    assert {worker.is_alive() for worker in multiprocessing.active_children()} == {True}

@@ -154,7 +154,7 @@ def kill_batch_makers(text: list[str], whole: Path, dice: random.Random) -> None
         os.kill(children[number % len(children)], signal.SIGKILL)
         error = program.communicate(timeout=60)[1]
         if program.returncode:                           # otherwise it needed no more batches
-            expect_one_line(program.returncode, error, "a process of --workers was killed")
+            expect_one_line(program.returncode, error, "a process of --workers ended")
         assert run(words)[0] == 0
         check(whole.with_name(name), whole)
         print(f"a maker of batches killed: status {program.returncode}", flush=True)
