@@ -2,7 +2,7 @@
 
     python -m exercises.grade FOLDER [--session 3]         # mistakes and points
     python -m exercises.grade FOLDER --task squash         # check and inputs
-    python -m exercises.grade FOLDER... --csv > class.csv  # a row for each
+    python -m exercises.grade FOLDER... --csv class.csv    # a row for each
 
 Each task is graded separately (compare.py), so tasks may be done in any order, and a mistake costs
 one task. The checks are in checks.py.
@@ -29,7 +29,7 @@ from tabulate import tabulate
 from exercises.make import TASKS, Task
 from tools.command_line import flag
 from tools.command_line import run as run_command
-from tools.files import UserError
+from tools.files import UserError, as_user_error
 
 SECONDS = 10                # limit for a task
 OUTPUT = 100_000            # bytes that a task may print, and of a message
@@ -165,7 +165,7 @@ class Settings:
     session: int | None = flag(None, "only its tasks", choices=range(1, 8))
     task: str | None = flag(None, "only this task; prints its check and inputs if it is not passed",
                             metavar="NAME")
-    csv: bool = flag(False, "print the points as CSV")
+    csv: Path | None = flag(None, "write the points into this table instead", metavar="FILE")
 
 
 def print_grades(s: Settings) -> None:
@@ -177,8 +177,10 @@ def print_grades(s: Settings) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"     # threads do not survive a fork
     if LINUX and len(os.fsencode(tempfile.gettempdir())) > 60:
         tempfile.tempdir = "/tmp"           # the path of a socket has at most 107 bytes
-    table = csv.writer(sys.stdout, lineterminator="\n")
     if s.csv:
+        with as_user_error("write", s.csv):              # Excel reads UTF-8 only with this mark
+            file = open(s.csv, "w", encoding="utf-8-sig", errors="replace", newline="")
+        table = csv.writer(file, lineterminator="\n")
         table.writerow(["folder", "points", *(task.name for task in tasks)])
     mistakes = []
     for folder in s.folders:
@@ -187,6 +189,7 @@ def print_grades(s: Settings) -> None:
         if s.csv:
             points = [0 if message else task.points for task, message in zip(tasks, messages)]
             table.writerow([folder.resolve().name, sum(points), *points])
+            file.flush()
         else:
             print(report(tasks, messages))
         warning = describe_missing(folder, tasks)
@@ -195,6 +198,7 @@ def print_grades(s: Settings) -> None:
     if s.csv:
         points = [task.points for task in tasks]
         table.writerow(["maximum", sum(points), *points])
+        file.close()
     elif s.task and mistakes:
         # imported here because the command itself starts without torch
         from exercises.compare import describe_check

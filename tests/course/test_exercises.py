@@ -1,6 +1,7 @@
 """The exercises: the project's own bodies get full marks, stubs get none, and a mistake costs only
 the tasks of its body."""
 import ast
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from exercises.checks import CHECKS
 from exercises.compare import find_error
 from exercises.grade import LINUX, OUTPUT, describe_missing, grade, main
 from exercises.make import ROOT, TABLE, TASKS, find_functions, make_stub
+from tools.files import BYTE_ORDER_MARK
 
 SESSION3 = [task for task in TASKS.values() if task.session == 3]
 BODIES = sorted({(task.file, task.body) for task in TASKS.values()})
@@ -215,10 +217,10 @@ def test_a_folder_without_files_is_a_warning(tmp_path, capsys):
     warning = f"warning: {tmp_path}: has no file of these tasks"
     assert describe_missing(tmp_path, SESSION3) == warning
     write_solution(below, "routing_dynamic.py")
-    main([str(tmp_path), "--task", "squash", "--csv"])
-    written = capsys.readouterr()
-    assert written.out.splitlines()[1] == f"{tmp_path.name},0,0"
-    assert written.err == f"{warning}; {below} has: grade that folder\n"
+    main([str(tmp_path), "--task", "squash", "--csv", str(tmp_path / "class.csv")])
+    table = (tmp_path / "class.csv").read_text("utf-8")
+    assert table.splitlines()[1] == f"{tmp_path.name},0,0"
+    assert capsys.readouterr().err == f"{warning}; {below} has: grade that folder\n"
     assert describe_missing(below, SESSION3) == ""
 
 
@@ -305,15 +307,18 @@ def test_what_a_task_does_to_torch_ends_with_it(tmp_path, monkeypatch):
 
 def test_a_class_is_a_table_with_a_row_for_each_folder(tmp_path, capfd):
     """What solutions print is not in it; one that ends Python loses only its tasks."""
-    for name, mistake in (("bob", "import os\nos.system('echo hello')\nprint('hello')\n"
-                                  "def squash(s, dim=-1): return s"),
+    bob = "Łukasz" if sys.getfilesystemencoding() == "utf-8" else "bob"
+    for name, mistake in ((bob, "import os\nos.system('echo hello')\nprint('hello')\n"
+                                "def squash(s, dim=-1): return s"),
                           ("dan", "import os\nos._exit(0)"),
                           ("eve", "")):
         (tmp_path / name).mkdir()
         write_solution(tmp_path / name, "routing_dynamic.py", mistake)
-    folders = [str(tmp_path / name) for name in ("bob", "dan", "eve")]
-    main([*folders, "--session", "3", "--csv"])
-    rows = [line.split(",") for line in capfd.readouterr().out.splitlines()]
+    folders = [str(tmp_path / name) for name in (bob, "dan", "eve")]
+    main([*folders, "--session", "3", "--csv", str(tmp_path / "class.csv")])
+    content = (tmp_path / "class.csv").read_bytes()
+    rows = [line.split(",") for line in content.removeprefix(BYTE_ORDER_MARK).decode().splitlines()]
     assert rows[0][:3] == ["folder", "points", "squash"]
-    assert [" ".join(row[:3]) for row in rows[1:]] == ["bob 7 0", "dan 0 0", "eve 8 1",
+    assert [" ".join(row[:3]) for row in rows[1:]] == [f"{bob} 7 0", "dan 0 0", "eve 8 1",
                                                        "maximum 8 1"]
+    assert content.startswith(BYTE_ORDER_MARK) and not capfd.readouterr().out
