@@ -267,9 +267,8 @@ class RunFolder(contextlib.AbstractContextManager):
 
     def append_metrics(self, row: dict) -> None:
         """Adds a row to metrics.jsonl."""
-        with as_user_error("write", self.metrics), open(
-                self.metrics, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        with as_user_error("write", self.metrics), open(self.metrics, "ab") as file:
+            file.write(json.dumps(row).encode() + b"\n")
 
     def save(self, name: str, **state) -> None:
         """Writes a checkpoint (tensors and plain Python values) atomically."""

@@ -16,6 +16,7 @@ import train_mt
 import translate
 from nmt.run_folder import RunFolder
 from tools.machine import Machine
+from tools.signals import SIGNALS
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = ("--agg em --agg-at enc cross --reg output subspace position "
@@ -120,15 +121,14 @@ def ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")     # Windows lacks some
+every_signal = pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 
 
-@pytest.mark.parametrize("name", SIGNALS)
-def test_a_signal_saves_and_ends_the_program(name, text, tmp_path, ctrl_c):
+@every_signal
+def test_a_signal_saves_and_ends_the_program(number, text, tmp_path, ctrl_c):
     """In training, unless it is ignored: nohup makes a program ignore SIGHUP, and a shell SIGINT in
     a program in the background. In the final test it ends the program at once."""
     words = "--steps 3 --name a"
-    number = getattr(signal, name)
     terminated = signal.getsignal(signal.SIGTERM)
     before = signal.signal(number, signal.SIG_IGN)
     try:
@@ -184,6 +184,7 @@ def start_two(text):
         program.kill()                                   # if a test failed
 
 
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="Windows ends without signals")
 def test_two_processes_are_one_with_twice_the_accumulation(start_two, text, tmp_path):
     """A run of one process is resumed by two, and stopped by SIGTERM to the second of them and to
     its workers. Nothing since the last step is lost; up to rounding, which Adam magnifies."""

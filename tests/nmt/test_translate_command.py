@@ -1,6 +1,7 @@
 """The command translate.py; bad input: test_errors.py."""
 import io
 import json
+import os
 import sys
 
 import pytest
@@ -172,4 +173,4 @@ def test_at_the_prompt_nothing_is_scored_or_written_to_a_file(runs, monkeypatch,
 
 
 def test_output_into_a_device(runs):
-    assert call("NAME --input in.txt --output /dev/null --device cpu") == 0
+    assert call(f"NAME --input in.txt --output {os.devnull} --device cpu") == 0

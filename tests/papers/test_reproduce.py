@@ -169,6 +169,10 @@ def test_a_job_that_fails_does_not_stop_the_others(run_scripts, tmp_path, capsys
     assert str(tmp_path / "run0.log") in out and "run2: finished" in out
 
 
+posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows ends without signals")
+
+
+@posix
 def test_a_signal_is_passed_on(run_scripts, tmp_path, capsys):
     def interrupt():
         while len(list(tmp_path.glob("*.started"))) < 2:
@@ -183,6 +187,7 @@ def test_a_signal_is_passed_on(run_scripts, tmp_path, capsys):
     assert "the same command resumes" in capsys.readouterr().out
 
 
+@posix
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="Linux has it")
 def test_jobs_end_with_a_program_that_is_killed(run_scripts, tmp_path):
     child = os.fork()
@@ -198,6 +203,7 @@ def test_jobs_end_with_a_program_that_is_killed(run_scripts, tmp_path):
     assert f"{signal.SIGTERM.value} the last line" in (tmp_path / "run0.log").read_text("utf-8")
 
 
+@posix
 def test_an_error_after_a_job_stops_the_others(run_scripts, tmp_path):
     def end(job):
         raise UserError("no space left")

@@ -4,7 +4,9 @@ import functools
 import io
 import itertools
 import os
+import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,14 +18,20 @@ from tools.files import Lines, UserError, atomic_write, read_lines
 
 
 @pytest.mark.parametrize("data", [b"\xc3\xa4", "ä", lambda file: file.write(b"\xc3\xa4")])
-def test_atomic_write_replaces_the_file_and_follows_a_link(tmp_path, data):
-    (tmp_path / "link").symlink_to("file")
-    for name in ("file", "link"):
-        (tmp_path / "file").write_text("old", "utf-8")
-        atomic_write(tmp_path / name, data)
-        assert (tmp_path / "file").read_text(encoding="utf-8") == "ä"
-        assert (tmp_path / "link").is_symlink()
-        assert sorted(os.listdir(tmp_path)) == ["file", "link"]
+def test_atomic_write_replaces_the_file(tmp_path, data):
+    (tmp_path / "file").write_text("old", "utf-8")
+    atomic_write(tmp_path / "file", data)
+    assert (tmp_path / "file").read_text("utf-8") == "ä"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_atomic_write_follows_a_link(tmp_path):
+    try:
+        (tmp_path / "link").symlink_to("file")
+    except OSError:
+        pytest.skip("links need a privilege in Windows")
+    atomic_write(tmp_path / "link", "new")
+    assert (tmp_path / "file").read_text("utf-8") == "new" and (tmp_path / "link").is_symlink()
 
 
 def test_a_file_that_is_read_is_replaced_later(tmp_path, monkeypatch):
@@ -50,7 +58,8 @@ def test_the_checksum_is_that_of_the_lines(tmp_path):
 @pytest.mark.parametrize("name", [".", os.devnull, "missing/file"])
 def test_atomic_write_names_what_cannot_be_written(tmp_path, name):
     path = tmp_path / name
-    with pytest.raises(UserError, match=rf"^{path}: .*: choose another (name|place)$"):
+    words = rf"^{re.escape(str(path))}: .*: choose another (name|place)$"
+    with pytest.raises(UserError, match=words):
         atomic_write(path, b"x")
 
 
@@ -96,7 +105,7 @@ PAIRS = random_pairs(2_500, 9)
     lambda path: make_folder(PAIRS, path)], ids=["torch", "numpy"])
 def test_a_write_that_stops_anywhere_is_reported_in_one_line(tmp_path, write):
     """torch hides the reason, and NumPy the error. The limit is that of `ulimit -f`."""
-    import resource  # not on Windows
+    resource = pytest.importorskip("resource")           # not on Windows
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     for size in range(0, 36_000, 1_000):
         try:
@@ -119,7 +128,8 @@ def test_line_ends_and_byte_order_marks(tmp_path, monkeypatch):
     assert list(lines) == expected == list(lines) and len(lines) == 5
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
     assert read_lines() == expected == read_lines(tmp_path / "text")
-    reader, writer = os.pipe()
-    os.write(writer, content)
-    os.close(writer)
-    assert read_lines(f"/dev/fd/{reader}") == expected
+    if Path("/dev/fd").exists():                         # not on Windows
+        reader, writer = os.pipe()
+        os.write(writer, content)
+        os.close(writer)
+        assert read_lines(f"/dev/fd/{reader}") == expected
