@@ -8,7 +8,9 @@ import argparse
 import dataclasses
 import difflib
 import functools
+import glob
 import importlib.metadata
+import itertools
 import os
 import re
 import signal
@@ -144,14 +146,22 @@ def parse(kind: type, argv=None, presets=None):
     # argparse converts even its mark for a positional argument that was left out
     given = {name: value for name, value in given.items() if str(value) != argparse.SUPPRESS}
     for name, value in given.items():
-        if isinstance(value, list):                      # a repeated value counts once
-            given[name] = tuple(dict.fromkeys(value))
+        if isinstance(value, list):
+            words = itertools.chain.from_iterable(map(expand_pattern, value))
+            given[name] = tuple(dict.fromkeys(words))    # a repeated value counts once
     settings = kind(**given)
     settings.given = frozenset(given)
     for name, value in (presets(settings) if presets else {}).items():
         if name not in given:
             setattr(settings, name, value)
     return settings
+
+
+def expand_pattern(word) -> list:
+    """Returns the paths that a pattern with * names, which Windows' shells leave to the program.
+    Any other word stays as it is."""
+    paths = sorted(glob.glob(str(word))) if "*" in str(word) else []
+    return [type(word)(path) for path in paths] or [word]
 
 
 def make_parser(kind: type) -> Parser:

@@ -57,6 +57,14 @@ def test_flags_are_read_and_written(words, changes):
     assert command_line(Example, changes) == words.replace("x y", "tables x y").split()
 
 
+def test_a_pattern_is_the_paths_that_it_names(tmp_path, monkeypatch):
+    """Sorted, as other shells than Windows' give them."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("b2", "b1", "a"):
+        (tmp_path / name).touch()
+    assert parse(Example, ["c", "b*", "b1", "*x"]).tables == ("c", "b1", "b2", "*x")
+
+
 @pytest.mark.parametrize("words, folder", [([], "site"), (["other"], "other")])
 def test_a_path_that_is_left_out_has_its_default(words, folder):
     @dataclass
