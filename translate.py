@@ -84,7 +84,8 @@ def translate_terminal(translate) -> None:
     """Prints the translation of every line as it comes, until Ctrl-D or Ctrl-C. The prompts go to
     standard error."""
     sys.stdin.reconfigure(errors="replace")              # a pasted line may not be UTF-8
-    print("One sentence per line; Ctrl-D ends.\n> ", end="", file=sys.stderr, flush=True)
+    end = "Ctrl-Z and Enter end" if sys.platform == "win32" else "Ctrl-D ends"
+    print(f"One sentence per line; {end}.\n> ", end="", file=sys.stderr, flush=True)
     for line in sys.stdin:
         translation, = translate([line.rstrip("\r\n")])
         print(translation.text, flush=True)

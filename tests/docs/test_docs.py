@@ -24,9 +24,9 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "exercises" / 
              *sorted((ROOT / "docs").glob("*.md"))]
 SCRIPTS = ("train_mt", "translate", "probe", "logic", "papers/analyze", "papers/reproduce",
            "papers/bench", "toy/__main__", "exercises/grade", "course/notebooks")
-# flags of torchrun and of pip
+# flags of torchrun, pip, docker and Slurm
 FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--index-url",
-           "--no-deps"}
+           "--no-deps", "--shm-size", "--signal"}
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
