@@ -8,6 +8,10 @@ from matplotlib import pyplot
 from matplotlib.animation import FuncAnimation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tools.streams import setup_streams  # noqa: E402
+
+setup_streams()                 # the sessions print German, which some systems' encoding lacks
 try:
     pyplot.switch_backend(pyplot.get_backend())
 except ImportError:             # MPLBACKEND names one of a notebook that this Python lacks

@@ -70,12 +70,15 @@ def test_code_of_figures_has_cells_of_its_own(number):
         assert cell.startswith(' jupyter={"source_hidden": true}\n') and "print(" not in cell
 
 
-def test_a_session_draws_where_the_backend_of_a_notebook_is_missing(tmp_path):
-    """As Colab sets it for the commands of a cell, too."""
-    code = "import lesson; lesson.pyplot.plot([1]); lesson.show('line')"
-    environment = dict(os.environ, MPLBACKEND="module://missing.backend", FIGURES=str(tmp_path))
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT / "course", env=environment, check=True)
-    assert (tmp_path / "line.png").exists()
+def test_a_session_draws_and_prints_what_its_surroundings_lack(tmp_path):
+    """The backend of a notebook, which Colab sets for the commands of a cell, too; letters that a
+    Japanese Windows cannot show."""
+    code = "import lesson; lesson.pyplot.plot([1]); lesson.show('line'); print('H\\xf6ren')"
+    environment = dict(os.environ, MPLBACKEND="module://missing.backend", FIGURES=str(tmp_path),
+                       PYTHONIOENCODING="cp932")
+    program = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "course", env=environment,
+                             capture_output=True)
+    assert (tmp_path / "line.png").exists() and program.stdout.strip() == b"H?ren"
 
 
 # ---- What came after: course/later.py
