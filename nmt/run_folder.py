@@ -54,12 +54,13 @@ def load_checkpoint(path) -> dict:
         names = ", ".join(sorted(file.stem for file in path.parent.glob("*.pt"))) or "none"
         raise UserError(f"{path} does not exist; checkpoints of this run: {names}")
     try:
-        with zipfile.ZipFile(path) as archive:           # torch.load ignores its checksums
-            if archive.testzip():
-                raise ValueError
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with as_user_error("read", path):
+            with zipfile.ZipFile(path) as archive:       # torch.load ignores its checksums
+                if archive.testzip():
+                    raise ValueError
+            state = torch.load(path, map_location="cpu", weights_only=True)
         version = state["format"]
-    except (MemoryError, OSError):
+    except (MemoryError, UserError):
         raise
     except Exception as error:                           # damage shows as almost any exception
         raise UserError(f"{path}: is cut short, damaged or not safe to load: use another "
@@ -152,7 +153,8 @@ def name_runs_beside(folder) -> str:
 def read_metrics(path) -> list[dict]:
     """The rows of a metrics.jsonl, if it exists, without a last line that a killed run cut off.
     Other lines that are not rows are left out with a warning."""
-    lines = Path(path).read_bytes().split(b"\n")[:-1] if Path(path).exists() else []
+    with as_user_error("read", path):
+        lines = Path(path).read_bytes().split(b"\n")[:-1] if Path(path).exists() else []
     rows = []
     for number, line in enumerate(lines, start=1):
         try:

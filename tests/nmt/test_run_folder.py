@@ -1,4 +1,5 @@
 """run_folder.py: loading runs no code, nothing is lost; folders of other runs: test_errors.py."""
+import errno
 import json
 import re
 import shutil
@@ -179,6 +180,20 @@ def test_a_figure_that_cannot_be_drawn_is_one_line(draw, tmp_path, monkeypatch, 
 
 
 # ---- Metrics
+
+def test_files_that_cannot_be_read_are_not_taken_for_files_to_write(folder, monkeypatch):
+    (folder.path / "best.pt").touch()
+    folder.append_metrics({})
+
+    def deny(*args):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("zipfile.ZipFile", deny)
+    monkeypatch.setattr(Path, "read_bytes", deny)
+    for read in (lambda: load_checkpoint(folder.path / "best.pt"), folder.read_metrics):
+        with refused("cannot read (Permission denied): check the path"):
+            read()
+
 
 def test_a_row_that_was_cut_off_is_dropped(folder, capsys):
     """By a kill at any byte; rows beyond the checkpoint are dropped, too."""
