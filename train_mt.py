@@ -46,7 +46,14 @@ from nmt.run_folder import (
 )
 from tools.command_line import command_line, flag, name_run, run
 from tools.files import UserError
-from tools.machine import Machine, machine_defaults, mixed_precision, seed_torch, setup_machine
+from tools.machine import (
+    Machine,
+    check_compiler,
+    machine_defaults,
+    mixed_precision,
+    seed_torch,
+    setup_machine,
+)
 from tools.signals import defer_signals, restore_signals
 from transformer import PAD, SIZES, Transformer
 
@@ -229,6 +236,8 @@ def train(s: Settings) -> None:
     s.check_model()
     if s.graphs:
         check_graphs(machine, s.max_tokens, s.compile)
+    if s.compile:
+        check_compiler(machine.device)
     path = find_folder(s.runs, s.name)
     if machine.first:
         # resuming must not change accumulate x processes

@@ -36,7 +36,14 @@ from nmt.replay import Replay, check_graphs
 from nmt.search import beam_search
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS
 from tools.command_line import flag, parse, run
-from tools.machine import DEVICES, Machine, pick_device, processor, setup_machine
+from tools.machine import (
+    DEVICES,
+    Machine,
+    check_compiler,
+    pick_device,
+    processor,
+    setup_machine,
+)
 from train_mt import Objective, train_step
 from transformer import PAD, SIZES, Transformer, TransformerConfig
 
@@ -217,6 +224,8 @@ def bench(s: Settings) -> None:
     machine = setup_machine(s.device)
     if s.graphs:
         check_graphs(machine, s.max_tokens, s.compile)
+    if s.compile:
+        check_compiler(machine.device)
     precision = "bfloat16" if s.amp else "float32"
     print(f"{processor(machine.device)}, threads: {torch.get_num_threads()}; PyTorch "
           f"{torch.__version__}; size {s.arch}, vocabulary {s.vocab_size:,}, batches of "

@@ -80,6 +80,15 @@ def can_compile() -> bool:
     return bool(importlib.util.find_spec("triton") and compiler and header.exists())
 
 
+def check_compiler(device: torch.device) -> None:
+    """Raises UserError where torch.compile does not work, as without a C++ compiler."""
+    try:
+        torch.compile(lambda x: x + 1, dynamic=True)(torch.zeros(2, device=device))
+    except RuntimeError as error:
+        reason, *_ = str(error).splitlines()
+        raise UserError(f"--compile: torch cannot compile here ({reason}): leave it out") from error
+
+
 def machine_defaults(name: str) -> dict:
     """Returns the defaults of --amp, --workers and, for large models, --compile on the device of
     that name."""

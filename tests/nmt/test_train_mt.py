@@ -204,6 +204,17 @@ def test_bfloat16_and_compiled_layers_are_about_the_same(text, tmp_path, monkeyp
     assert rounded["loss"] != plain["loss"]
     assert rounded["gradient_norm"] == pytest.approx(plain["gradient_norm"], rel=0.05)
     traced = first_step("--compile")
-    assert compiled == ["_call_impl", "_call_impl", "model_disagreement"]   # two layers first
+    # a trial, two layers
+    assert compiled == ["<lambda>", "_call_impl", "_call_impl", "model_disagreement"]
     for name in ("loss", "disagreement", "gradient_norm"):
         assert traced[name] == pytest.approx(plain[name], rel=1e-5)
+
+
+def test_a_missing_compiler_is_one_line(text, monkeypatch, capsys):
+    def fail(x):
+        raise RuntimeError("InvalidCxxCompiler: no g++\n\nSet TORCHDYNAMO_VERBOSE=1")
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **options: fail)
+    assert train(text, "--compile --steps 1 --name a") == 2
+    assert "--compile: torch cannot compile here (InvalidCxxCompiler: no g++)" in (
+        capsys.readouterr().err)
