@@ -5,10 +5,10 @@
 # `routing_dynamic.py`.
 #
 # Each of $M$ parts (input capsules) casts a vote $V_{mn}$ for what each of $N$ wholes (output
-# capsules) is. Routing couples the parts to the wholes with which their votes agree. It repeats
-# three steps $T$ times: a softmax over the wholes gives the shares $C$, the mean of the votes under
-# these shares gives the wholes $\Omega$, and the agreement $\Omega_n \cdot V_{mn}$ is added to the
-# logits.
+# capsules) is. In the papers the parts are the heads, or tokens (Duan). Routing couples the parts
+# to the wholes with which their votes agree. It repeats four steps $T$ times: a softmax over the
+# wholes gives the shares $C$, the mean of the votes under these shares and the squash give the
+# wholes $\Omega$, and the agreement $\Omega_n \cdot V_{mn}$ is added to the logits.
 
 # %%
 import torch

@@ -29,11 +29,14 @@ STEPS = (                       # of an attention, from the top
     (6.0, "$O = [O^1, \\ldots, O^H]\\, W^O$", "one vector per token"))
 PAPERS = (                      # what a paper does to the step beside it, and its flag
     (1.8, LI_2018, "Li 2018, Li 2021", "reward $V^h$ for differing", "--reg subspace"),
-    (2.75, DUAN, "Duan 2020", "route the logits", "--capsule-attention enc dec"),
+    (2.75, DUAN, "Duan 2020: all layers", "add routed logits to $E^h$",
+     "--capsule-attention enc dec"),
     (3.7, LI_2018, "Li 2018, Li 2021", "reward $A^h$ for differing", "--reg position"),
     (4.65, LI_2018, "Li 2018, Li 2021", "reward $O^h$ for differing", "--reg output"),
-    (5.6, LI_2019, "Li 2019, Li 2021", "routing in place of $W^O$", "--agg em or dynamic"),
-    (6.55, GU, "Gu 2019", "a capsule layer in place of $W^O$", "--agg gu-em or gu-dynamic"))
+    (5.6, LI_2019, "Li 2019, Li 2021: encoder layers 1-2", "routing in place of $W^O$",
+     "--agg em or dynamic"),
+    (6.55, GU, "Gu 2019: last decoder layer", "a capsule layer in place of $W^O$",
+     "--agg gu-em or gu-dynamic"))
 
 
 def draw_box(ax, center, width: float, lines: list[str], colors=PLAIN) -> None:
@@ -70,7 +73,7 @@ def main(path: Path = Path(__file__).with_name("heads.svg")) -> None:
             draw_box(ax, (x, 0.7), 1.6, lines)
         draw_arrow(ax, (1.8, 0.7), (2.1, 0.7))
         draw_arrow(ax, (4.0, 0.7), (3.7, 0.7))
-        ax.text(middle, 1.25, "Each of them, and what the papers change", ha="center",
+        ax.text(middle, 1.25, "Inside an attention, and what the papers change", ha="center",
                 weight="bold")
         for y, *lines in STEPS:
             draw_box(ax, (1.25, y), 2.2, lines)

@@ -263,6 +263,7 @@ def li2019_eq7_gu_eq8(module, V, B):
     log_C = B.log_softmax(-1)
     return {"s": module.weigh_votes(V, log_C),
             "s, normalize=False": module.weigh_votes(V, log_C, normalize=False),
+            # masked capsules are 0 whatever log_C
             "s, normalize=False and a mask": module.weigh_votes(V, log_C, False, CAPSULES)}
 
 

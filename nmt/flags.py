@@ -68,7 +68,7 @@ def check_used(settings) -> None:
     if not any(place.startswith("enc") for place in capsule):
         unused["capsule_parts"] = "--capsule-attention enc"
     if settings.agg == "linear" and not capsule:
-        unused["iterations"] = "--agg em or --capsule-attention enc"
+        unused["iterations"] = "an --agg other than linear, or --capsule-attention"
     for field in dataclasses.fields(TransformerConfig):
         value = getattr(settings, field.name, field.default)
         if field.name in unused and value != field.default:

@@ -143,7 +143,7 @@ ROWS = {
     ("both", "baseline"): "Li 2021: both",
     ("both-0.1", "baseline"): "a tenth of the reward: both-0.1",
     ("gu-em", "baseline"): "Gu 2019: gu-em",
-    ("gu-em-full", "baseline"): "the paper's gradient: gu-em-full",
+    ("gu-em-full", "baseline"): "all iterations' gradient: gu-em-full",
     ("gu-em-beta", "baseline"): "a third gradient: gu-em-beta",
     ("gu-dynamic", "baseline"): "dynamic routing: gu-dynamic",
     ("capsule", "baseline"): "Duan 2020: capsule",
@@ -171,13 +171,19 @@ def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
         for place, (corpus, (name, color)) in enumerate(families.items()):
             runs = corpora[corpus]
             _, control, contrasts = compare_arms(runs)
+            adjusted = [*holm([x.p for x in contrasts.values()]), control.p]
             contrasts["one-head", "baseline"] = control
             rows = [pairs.index(pair) - 0.12 + 0.24 * place for pair in contrasts]
             handles.append(ax.errorbar(
                 [x.difference for x in contrasts.values()], rows,
                 xerr=[x.high - x.difference for x in contrasts.values()], fmt="o", markersize=5,
-                color=color, label=f"{name} ({len(runs['baseline'])} seeds)"))
-        gains, = ax.plot([*PRINTED.values()], papers, "D", color="black", fillstyle="none",
+                color=color, markerfacecolor="white",
+                label=f"{name} ({len(runs['baseline'])} seeds)"))
+            for x, row, p in zip(contrasts.values(), rows, adjusted):
+                if p < 0.05:
+                    ax.plot(x.difference, row, "o", color=color, markersize=5, zorder=3)
+        below = [row + 0.33 for row in papers]
+        gains, = ax.plot([*PRINTED.values()], below, "D", color="black", fillstyle="none",
                          markersize=5, zorder=3,
                          label="gain that the paper prints (English to German, base)")
         ax.axvline(0, color="gray", linewidth=0.8)
@@ -188,7 +194,7 @@ def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
     axes[0].set_yticks(range(len(pairs)), ROWS.values())
     axes[0].set_ylim(len(pairs) - 0.5, -0.5)
     figure.legend(handles=[*handles, gains], loc="outside lower center",
-                  title="differences with 95 % intervals")
+                  title="differences with 95 % intervals; filled: significant (Holm)")
     figure.savefig(path, dpi=150)
 
 

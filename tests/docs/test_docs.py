@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import transformer
+from attention import MultiHeadAttention
 from docs import heads
 from docs.equations import ROOT
 from exercises.make import find_functions
@@ -142,12 +143,18 @@ def test_the_loop_in_the_readme_is_that_of_the_code():
 
 
 def test_the_code_in_contributing_runs(monkeypatch):
-    """The mechanism alone, and one from outside. The lines that a diff changes exist."""
+    """The mechanism alone, with torch's weights, and one from outside. The lines that a diff
+    changes exist."""
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    alone, mean, own = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    alone, copied, mean, own = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     names = {}
     exec(alone, names)
     assert names["y"].shape == names["x"].shape
+    trained = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    attention = MultiHeadAttention(8, 2)
+    exec(copied, {"attention": attention, "trained": trained})
+    x = torch.randn(2, 3, 8)
+    assert torch.allclose(attention(x)[0], trained(x, x, x)[0], atol=1e-6)
     module = types.ModuleType("mean")
     exec(mean, vars(module))
     monkeypatch.setitem(sys.modules, "mean", module)

@@ -119,7 +119,8 @@ def test_the_mechanisms_add_no_dropout(agg, no_chance):
 
 def test_attention_weights_and_hidden_units_can_have_rates_of_their_own():
     """By default they have the one rate."""
-    for rates, want in (((None, None), (0.3, 0.3)), ((0.2, 0.0), (0.2, 0.0))):
+    for rates, want in (((None, None), (0.3, 0.3)), ((0.2, 0.0), (0.2, 0.0)),
+                        ((0.0, None), (0.0, 0.3)), ((None, 0.0), (0.3, 0.0))):
         attention_dropout, ffn_dropout = rates
         model = build(dropout=0.3, attention_dropout=attention_dropout, ffn_dropout=ffn_dropout)
         for layer in (*model.encoder.layers, *model.decoder.layers):
