@@ -286,6 +286,7 @@ def test_a_long_word_is_cut_between_letters(tokenizer):
         parts = cut(line, tokenizer)
         assert "".join(parts) == line and len(parts) > 8
         assert not [part for part in parts if unicodedata.category(part[0]) in ("Mn", "Mc", "Cf")]
+    assert search.find_cuts("क्‍षक्‍ष") == [4]             # not behind a joiner either
 
 
 def test_lines_longer_than_max_source_are_translated_in_pieces(model, tokenizer):
