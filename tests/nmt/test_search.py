@@ -236,6 +236,7 @@ def test_long_translations_are_counted(tokenizer):
                                                   length_ratio=ratio))
         assert [translation.pieces for translation in translations] == [1, 1, 0, 2]
         assert [translation.at_limit for translation in translations] == at_limit
+        assert search.count_long(translations) == (1, sum(at_limit))
     assert search.describe_long(0, 0) == []
     assert [message[-3:] for message in search.describe_long(1, 2)] == [": 1", ": 2"]
 
