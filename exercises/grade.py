@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +63,18 @@ def send_errors(sender, tasks: list[Task], folder: Path, output: Path) -> None:
         sender.send_bytes(find_error(task, folder).encode())
 
 
+def start(process) -> None:
+    """Starts a process. The server that forks it ends where a solution has written into its pipe;
+    Python starts another, but not while the first one is ending."""
+    for seconds in (0.1, 0.3, 1, 3):
+        try:
+            process.start()
+            return
+        except (ConnectionError, EOFError):
+            time.sleep(seconds)
+    process.start()
+
+
 def receive(receiver, texts: queue.Queue) -> None:
     """Puts the texts that a process sends into a queue; None is the last, after its end or where a
     solution has written into the pipe."""
@@ -80,7 +93,7 @@ def run(tasks: list[Task], folder: Path) -> list[str]:
     with tempfile.TemporaryDirectory() as place:
         output = Path(place) / "output"
         process = CONTEXT.Process(target=send_errors, args=(sender, tasks, folder, output))
-        process.start()
+        start(process)
         sender.close()
         # a thread: a process that a solution has started may keep the pipe open
         threading.Thread(target=receive, args=(receiver, texts), daemon=True).start()

@@ -4,13 +4,14 @@ import ast
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from exercises import make
 from exercises.checks import CHECKS
 from exercises.compare import find_error
-from exercises.grade import LINUX, OUTPUT, describe_missing, grade, main
+from exercises.grade import LINUX, OUTPUT, describe_missing, grade, main, start
 from exercises.make import ROOT, TABLE, TASKS, find_functions, make_stub
 from tools.files import BYTE_ORDER_MARK
 
@@ -266,6 +267,20 @@ def test_the_other_tasks_survive(agreement, share, error, tmp_path, monkeypatch)
     place = tmp_path / "routing_dynamic.py"
     line = f"Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: {error} ({place}: agreement)"
     assert grade(SESSION3, tmp_path) == ["", "", "", line, ""]
+
+
+def test_a_server_that_is_ending_is_waited_for(monkeypatch):
+    """It refuses connections."""
+    calls = []
+
+    def refuse_twice():
+        calls.append(1)
+        if len(calls) < 3:
+            raise ConnectionRefusedError
+
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    start(SimpleNamespace(start=refuse_twice))
+    assert len(calls) == 3
 
 
 @pytest.mark.skipif(not LINUX, reason="elsewhere files have no limit")
