@@ -35,6 +35,7 @@ LINK = re.compile(r"(\[`[\w/]+\.py(?:: |::)([\w.]+)`\])\((.+?\.py)(?:#L\d+)?\)")
 
 
 class Entry(NamedTuple):
+    """An equation in equations.md."""
     title: str
     anchor: str                 # of its heading, on GitHub and on the page
     text: str                   # Markdown below the heading, up to "Code:"
@@ -69,6 +70,7 @@ def split_sections(text: str) -> list[str]:
 
 
 def parse_entry(section: str) -> Entry:
+    """Returns the equation that a section of equations.md describes."""
     heading, _, text = section.partition("\n\n")
     title = heading.removeprefix("### ")
     all_numbers = numbers(text.split("\n\n")[0])

@@ -61,6 +61,7 @@ def draw_arrow(ax, start, end, color: str = PLAIN[1]) -> None:
 
 
 def main(path: Path = Path(__file__).with_name("heads.svg")) -> None:
+    """Draws the picture into a file; the same letters give the same bytes."""
     with rc_context({"font.size": 10, "mathtext.fontset": "dejavusans", "svg.fonttype": "path",
                      "svg.hashsalt": "heads"}):
         figure = Figure(figsize=SIZE, facecolor="white")

@@ -46,6 +46,7 @@ DRAWN = "what is drawn"
 
 @dataclass
 class Settings:
+    """The runs, the parts to measure, and what is drawn."""
     runs: tuple[str, ...] = flag((), "run folders, e.g. runs/NAME", metavar="RUN", positional=True)
     only: tuple[str, ...] = flag(QUICK, f"parts to run: {', '.join(PARTS)} (all but ablation)",
                                  choices=PARTS, metavar="PART")
@@ -341,6 +342,8 @@ def read_earlier(path: Path, entries: dict[str, dict]) -> dict:
 
 
 def analyze(settings: Settings) -> None:
+    """Measures the parts of --only, prints them, and adds them to analysis.json. Raises UserError.
+    """
     if not settings.runs:
         raise UserError("which run? Name one or more run folders, such as runs/NAME")
     check_flags(settings)

@@ -66,6 +66,7 @@ GPU_ROWS = ("em-low", "reg-output", "capsule", "gu-em")
 
 @dataclass
 class Settings:
+    """The rows, and the sizes and the machine that all of them share."""
     arch: str = flag("tiny", f"size of the models: {', '.join(SIZES)}", choices=tuple(SIZES),
                      metavar="SIZE")
     vocab_size: int = flag(10_000, "size of the joint vocabulary", low=100, high=10 ** 6)
@@ -134,6 +135,7 @@ def build(name: str, s: Settings, device) -> Transformer:
 
 
 def random_step(s: Settings) -> Step:
+    """An update of one micro-batch of random sentences, as many as --max-tokens holds."""
     sentences = max(1, s.max_tokens // (LENGTH + 1))     # targets are followed by EOS
     source = torch.randint(len(SPECIAL_TOKENS), s.vocab_size, (sentences, LENGTH))
     target = nn.functional.pad(source, (1, 1), value=EOS)                    # [B, LENGTH + 2]
