@@ -34,8 +34,8 @@ from nmt.evaluate import (
     validate,
 )
 from nmt.flags import ModelFlags
-from nmt.loss import padded_cross_entropy
-from nmt.replay import Replay, check_graphs
+from nmt.loss import fused_piece_loss, padded_cross_entropy, piece_loss
+from nmt.replay import MAX_TOKENS, Replay, check_graphs
 from nmt.run_folder import (
     RunFolder,
     average_checkpoints,
@@ -107,9 +107,10 @@ class Settings(ModelFlags, DataFlags):
     device: str = flag("auto", "auto, cpu, cuda, cuda:N or mps", "machine")
     amp: bool = flag(False, "bfloat16 matrix products (toy: off; others: on if the processor has "
                             "them)", "machine")
-    compile: bool = flag(False, "torch.compile: slow to start, then faster (base and big on a GPU: "
-                                "on)", "machine")
-    graphs: bool = flag(False, "CUDA graphs, for small batches on one GPU", "machine")
+    compile: bool = flag(False, "torch.compile: slow to start, then faster (base and big on a GPU, "
+                                "without --graphs: on)", "machine")
+    graphs: bool = flag(False, f"CUDA graphs (on one GPU with --max-tokens below {MAX_TOKENS}: on)",
+                        "machine")
     workers: int = flag(0, "processes that make batches; 2 with CUDA", "machine", 0, 256)
 
     RECIPES = RECIPES           # for --help
@@ -119,8 +120,11 @@ def presets(s: Settings) -> dict:
     """Returns the defaults that depend on the size, the text and the machine."""
     toy = s.data == "toy" and not s.train and s.arch == "tiny"
     values = machine_defaults(s.device) | RECIPES["toy" if toy else s.arch]
-    # smaller models do not make up for the start; --graphs was not tried with compiled layers
-    values["compile"] &= s.arch in ("base", "big") and not s.graphs
+    max_tokens = s.max_tokens if "max_tokens" in s.given else values.get("max_tokens", s.max_tokens)
+    values["graphs"] &= max_tokens < MAX_TOKENS and not s.compile
+    graphs = s.graphs if "graphs" in s.given else values["graphs"]
+    # smaller models do not make up for the start; with graphs it was not tried
+    values["compile"] &= s.arch in ("base", "big") and not graphs
     if "steps" in s.given:
         values["warmup"] = min(values.get("warmup", s.warmup), max(1, s.steps // 4))
         if not toy:
@@ -155,13 +159,15 @@ class Objective(nn.Module):
         super().__init__()
         self.model = model
         self.model_disagreement = model_disagreement
+        self.piece_loss = piece_loss
 
     def compile_parts(self) -> None:
-        """Compiles every layer, and the disagreement, for tensors of any shape."""
+        """Compiles every layer, the disagreement and the loss, for tensors of any shape."""
         torch._dynamo.config.recompile_limit = 64        # layers share their code
         for layer in (*self.model.encoder.layers, *self.model.decoder.layers):
             layer.compile(dynamic=True)
         self.model_disagreement = torch.compile(model_disagreement, dynamic=True)
+        self.piece_loss = torch.compile(fused_piece_loss, dynamic=True)
 
     def forward(self, source: Tensor, target: Tensor, places: Tensor, smoothing: float):
         """source [B, L_s], target [B, L_t + 1], places [n] in the flattened target[:, 1:]: those of
@@ -171,7 +177,8 @@ class Objective(nn.Module):
         hidden, heads = self.model.hidden(source, target_in)                 # [B, L_t, d]
         hidden = hidden.flatten(0, 1).index_select(0, places)                # [n, d]
         cross_entropy = padded_cross_entropy(
-            hidden, self.model.output.weight, target_out.flatten()[places], smoothing, PAD)
+            hidden, self.model.output.weight, target_out.flatten()[places], smoothing, PAD,
+            self.piece_loss)
         source_mask = (source != PAD) & (target_in[:, :1] != PAD)            # [B, L_s]
         D = self.model_disagreement(self.model.config, heads, source_mask, target_out != PAD)
         return cross_entropy, D

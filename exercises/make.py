@@ -114,7 +114,7 @@ HINTS = {
 }
 
 # What would reveal a solution: what stubs leave out, and docstrings that are replaced
-LEFT_OUT = ("_SmoothedCrossEntropy", "piece_loss", "fused_piece_loss")
+LEFT_OUT = ("_SmoothedCrossEntropy", "piece_loss", "fused_piece_loss", "padded_cross_entropy")
 DOCSTRINGS = {"smoothed_cross_entropy": '''\
     """The cross-entropy of the logits hidden weight^T and smoothed targets, summed over the tokens.
 

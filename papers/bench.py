@@ -5,10 +5,10 @@
 
 The rows take turns. Every turn has a new model and prints a line. The table at the end has medians
 over the turns; its last two columns are medians of the ratios to `linear` in the same turn. The
-text is random: sentences of 24 tokens. Training is the step of train_mt.py, compiled where that
-compiles by itself; decoding is its beam search with beam 4, in which no hypothesis ends early. "GPU
-busy" is the share of a training step in which the GPU runs kernels. Values that are not measured
-are nan.
+text is random: sentences of 24 tokens. Training is the step of train_mt.py, compiled or with CUDA
+graphs where that uses them by itself; decoding is its beam search with beam 4, in which no
+hypothesis ends early. "GPU busy" is the share of a training step in which the GPU runs kernels.
+Values that are not measured are nan.
 """
 import gc
 import math
@@ -35,7 +35,7 @@ from nmt.flags import ModelFlags
 from nmt.replay import Replay, check_graphs
 from nmt.search import beam_search
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS
-from tools.command_line import flag, parse, run
+from tools.command_line import command_line, flag, parse, run
 from tools.machine import (
     DEVICES,
     Machine,
@@ -83,11 +83,10 @@ class Settings:
 
 def presets(s: Settings) -> dict:
     """The defaults of train_mt.py, and the rows of a GPU."""
-    words = ["--arch", s.arch, "--data", "multi30k", "--device", s.device]
-    if s.graphs:
-        words.append("--graphs")
-    usual = parse(train_mt.Settings, words, train_mt.presets)
-    values = {"amp": usual.amp, "compile": usual.compile}
+    flags = {"arch": s.arch, "data": "multi30k", "device": s.device, "max_tokens": s.max_tokens}
+    flags |= {name: getattr(s, name) for name in ("compile", "graphs") if name in s.given}
+    usual = parse(train_mt.Settings, command_line(train_mt.Settings, flags), train_mt.presets)
+    values = {"amp": usual.amp, "compile": usual.compile, "graphs": usual.graphs}
     if pick_device(s.device).type == "cuda":
         values["rows"] = GPU_ROWS
     return values

@@ -43,10 +43,13 @@ def pick_device(name: str) -> torch.device:
             choice += ", or start at most one process per GPU"
         raise UserError(f"--device {name}: torch finds {count[device.type]} such GPUs here; "
                         f"{choice}")
-    if device.type == "cuda":           # "high": products in TF32 instead, never measured on a GPU
-        torch.set_float32_matmul_precision("highest")
+    on_gpu = device.type == "cuda"
+    # "high": TF32, with which the beam search, in float32, is 1.5 times as fast on a GPU
+    torch.set_float32_matmul_precision("high" if on_gpu else "highest")
     # cuDNN's attention plans anew for every shape, and batches of sentences have hundreds
     torch.backends.cuda.enable_cudnn_sdp(False)
+    # on a GPU the memory-efficient kernel takes half the time for sentences of 25 tokens
+    torch.backends.cuda.enable_flash_sdp(not on_gpu)
     if device.index is not None:        # otherwise pinned memory takes some of the first GPU
         torch.cuda.set_device(device)
     return device
@@ -90,12 +93,14 @@ def check_compiler(device: torch.device) -> None:
 
 
 def machine_defaults(name: str) -> dict:
-    """Returns the defaults of --amp, --workers and, for large models, --compile on the device of
-    that name."""
+    """Returns the defaults on the device of that name: of --amp and --workers, of --graphs for
+    small batches, and of --compile for large models."""
     device = pick_device(name)
     on_gpu = device.type == "cuda"
     amp = has_bfloat16(device)
-    return {"amp": amp, "workers": 2 if on_gpu else 0, "compile": on_gpu and amp and can_compile()}
+    return {"amp": amp, "workers": 2 if on_gpu else 0,
+            "graphs": on_gpu and not launched_by_torchrun(),
+            "compile": on_gpu and amp and can_compile()}
 
 
 @contextlib.contextmanager

@@ -75,6 +75,9 @@ def test_a_process_takes_the_gpu_of_its_number(monkeypatch):
     assert setup_machine("cuda:1").device == torch.device("cuda", 1)
     assert chosen == [torch.device("cuda", 1)]
     assert not torch.backends.cuda.cudnn_sdp_enabled()
+    assert not torch.backends.cuda.flash_sdp_enabled()
+    setup_machine("cpu")                                 # whose fused kernel has the same switch
+    assert torch.backends.cuda.flash_sdp_enabled()
     for name in TORCHRUN:
         monkeypatch.setenv(name, "2")
     with pytest.raises(UserError, match="cuda:2"):

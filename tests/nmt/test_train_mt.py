@@ -51,13 +51,18 @@ def test_the_smallest_recipe_is_in_float32(monkeypatch):
     assert settings("--device cpu --arch small").amp
 
 
-@pytest.mark.parametrize("words, on", [
-    ("--arch base", True), ("--arch big", True), ("--arch small", False), ("", False),
-    ("--arch base --no-compile", False), ("--arch base --graphs", False)])
-def test_large_models_are_compiled_on_a_gpu(words, on, monkeypatch):
-    assert not settings(words + " --device cpu").compile
-    monkeypatch.setattr(train_mt, "machine_defaults", lambda device: {"compile": True})
-    assert settings(words).compile == on
+@pytest.mark.parametrize("words, compiled, graphs", [
+    ("", False, True), ("--arch base", False, True), ("--arch big", False, True),
+    ("--arch base --max-tokens 32768", True, False), ("--max-tokens 16384", False, False),
+    ("--arch base --no-graphs", True, False), ("--arch big --no-graphs --no-compile", False, False),
+    ("--arch base --compile", True, False), ("--arch small --max-tokens 16383", False, True)])
+def test_graphs_for_small_batches_and_compiled_layers_of_large_models(words, compiled, graphs,
+                                                                      monkeypatch):
+    on_cpu = settings(f"{words} --device cpu")
+    assert (on_cpu.compile, on_cpu.graphs) == ("--compile" in words, False)
+    on_gpu = {"compile": True, "graphs": True}
+    monkeypatch.setattr(train_mt, "machine_defaults", lambda device: dict(on_gpu))
+    assert (settings(words).compile, settings(words).graphs) == (compiled, graphs)
 
 
 @pytest.mark.parametrize("arch", ["base", "big"])
@@ -183,7 +188,7 @@ def test_every_step_and_process_drops_other_units(text, tmp_path, monkeypatch):
 
 
 def test_bfloat16_and_compiled_layers_are_about_the_same(text, tmp_path, monkeypatch):
-    """Layers and disagreement are traced only: compiling them takes minutes."""
+    """The parts are traced only: compiling them takes minutes."""
     compile_function = torch.compile
     compiled = []
 
@@ -205,7 +210,8 @@ def test_bfloat16_and_compiled_layers_are_about_the_same(text, tmp_path, monkeyp
     assert rounded["gradient_norm"] == pytest.approx(plain["gradient_norm"], rel=0.05)
     traced = first_step("--compile")
     # a trial, two layers
-    assert compiled == ["<lambda>", "_call_impl", "_call_impl", "model_disagreement"]
+    assert compiled == ["<lambda>", "_call_impl", "_call_impl", "model_disagreement",
+                        "fused_piece_loss"]
     for name in ("loss", "disagreement", "gradient_norm"):
         assert traced[name] == pytest.approx(plain[name], rel=1e-5)
 

@@ -76,14 +76,16 @@ def test_a_training_batch_is_full(settings):
     assert source.min() > 2 and torch.equal(target[:, 1:-1], source)
 
 
-@pytest.mark.parametrize("words, compiled", [
-    ("", False), ("--arch base", True), ("--arch base --no-compile", False),
-    ("--arch base --graphs", False)])
-def test_on_a_gpu_training_is_that_of_train_mt(words, compiled, monkeypatch):
+@pytest.mark.parametrize("words, compiled, graphs", [
+    ("", False, True), ("--max-tokens 32768", False, False), ("--arch base", False, True),
+    ("--arch base --max-tokens 32768", True, False), ("--arch base --no-graphs", True, False),
+    ("--arch base --compile", True, False)])
+def test_on_a_gpu_training_is_that_of_train_mt(words, compiled, graphs, monkeypatch):
     monkeypatch.setattr(bench, "pick_device", torch.device)
-    monkeypatch.setattr(train_mt, "machine_defaults", lambda name: {"amp": True, "compile": True})
+    on_gpu = {"amp": True, "compile": True, "graphs": True}
+    monkeypatch.setattr(train_mt, "machine_defaults", lambda name: dict(on_gpu))
     s = parse(bench.Settings, ["--device", "cuda", *words.split()], bench.presets)
-    assert (s.amp, s.compile, s.rows) == (True, compiled, bench.GPU_ROWS)
+    assert (s.amp, s.compile, s.graphs, s.rows) == (True, compiled, graphs, bench.GPU_ROWS)
     batch = bench.random_step(s).batches[0]
     assert (batch.source.shape == batch.target.shape) == s.graphs            # a rectangle
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from tools.files import UserError
 from tools.machine import (
+    TORCHRUN,
     Machine,
     has_bfloat16,
     machine_defaults,
@@ -26,7 +27,7 @@ CPU = torch.device("cpu")
 def test_bfloat16_of_a_processor(capabilities, has, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     assert has_bfloat16(CPU) == has
-    assert machine_defaults("cpu") == {"amp": has, "workers": 0, "compile": False}
+    assert machine_defaults("cpu") == {"amp": has, "workers": 0, "graphs": False, "compile": False}
 
 
 @pytest.mark.parametrize("name, gpus", [("cuda", 0), ("cuda:2", 2), ("mps", 0)])
@@ -50,9 +51,12 @@ def test_nothing_is_compiled_without_the_tools(missing, monkeypatch):
         monkeypatch.setattr(tool, lambda *args: True)
     monkeypatch.setattr("tools.machine.pick_device", torch.device)
     monkeypatch.setattr("tools.machine.has_bfloat16", lambda device: True)
-    assert machine_defaults("cuda")["compile"]
+    assert machine_defaults("cuda")["compile"] and machine_defaults("cuda")["graphs"]
     monkeypatch.setattr(missing, lambda *args: None)
     assert not machine_defaults("cuda")["compile"]
+    for name in TORCHRUN:                    # several processes
+        monkeypatch.setenv(name, "2")
+    assert not machine_defaults("cuda")["graphs"]
 
 
 def test_attention_in_bfloat16_on_a_cpu_is_not_fused():
