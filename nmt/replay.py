@@ -50,10 +50,16 @@ class Replay:
         return output
 
     def record(self, function, inputs) -> tuple:
-        """The graph of a call, and the tensors that it reads and writes."""
+        """The graph of a call, and the tensors that it reads and writes. Raises UserError where
+        CUDA refuses."""
         graph = torch.cuda.CUDAGraph()
-        # meanwhile a thread of the DataLoader may allocate pinned memory
-        with torch.cuda.graph(graph, self.pool, capture_error_mode="thread_local"):
-            output = function(*inputs)
+        try:
+            # meanwhile a thread of the DataLoader may allocate pinned memory
+            with torch.cuda.graph(graph, self.pool, capture_error_mode="thread_local"):
+                output = function(*inputs)
+        except torch.AcceleratorError as error:
+            reason, *_ = str(error).splitlines()
+            raise UserError(f"--graphs: no graph could be recorded ({reason}): use --no-graphs"
+                            ) from error
         self.pool = graph.pool()
         return graph, inputs, output

@@ -23,12 +23,15 @@ def ones(*shape):
     return torch.ones(*shape, dtype=torch.long, device="cuda")
 
 
-@on_gpu
-@pytest.mark.parametrize("mechanisms", [
+MECHANISMS = [
     EM_AND_CAPSULE,
     dict(agg="dynamic", agg_at=COMPONENTS, reg=tuple(KINDS)),
     dict(agg="gu-dynamic", agg_at=COMPONENTS),
-    dict(agg="gu-em", agg_at=COMPONENTS, em_gradient="full", em_density="sum")], ids=str)
+    dict(agg="gu-em", agg_at=COMPONENTS, em_gradient="full", em_density="sum")]
+
+
+@on_gpu
+@pytest.mark.parametrize("mechanisms", MECHANISMS, ids=str)
 def test_training_and_search(mechanisms):
     model = Transformer(TransformerConfig(**SMALL, **mechanisms)).cuda()
     with torch.autocast("cuda", torch.bfloat16):
@@ -40,10 +43,11 @@ def test_training_and_search(mechanisms):
 
 
 @on_gpu
-def test_replayed_steps_are_the_steps():
+@pytest.mark.parametrize("mechanisms", [dict(agg="em", reg=("output",)), *MECHANISMS], ids=str)
+def test_replayed_steps_are_the_steps(mechanisms):
     """With dropout; three of the five steps are replayed."""
     batch = Batch(*torch.randint(3, 300, (2, 4, 7)))
-    config = TransformerConfig(**SMALL, agg="em", reg=("output",))
+    config = TransformerConfig(**SMALL, **mechanisms)
     results = []
     for replay in (lambda function, *inputs: function(*inputs), Replay()):
         torch.manual_seed(0)

@@ -147,3 +147,13 @@ def test_a_run_with_graphs(text, tmp_path, monkeypatch):
 def test_where_graphs_cannot_be(machine, max_tokens, compiled, message):
     with pytest.raises(UserError, match=message):
         check_graphs(machine, max_tokens, compiled)
+
+
+def test_a_graph_that_cannot_be_recorded_is_one_line(monkeypatch):
+    def refuse(*args, **options):
+        raise torch.AcceleratorError("CUDA error: operation not permitted\nCompile with ...")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph", refuse)
+    with pytest.raises(UserError, match=r"recorded \(.* not permitted\): use --no-graphs$"):
+        Replay().record(torch.neg, [torch.zeros(1)])
