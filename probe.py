@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from nmt.run_folder import RunFolder, find_folder, load_run, say
+from nmt.run_folder import RunFolder, find_folder, find_run, load_run, say
 from tasks import probe_model
 from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results
 from tasks.models import FRAME, MODELS, TaskFlags, encoder_config, name_task_run
@@ -143,7 +143,7 @@ def train_classifier(s: Settings, model, tokenizer, device, parts: Parts, seed: 
 def frozen_columns(s: Settings, device) -> dict[str, Column]:
     """The columns of --encoder by the names of the runs' folders. Raises UserError."""
     columns = {}
-    folders = {Path(folder).resolve(): folder for folder in s.encoder}
+    folders = {Path(folder).resolve(): folder for folder in map(find_run, s.encoder)}
     for path, folder in folders.items():
         name = path.name
         if name in columns:

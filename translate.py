@@ -16,7 +16,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from nmt.evaluate import NO_4_GRAMS, check_references, corpus_bleu, corpus_chrf, has_4_grams
-from nmt.run_folder import find_folder, load_run, name_runs_beside
+from nmt.run_folder import find_run, load_run, name_runs_beside
 from nmt.search import Translation, count_long, describe_long, translate_text
 from nmt.significance import bleu_interval, format_p, randomization_test, sign_test
 from tools.command_line import check_given, flag, run
@@ -50,14 +50,6 @@ class Settings:
         SCORING, metavar="OTHER")
     sign_test: bool = flag(
         False, "with --compare: the sign test of Li 2018 and Gu 2019 as well", SCORING)
-
-
-def find_run(name: str | None) -> str | None:
-    """Returns the folder of a run that is named with or without runs/ in front of it."""
-    if name and not Path(name).exists():
-        folder = find_folder("runs", name)
-        return str(folder) if folder.is_dir() else name
-    return name
 
 
 def check_flags(settings: Settings, interactive: bool) -> None:

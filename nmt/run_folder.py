@@ -142,6 +142,14 @@ def find_folder(runs: str, name: str) -> Path:
     return path if path.is_relative_to(runs) else Path(runs) / path
 
 
+def find_run(name: str | None) -> str | None:
+    """The folder of a trained run that is named with or without runs/ in front of it."""
+    if name and not Path(name).exists():
+        folder = find_folder("runs", name)
+        return str(folder) if folder.is_dir() else name
+    return name
+
+
 def name_runs_beside(folder) -> str:
     """A phrase that names the translation models in a folder and beside it, newest first."""
     paths = [*Path(folder).glob("*/best.pt"), *Path(folder).parent.glob("*/best.pt")]

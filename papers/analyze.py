@@ -29,7 +29,7 @@ from disagreement import MEASURED
 from nmt.corpus import DataFlags, Pairs, load_corpora, read_pairs
 from nmt.encoded import encode_pairs
 from nmt.flags import ModelFlags
-from nmt.run_folder import load_run
+from nmt.run_folder import find_run, load_run
 from nmt.tokenizer import prepare_line
 from papers import figures, measure
 from papers.tables import SCORES, SCORES_BY_LAYER
@@ -347,6 +347,7 @@ def analyze(settings: Settings) -> None:
     if not settings.runs:
         raise UserError("which run? Name one or more run folders, such as runs/NAME")
     check_flags(settings)
+    settings.runs = tuple(map(find_run, settings.runs))
     runs = load_runs(settings)
     check_runs(runs, settings)
     folder = Path(settings.out or settings.runs[0])

@@ -19,6 +19,7 @@ from nmt.run_folder import (
     RunFolder,
     average_checkpoints,
     find_folder,
+    find_run,
     load_checkpoint,
     load_run,
     load_weights,
@@ -46,6 +47,15 @@ def folder(tmp_path):
 def test_a_name_may_have_the_folder_in_front(runs):
     for name in ("NAME", f"{runs}/NAME"):
         assert find_folder(runs, name) == Path(runs) / "NAME"
+
+
+def test_a_trained_run_is_found_in_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("runs/NAME").mkdir(parents=True)
+    found = str(Path("runs/NAME"))
+    assert [find_run("NAME"), find_run(found), find_run("OTHER")] == [found, found, "OTHER"]
+    Path("NAME").mkdir()
+    assert find_run("NAME") == "NAME"
 
 
 def test_a_run_without_a_newer_field_is_resumed_with_its_default(tmp_path):

@@ -394,9 +394,11 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     assert not (tmp_path / "one" / "heads.png").exists()         # of one run, a few points
 
 
-def test_analysis_json_keeps_what_was_measured_before(folders, tmp_path, capsys):
+def test_analysis_json_keeps_what_was_measured_before(folders, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(analyze, "find_run", lambda name: str(folders / name))
+
     def analyze_part(part: str, words: str = "") -> dict:
-        argv = [str(folders / "plain"), *f"--only {part} --out {tmp_path} {words}".split()]
+        argv = ["plain", *f"--only {part} --out {tmp_path} {words}".split()]
         assert analyze.main([*argv, "--device", "cpu"]) == 0
         return json.loads((tmp_path / "analysis.json").read_text("utf-8"))
 

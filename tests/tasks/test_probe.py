@@ -286,10 +286,11 @@ def test_frozen_encoders_are_probed_again_after_training(tmp_path, capsys, trans
     assert "last.pt does not exist" in capsys.readouterr().err
 
 
-def test_an_encoder_has_to_read_english(tmp_path, translation_run, capsys):
+def test_an_encoder_has_to_read_english(tmp_path, translation_run, monkeypatch, capsys):
     config = translation_run / "config.json"
     config.write_text(config.read_text("utf-8").replace('"en"', '"zh"'), "utf-8")
-    assert command(tmp_path / "runs", f"--encoder {translation_run}") == 2
+    monkeypatch.setattr(probe, "find_run", {"NAME": str(translation_run)}.get)
+    assert command(tmp_path / "runs", "--encoder NAME") == 2
     assert "does not read English" in capsys.readouterr().err
 
 
