@@ -61,11 +61,8 @@ class MultiHeadAttention(nn.Module):
         unless a capsule needs the logits, or `explicit` is set and there is no cache. cache: filled
         in place; in self-attention query holds only the new positions, in cross-attention memory is
         read at the first step only. A fully masked query gets 0 from the fused kernel, the mean of
-        all values from the explicit path. Raises ValueError for a mask that is not boolean.
+        all values from the explicit path. Raises ValueError for any other mask.
         """
-        if mask is not None and mask.dtype != torch.bool:
-            raise ValueError(f"mask is {mask.dtype}: give a boolean one, True where attention "
-                             "is allowed")
         if memory is None:
             # Q^h, K^h, V^h = X W_h^Q, X W_h^K, X W_h^V               Li 2019 Eq. 1, Duan 2020 Eq. 1
             Q, K, V = self.split(self.in_proj(query))                        # [B, H, L, d_k] each
@@ -73,6 +70,7 @@ class MultiHeadAttention(nn.Module):
                 K, V = cache.extend(self, K, V)
         else:
             Q, K, V = self.project_cross(query, memory, cache)
+        check_mask(mask, (len(Q), 1, Q.shape[2], K.shape[2]), "[B, 1, L_q, L_k]")
         explicit = need_weights or (self.explicit and cache is None)
         if explicit or self.capsule is not None:
             weights, O = self.attend_explicitly(Q, K, V, mask, causal, cache)
@@ -148,6 +146,19 @@ def causal_mask(queries: int, keys: int, device=None) -> Tensor:
 def both_masks(mask: Tensor | None, other: Tensor) -> Tensor:
     """Where both masks are True; None is True everywhere."""
     return other if mask is None else mask & other
+
+
+def check_mask(mask: Tensor | None, full: tuple, layout: str) -> None:
+    """Raises ValueError unless a mask is None, or boolean and broadcastable to the shape `full`;
+    layout: what its sizes are, for the message."""
+    if mask is None:
+        return
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask is {mask.dtype}: give a boolean one, True where a position counts")
+    sizes = [1] * (len(full) - mask.dim()) + [*mask.shape]
+    if len(sizes) > len(full) or any(a not in (1, b) for a, b in zip(sizes, full)):
+        raise ValueError(f"mask has shape {list(mask.shape)}: give {layout}, here {list(full)}, "
+                         "in which a size may be 1")
 
 
 # ---- The Transformer's own aggregation of the heads

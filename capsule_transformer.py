@@ -82,6 +82,17 @@ def masked_votes(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | 
     return E.masked_fill(~mask, 0), queries
 
 
+def check_logits(logits: Tensor, heads: int, keys: Tensor | None) -> None:
+    """Raises ValueError unless logits are [B, H, L, L] of these heads, and keys [B, 1, 1, L]."""
+    L = logits.shape[-1]
+    if logits.shape[-3:] != (heads, L, L):
+        raise ValueError(f"logits has shape {list(logits.shape)}: give those of self-attention, "
+                         f"[B, H, L, L] with H = {heads}")
+    if keys is not None and keys.shape[1:] != (1, 1, L):
+        raise ValueError(f"keys has shape {list(keys.shape)}: give the mask of the keys, "
+                         f"[B, 1, 1, L] with L = {L}; causal=True hides later keys")
+
+
 class CapsuleRouting(nn.Module):
     """The routing of one attention's logits, `E' = E + Omega_vertical + Omega_horizontal` (Duan
     2020 §3.2).
@@ -95,6 +106,7 @@ class CapsuleRouting(nn.Module):
         super().__init__()
         if not parts or set(parts) - set(PARTS):
             raise ValueError(f"parts={parts!r}: choose from 'vertical' and 'horizontal'")
+        self.heads = heads
         self.parts = tuple(parts)
         self.iterations = iterations
         if "vertical" in parts:
@@ -108,10 +120,11 @@ class CapsuleRouting(nn.Module):
 
         keys: [B, 1, 1, L], True at a token: padding takes no part in the routing. causal: row
         l sees only keys up to l (§3.4.3). Raises ValueError for last < L with a vertical part,
-        which routes to all tokens at once.
+        which routes to all tokens at once, and for other shapes.
         """
         if "vertical" in self.parts and last not in (None, logits.shape[-2]):
             raise ValueError("vertical routing sees all tokens: it cannot run step by step")
+        check_logits(logits, self.heads, keys)
         L = logits.shape[-2]
         last = L if last is None else last
         mask = None if keys is None else keys & keys.transpose(-2, -1)       # [B, 1, L, L]

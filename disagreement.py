@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attention import Heads
+from attention import Heads, check_mask
 from routing_dynamic import at_least_float32
 
 
@@ -130,6 +130,7 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
     """Mean of x over the positions where the mask (broadcastable to x) is True."""
     if mask is None:
         return x.mean()
+    check_mask(mask, x.shape, "[..., L]")
     mask = mask.expand_as(x)
     return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
 
@@ -140,6 +141,7 @@ def reduce_queries(rows: Tensor, mask: Tensor | None, reduce: str) -> Tensor:
     if reduce == "mean":
         return masked_mean(rows, mask)
     if reduce == "sum":
+        check_mask(mask, rows.shape, "[..., L]")
         rows = rows if mask is None else torch.where(mask, rows, 0)
         return rows.sum(-1).mean()
     raise ValueError(f"reduce={reduce!r}: choose 'mean' or 'sum'")

@@ -36,7 +36,8 @@ def positions(length: int, d_model: int, start: int = 0, device=None, dtype=None
 
 
 class Embedding(nn.Embedding):
-    """Word embeddings times sqrt(d), plus positions, with dropout: ids [B, L] -> [B, L, d]."""
+    """Word embeddings times sqrt(d), plus positions, with dropout: ids [B, L] -> [B, L, d]. Raises
+    ValueError for another shape."""
 
     def __init__(self, vocab_size: int, d_model: int, dropout: float):
         super().__init__(vocab_size, d_model)
@@ -44,6 +45,8 @@ class Embedding(nn.Embedding):
         nn.init.normal_(self.weight, std=d_model ** -0.5)
 
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
+        if ids.dim() != 2:
+            raise ValueError(f"ids has shape {list(ids.shape)}: give token ids, [B, L]")
         d = self.embedding_dim
         x = super().forward(ids) * math.sqrt(d)                              # [B, L, d]
         return self.dropout(x + positions(ids.shape[1], d, start, ids.device, self.weight.dtype))

@@ -218,6 +218,24 @@ def test_a_mask_that_is_not_boolean_is_an_error(dtype, need_weights):
         build(6, 3)(x, mask=padding(4, 2).to(dtype), need_weights=need_weights)
 
 
+@both_paths
+@pytest.mark.parametrize("shape", [(2, 4), (3, 4, 4), (2, 4, 4), (2, 1, 1, 5), (3, 1, 1, 4)])
+def test_a_mask_of_another_shape_is_an_error(shape, need_weights):
+    """The second would broadcast over the heads."""
+    mask = torch.ones(shape, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"give \[B, 1, L_q, L_k\], here \[2, 1, 4, 4\]"):
+        build(6, 3)(normal(2, 4, 6), mask=mask, need_weights=need_weights)
+
+
+@both_paths
+def test_a_mask_may_have_fewer_dimensions(need_weights):
+    attention = build(6, 3)
+    x = normal(2, 4, 6)
+    seen = torch.ones(4, 4, dtype=torch.bool).tril()
+    out, _ = attention(x, mask=seen, need_weights=need_weights)
+    assert close(out, attention(x, causal=True)[0])
+
+
 def test_heads_must_divide_the_model():
     with pytest.raises(ValueError, match="heads"):
         MultiHeadAttention(8, 3)

@@ -90,6 +90,16 @@ def test_an_unknown_reduction_is_an_error(D):
         D(normal(2, 3, 4, 4), reduce="median")
 
 
+@pytest.mark.parametrize("D, reduce", [
+    (output_disagreement, {}), (position_disagreement, {}),
+    (position_disagreement, {"reduce": "sum"})])
+def test_a_mask_of_another_shape_is_an_error(D, reduce):
+    """This one is the attention's, [B, 1, 1, L]."""
+    mask = torch.ones(2, 1, 1, 4, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"give \[..., L\], here \[2, 4\]"):
+        D(normal(2, 3, 4, 4), mask, **reduce)
+
+
 # Known values
 
 

@@ -175,6 +175,14 @@ def test_a_cache_follows_its_sentences(capsule):
     assert close(last, model(source[index], target[index])[0][:, 3:])
 
 
+def test_ids_of_another_shape_are_an_error():
+    model = Transformer(TransformerConfig(8, d_model=4, heads=2, layers=1, d_ff=4))
+    sentence = torch.tensor([3, 4, 5])
+    for source, target in ((sentence, sentence[None]), (sentence[None], sentence)):
+        with pytest.raises(ValueError, match=r"ids has shape \[3\]: give token ids, \[B, L\]"):
+            model(source, target)
+
+
 @torch.no_grad()
 def test_heads_of_every_layer_come_back():
     model = build(layers=3)
