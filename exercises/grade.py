@@ -1,11 +1,12 @@
 """Grades solutions of the exercises.
 
-    python -m exercises.grade FOLDER [--session 3]         # mistakes and points
-    python -m exercises.grade FOLDER --task squash         # check and inputs
-    python -m exercises.grade FOLDER... --csv class.csv    # a row for each
+    python -m exercises.grade FOLDER                       # mistakes and points
+    python -m exercises.grade FOLDER --session 3           # those of one session
+    python -m exercises.grade FOLDER --task squash         # one task, with its check
+    python -m exercises.grade FOLDER ... --csv class.csv   # a class as a table
 
-Each task is graded separately (compare.py), so tasks may be done in any order, and a mistake costs
-one task. The checks are in checks.py.
+Each task is graded by itself (compare.py), so you may do the tasks in any order, and a mistake
+costs one task. The checks are in checks.py.
 """
 import contextlib
 import csv
@@ -126,20 +127,32 @@ def grade(tasks: list[Task], folder: Path) -> list[str]:
 
 # ---- The command
 
-def choose_tasks(session: int | None, name: str | None) -> list[Task]:
-    """Returns the tasks of a session, or the one of this name. Raises UserError."""
+def choose_tasks(session: int | None, text: str | None) -> list[Task]:
+    """Returns the tasks of a session; with a text the task of this name, otherwise those with the
+    text in their names, or in their files and functions. Raises UserError if there is none."""
     tasks = sorted(TASKS.values(), key=lambda task: task.session)
     if session:
         tasks = [task for task in tasks if task.session == session]
-    if not name:
+    if text is None:
         return tasks
     names = [task.name for task in tasks]
-    if name not in names:
-        similar = difflib.get_close_matches(name, names) or names
-        place = f" of session {session}" if session else ""
-        raise UserError(f"--task {name!r}: no such task{place}: choose from "
-                        f"{', '.join(map(repr, similar))}")
-    return [TASKS[name]]
+    if text in names:
+        return [TASKS[text]]
+    named = [task for task in tasks if text.lower() in task.name.lower()]
+    placed = [task for task in tasks if text in (task.file, task.body.rpartition(".")[2])]
+    if named or placed:
+        return named or placed
+    message = f"--task {text!r}: no such task"
+    if session:
+        message += f" of session {session}"
+    elif text.isdecimal():
+        message += f"; --session {text} grades a session"
+    similar = difflib.get_close_matches(text, names, 1)
+    if similar:
+        message += f"; did you mean {similar[0]!r}?"
+    else:
+        message += "."
+    raise UserError(f"{message} Choose from {', '.join(map(repr, names))}")
 
 
 def describe_missing(folder: Path, tasks: list[Task]) -> str:
@@ -154,10 +167,10 @@ def describe_missing(folder: Path, tasks: list[Task]) -> str:
     return warning
 
 
-def report(tasks: list[Task], messages: list[str]) -> str:
-    """Returns the messages, and a table of the tasks."""
+def report(tasks: list[Task], messages: list[str], with_advice: bool) -> str:
+    """Returns the messages, perhaps how to see more, and a table of the tasks."""
     lines = [message for message in messages if message]
-    if lines and len(tasks) > 1:
+    if lines and with_advice:
         lines.append("--task NAME shows the check of a task, and its inputs")
     rows = []
     for task, message in zip(tasks, messages):
@@ -175,10 +188,13 @@ def report(tasks: list[Task], messages: list[str]) -> str:
 class Settings:
     folders: tuple[Path, ...] = flag(help="folders of solutions", positional=True,
                                      metavar="FOLDER")
-    session: int | None = flag(None, "only its tasks", choices=range(1, 8))
-    task: str | None = flag(None, "only this task; prints its check and inputs if it is not passed",
+    session: int | None = flag(None, "grade only the tasks of this session, 1 to 7",
+                               choices=range(1, 8))
+    task: str | None = flag(None, "grade only this task, or those with NAME in their names; for a "
+                            "task that is not passed, print its check and the inputs",
                             metavar="NAME")
-    csv: Path | None = flag(None, "write the points into this table instead", metavar="FILE")
+    csv: Path | None = flag(None, "write a table of the points, and print no messages",
+                            metavar="FILE")
 
 
 def print_grades(s: Settings) -> None:
@@ -195,16 +211,16 @@ def print_grades(s: Settings) -> None:
             file = open(s.csv, "w", encoding="utf-8-sig", errors="replace", newline="")
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["folder", "points", *(task.name for task in tasks)])
-    mistakes = []
+    failed = set()                          # names of tasks
     for folder in s.folders:
         messages = grade(tasks, folder)
-        mistakes += filter(None, messages)
+        failed |= {task.name for task, message in zip(tasks, messages) if message}
         if s.csv:
             points = [0 if message else task.points for task, message in zip(tasks, messages)]
             table.writerow([folder.resolve().name, sum(points), *points])
             file.flush()
         else:
-            print(report(tasks, messages))
+            print(report(tasks, messages, with_advice=not s.task))
         warning = describe_missing(folder, tasks)
         if warning:
             print(warning, file=sys.stderr)
@@ -212,10 +228,12 @@ def print_grades(s: Settings) -> None:
         points = [task.points for task in tasks]
         table.writerow(["maximum", sum(points), *points])
         file.close()
-    elif s.task and mistakes:
+    elif failed and s.task:
         # imported here because the command itself starts without torch
         from exercises.compare import describe_check
-        print(f"\n{describe_check(TASKS[s.task])}")
+        for task in tasks:
+            if task.name in failed:
+                print(f"\n{describe_check(task)}")
 
 
 def main(argv=None) -> int:

@@ -11,7 +11,15 @@ import pytest
 from exercises import make
 from exercises.checks import CHECKS
 from exercises.compare import find_error
-from exercises.grade import LINUX, OUTPUT, describe_missing, grade, main, start
+from exercises.grade import (
+    LINUX,
+    OUTPUT,
+    choose_tasks,
+    describe_missing,
+    grade,
+    main,
+    start,
+)
 from exercises.make import ROOT, TABLE, TASKS, find_functions, make_stub
 from tools.files import BYTE_ORDER_MARK
 
@@ -205,10 +213,30 @@ def test_the_command_shows_the_inputs_of_a_task(tmp_path, capsys):
     assert '"squash(s), dim=0": module.squash(s, 0)' in out and "\ns = tensor([[-0.43" in out
     main([str(tmp_path), "--task", "agreement"])
     assert "tensor" not in capsys.readouterr().out       # it is passed
-    assert main([str(tmp_path), "--task", "sqash"]) == 2
-    assert "--task 'sqash': no such task: choose from 'squash'\n" in capsys.readouterr().err
-    assert main([str(tmp_path), "--task", "squash", "--session", "4"]) == 2
-    assert "no such task of session 4: choose from 'M-step, mean" in capsys.readouterr().err
+    main([str(tmp_path), "--task", "routing_dynamic.py"])
+    out = capsys.readouterr().out
+    assert "4 of 5" in out and out.count("tensor") == 1 and "--task NAME" not in out
+
+
+def names_of(text: str | None) -> list[str]:
+    return [task.name for task in choose_tasks(None, text)]
+
+
+def test_a_task_is_chosen_by_its_name_a_part_of_it_or_its_function():
+    assert sorted(names_of(None)) == sorted(TASKS)
+    assert names_of("attention") == ["attention"]        # not the two that end in it
+    assert names_of("m-step") == ["M-step, mean and deviation", "M-step, activations"]
+    assert names_of("weigh_votes") == ["weighted votes", "unchosen capsules"]
+    assert names_of("routing_dynamic.py") == [task.name for task in SESSION3]
+
+
+@pytest.mark.parametrize("words, error", [
+    ("sqash", "--task 'sqash': no such task; did you mean 'squash'? Choose from 'heads', "),
+    ("squash --session 4", "--task 'squash': no such task of session 4. Choose from 'M-step, mean"),
+    ("3", "--task '3': no such task; --session 3 grades a session. Choose from 'heads', ")])
+def test_a_task_that_does_not_exist_is_an_error(words, error, tmp_path, capsys):
+    assert main([str(tmp_path), "--task", *words.split()]) == 2
+    assert error in capsys.readouterr().err
 
 
 def test_a_folder_without_files_is_a_warning(tmp_path, capsys):
