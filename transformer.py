@@ -88,7 +88,7 @@ class Memory(NamedTuple):
 
 class Layer(nn.Module):
     """Self-attention, in a decoder cross-attention, feed-forward; each with a residual connection,
-    `x + f(norm(x))` (pre-norm) or `norm(x + f(x))` (post-norm)."""
+    `x + dropout(f(norm(x)))` (pre-norm) or `norm(x + dropout(f(x)))` (post-norm)."""
 
     def __init__(self, config: "TransformerConfig", component: str, layer: int):
         super().__init__()

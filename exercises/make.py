@@ -99,6 +99,7 @@ HINTS = {
     "cosines in O(H)": "as Eq. 1, but in time proportional to H, not H^2, and without "
                        "subspace_disagreement",
     "positions in O(H)": "the same, in time proportional to H, not H^2",
+    "squash": "at s = 0, where s / ||s|| is nan, the result and its gradient are 0",
     "unchosen capsules": "Eq. 7 stays exact where C_mn underflows to 0 for every m",
     "M-step, activations": "log A if beta_a and beta_mu are given",
     "E-step, far votes": "log C stays exact where every density underflows to 0",
@@ -172,7 +173,7 @@ def describe_tasks(tasks: list[Task]) -> list[str]:
     lines = []
     for task in tasks:
         points = "1 point" if task.points == 1 else f"{task.points} points"
-        lines.append(f"# {task.equation}: {task.name}, {points}")
+        lines.append(f"# Session {task.session}, {task.equation}: {task.name}, {points}")
         if task.name in HINTS:
             lines.append(f"#   {HINTS[task.name]}")
     return [*lines, f'raise NotImplementedError("{NOT_WRITTEN}")']

@@ -256,6 +256,9 @@ def test_a_folder_without_files_is_a_warning(tmp_path, capsys):
 @pytest.mark.parametrize("file, kept, taken_out", [
     ("routing_em.py", "if gradient not in GRADIENTS:", "for t in range"),
     ("routing_em.py", "check_votes(votes, ", "for t in range"),
+    ("routing_dynamic.py", "    # Session 3, Li 2019 Eq. 8: squash, 1 point\n", "length ="),
+    ("routing_dynamic.py", "    #   at s = 0, where s / ||s|| is nan, the result", "length ="),
+    ("attention.py", "# Session 6, Duan 2020 §3.2: routed attention, 1 point", "E.softmax"),
     ("nmt/loss.py", "the share eps", "softmax"),
     ("nmt/loss.py", "the share eps", "(1 - eps)"),
 ])
