@@ -42,6 +42,11 @@ from transformer import COMPONENTS, SIZES
 QUICK = ("disagreement", "heads", "attention", "routing", "length")
 PARTS = (*QUICK, "ablation")
 DRAWN = "what is drawn"
+ATTENTIONS = {                  # what each is called, what its queries and keys are
+    "enc": ("encoder self-attention", "source token", "source token"),
+    "cross": ("decoder to encoder", "last token written", "source token"),
+    "dec": ("decoder self-attention", "last token written", "token written so far"),
+}
 
 
 @dataclass
@@ -227,7 +232,9 @@ def analyze_attention(pairs, component: str, layer: int | None, folder: Path):
         maps[run.name] = {"component": component, **heatmap}
     layers = dict.fromkeys(str(x["layer"]) for x in maps.values())
     where = f"{component}, layer {'/'.join(layers)}"
-    figure = figures.draw_attention(maps, f"attention, {where}", folder / "attention.png")
+    name, query, key = ATTENTIONS[component]
+    title = f"attention weights, {name}, layer {'/'.join(layers)}"
+    figure = figures.draw_attention(maps, title, query, key, folder / "attention.png")
     heads = max(len(x["entropy"]) for x in maps.values())
     rows = [[name, *x["entropy"]] for name, x in maps.items()]
     keys = dict.fromkeys("  " + " ".join(x["keys"]) for x in maps.values())

@@ -1,5 +1,6 @@
 """Figures of trained runs as PNG, from the numbers that papers/measure.py returns."""
 import math
+import textwrap
 
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure  # needs no backend, which a notebook may have chosen
@@ -9,7 +10,7 @@ from tools.figure_text import literal_text, optional_figure
 LOOK = literal_text({"font.size": 8, "axes.titlesize": 9, "axes.spines.top": False,
                      "axes.spines.right": False, "savefig.dpi": 150})
 WIDTH = 8.0                     # inches: a page
-PANELS = 6.2                    # inches: what labels and colour bar leave for heat maps
+LABELS = 1.8                    # inches of the width for labels and colour bar beside heat maps
 TOKEN = 0.115                   # inches of an axis for a token in readable letters
 MARKERS = "os^Dv<>Pp*"
 
@@ -54,12 +55,12 @@ def draw_heads(runs: list[str], points, path):
 
 @optional_figure("attention.png")
 @LOOK
-def draw_attention(maps: dict, title: str, path):
+def draw_attention(maps: dict, title: str, query: str, key: str, path):
     """Heat maps of A^h for one sentence: a panel per head, queries at the left, keys below. maps:
-    {run: result of measure.attention_map}. The shade grows with the square root of the weight, so
-    that weak attention is visible. The figure is as wide as a page whatever the sentence. Returns
-    the path."""
-    columns = panels_in_a_row(max(len(x["keys"]) for x in maps.values()))
+    {run: result of measure.attention_map}; query, key: what the tokens of these axes are. The shade
+    grows with the square root of the weight, so that weak attention is visible. Returns the path.
+    """
+    width, columns = page_layout(max(len(x["keys"]) for x in maps.values()))
     columns = min(columns, max(len(x["weights"]) for x in maps.values()))
     highest = max(weight for x in maps.values() for head in x["weights"] for row in head
                   for weight in row)
@@ -68,24 +69,25 @@ def draw_attention(maps: dict, title: str, path):
     for x in maps.values():
         keys = 0.7 + 0.07 * max(map(len, x["keys"]))     # with the title of the panel below
         rows = math.ceil(len(x["weights"]) / columns)
-        heights.append(0.4 + rows * (panel_height(x["queries"]) + keys))
-    figure = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
+        heights.append(0.7 + rows * (panel_height(x["queries"]) + keys))
+    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
     parts = figure.subfigures(len(maps), 1, squeeze=False, height_ratios=heights)
     for part, (name, x) in zip(parts.flat, maps.items()):
-        part.suptitle(f"{name}: {title}")
-        part.supxlabel("key")
-        part.supylabel("query")
-        draw_maps(part, x, columns, norm)
+        part.suptitle(f"{textwrap.fill(name, 60)}\n{title}")
+        part.supxlabel(f"key: {key}")
+        part.supylabel(f"query: {query}")
+        draw_maps(part, x, columns, (width - LABELS) / columns, norm)
     figure.savefig(path)
     return path
 
 
-def panels_in_a_row(keys: int) -> int:
-    """4, 2 or 1: as many panels as have room for this number of keys side by side."""
-    for columns in (4, 2):
-        if columns * keys * TOKEN <= PANELS:
-            return columns
-    return 1
+def page_layout(keys: int) -> tuple[float, int]:
+    """The width of the figure, in inches, and its panels side by side, for a number of keys. The
+    figure is narrow where two panels have room, so that a phone shows readable letters."""
+    for width in (0.7 * WIDTH, WIDTH):
+        if 2 * keys * TOKEN <= width - LABELS:
+            return width, 2
+    return WIDTH, 1
 
 
 def panel_height(queries: list[str]) -> float:
@@ -93,8 +95,8 @@ def panel_height(queries: list[str]) -> float:
     return TOKEN * min(max(len(queries), 10), 80)
 
 
-def draw_maps(part, x: dict, columns: int, norm: PowerNorm) -> None:
-    """The panels of one run in its part of the figure."""
+def draw_maps(part, x: dict, columns: int, width: float, norm: PowerNorm) -> None:
+    """The panels of one run in its part of the figure; width: of a panel, in inches."""
     rows = math.ceil(len(x["weights"]) / columns)
     axes = part.subplots(rows, columns, squeeze=False)
     for ax in axes.flat[len(x["weights"]):]:
@@ -103,7 +105,7 @@ def draw_maps(part, x: dict, columns: int, norm: PowerNorm) -> None:
         image = ax.imshow(weights, cmap="Blues", norm=norm, aspect="auto")
         ax.set_title(f"head {h + 1}, entropy {x['entropy'][h]:.2f}", fontsize=8)
         queries = x["queries"] if h % columns == 0 else [""]
-        label_tokens(ax.xaxis, x["keys"], PANELS / columns, rotation=90)
+        label_tokens(ax.xaxis, x["keys"], width, rotation=90)
         label_tokens(ax.yaxis, queries, panel_height(queries))
     part.colorbar(image, ax=axes, shrink=0.5, label="attention weight")
 

@@ -325,7 +325,7 @@ def test_figures_name_what_they_draw(monkeypatch):
     figures.draw_heads(["a", "b"], [[[0, 1], [2, 3]], [[4, 5], [6, 7]]], "heads.png")
     maps = {"a": {"weights": [[[0.1, 0.9]], [[0.2, 0.8]]], "queries": ["q"], "keys": ["k", "l"],
                   "entropy": [0.5, 0.75]}}
-    figures.draw_attention(maps, "enc, layer 2", "attention.png")
+    figures.draw_attention(maps, "layer 2", "source token", "word", "attention.png")
     lengths, heads, attention = drawn
     bars, = lengths.axes[0].collections
     assert [x[:, 1].tolist() for x in bars.get_segments()] == [[15.0, 22.0], [25.0, 32.0]]
@@ -335,6 +335,9 @@ def test_figures_name_what_they_draw(monkeypatch):
     assert points == {(0, 1): "1", (2, 3): "2", (4, 5): "1", (6, 7): "2"}
     clouds = {x.get_label(): x.get_offsets().tolist() for x in heads.axes[0].collections}
     assert clouds == {" a": [[0, 1], [2, 3]], " b": [[4, 5], [6, 7]]}
+    part, = attention.subfigs
+    assert part.get_suptitle() == "a\nlayer 2"
+    assert (part.get_supylabel(), part.get_supxlabel()) == ("query: source token", "key: word")
     titles = ("head 1, entropy 0.50", "head 2, entropy 0.75")
     for panel, title, weights in zip(attention.axes, titles, maps["a"]["weights"]):
         assert panel.get_title() == title and panel.images[0].get_array().tolist() == weights
@@ -347,7 +350,7 @@ def test_letters_that_no_font_has_are_one_line(tmp_path, monkeypatch, capsys):
     weights = [[[0.5, 0.5]]]
     maps = {"猫$^$": {"weights": weights, "queries": ["犬"], "keys": ["が", "$_$"], "entropy": [0]}}
     for name in ("1.png", "2.png"):
-        figures.draw_attention(maps, "$^$", tmp_path / name)
+        figures.draw_attention(maps, "$^$", "", "", tmp_path / name)
     error = capsys.readouterr().err
     assert "fonts-noto-cjk" in error and error.count("\n") == 1
 
