@@ -241,6 +241,7 @@ def train(s: Settings) -> None:
     """One run from start to end: data, model, resuming, training loop, test."""
     machine = setup_machine(s.device)
     s.check_model()
+    s.check_text()
     if s.graphs:
         check_graphs(machine, s.max_tokens, s.compile)
     if s.compile:

@@ -83,6 +83,25 @@ class DataFlags(Flags):
                                   259, 10 ** 6)
     max_length: int = flag(256, "longest side of a training pair, in tokens", "data", 1, 10 ** 6)
 
+    def check_text(self) -> None:
+        """Raises UserError unless the flags name one text and its languages. Reads no file."""
+        if not (self.train or self.valid or self.test):
+            src, tgt = known_languages(self)
+            if self.src not in (None, src) or self.tgt not in (None, tgt):
+                raise UserError(f"--data {self.data} is between {src} and {tgt}: leave out --src "
+                                "and --tgt")
+            return
+        missing = [f"--{name}" for name in ("train", "valid", "src", "tgt")
+                   if not getattr(self, name)]
+        if missing:
+            raise UserError(f"own text needs {', '.join(missing)} as well (or none of --train, "
+                            "--valid, --test, to use the corpus that --data names)")
+        if self.src == self.tgt:
+            raise UserError(f"--src and --tgt are both {self.src}: name two languages")
+        if self.data != "toy":
+            raise UserError(f"--data {self.data} and --train {self.train}: leave out one of the "
+                            "two")
+
 
 def name_text(flags: DataFlags) -> str:
     """The text's part of a run's name: --data, or the folder and prefix of --train."""
@@ -94,16 +113,9 @@ def name_text(flags: DataFlags) -> str:
 
 def load_corpora(flags: DataFlags) -> Corpora:
     """The corpora that the flags name. Raises UserError for missing or unreadable files."""
-    if not (flags.train or flags.valid or flags.test):
+    flags.check_text()
+    if not flags.train:
         return load_known(flags)
-    missing = [f"--{name}" for name in ("train", "valid", "src", "tgt") if not getattr(flags, name)]
-    if missing:
-        raise UserError(f"own text needs {', '.join(missing)} as well (or none of --train, --valid,"
-                        " --test, to use the corpus that --data names)")
-    if flags.src == flags.tgt:
-        raise UserError(f"--src and --tgt are both {flags.src}: name two languages")
-    if flags.data != "toy":
-        raise UserError(f"--data {flags.data} and --train {flags.train}: leave out one of the two")
     tests = [("--test", prefix) for prefix in flags.test]
     return read_corpora(flags.train, flags.src, flags.tgt,
                         [("--train", flags.train), ("--valid", flags.valid), *tests])
@@ -121,8 +133,6 @@ def load_known(flags: DataFlags) -> Corpora:
     """The corpus of --data, see `known_languages`."""
     name = flags.data
     src, tgt = known_languages(flags)
-    if flags.src not in (None, src) or flags.tgt not in (None, tgt):
-        raise UserError(f"--data {name} is between {src} and {tgt}: leave out --src and --tgt")
     if name == "toy":
         train, valid, test = toy_pairs(src)
         return Corpora(name, src, tgt, train, valid, {"test": test})
