@@ -34,7 +34,7 @@ class Settings:
     input: str | None = flag(None, "text to translate, UTF-8 (standard input)", metavar="FILE")
     output: str | None = flag(
         None, "where the translations go, line by line (standard output)", metavar="FILE")
-    checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
+    checkpoint: str = flag("best", "which one: best, last, average or step-N", metavar="NAME")
     device: str = flag("auto", DEVICES)
 
     beam: int = flag(4, "hypotheses kept; 1 is greedy search", SEARCH, 1, 1000)

@@ -59,7 +59,7 @@ class Settings:
                                    "their folders)", metavar="NAME")
     out: str | None = flag(None, "folder of analysis.json and the figures (the first run's)",
                            metavar="DIR")
-    checkpoint: str = flag("best", "best, last, average, step-N", metavar="NAME")
+    checkpoint: str = flag("best", "which one: best, last, average or step-N", metavar="NAME")
     device: str = flag("auto", DEVICES)
     beam: int | None = flag(None, "beam size (the run's own)", "", 1, 1000)
     valid: str | None = flag(None, "validation text (the run's own)", metavar="PREFIX")
