@@ -279,8 +279,9 @@ class TransformerConfig:
                       "routing; gu-dynamic, gu-em: Gu's capsule layer", AGGREGATION,
                       choices=AGGREGATIONS)
     agg_at: tuple[str, ...] | None = option(
-        None, "where, as in enc:1-2 cross dec:4,6 (dynamic, em: the lowest two encoder layers; "
-        "gu-*: the last decoder layer)", AGGREGATION, metavar="PLACE")
+        None, "where: enc (encoder), cross (decoder to encoder), dec (decoder), perhaps with "
+        "layers, as in enc:1-2 dec:4,6 (dynamic, em: the lowest two encoder layers; gu-*: the last "
+        "decoder layer)", AGGREGATION, metavar="PLACE")
     capsules: int | None = option(None, "number of output capsules (dynamic, em: --d-model; gu-*: "
                                   "--heads)", AGGREGATION, 1, 65536)
     iterations: int = option(3, "iterations T of every routing", AGGREGATION, 1, 100, metavar="T")
