@@ -61,8 +61,12 @@ class MultiHeadAttention(nn.Module):
         unless a capsule needs the logits, or `explicit` is set and there is no cache. cache: filled
         in place; in self-attention query holds only the new positions, in cross-attention memory is
         read at the first step only. A fully masked query gets 0 from the fused kernel, the mean of
-        all values from the explicit path. Raises ValueError for any other mask.
+        all values from the explicit path. Raises ValueError for other shapes, and for a mask that
+        is not boolean.
         """
+        check_vectors(query, self.heads * self.d_k, "query")
+        if memory is not None:
+            check_vectors(memory, self.heads * self.d_k, "memory")
         if memory is None:
             # Q^h, K^h, V^h = X W_h^Q, X W_h^K, X W_h^V               Li 2019 Eq. 1, Duan 2020 Eq. 1
             Q, K, V = self.split(self.in_proj(query))                        # [B, H, L, d_k] each
@@ -146,6 +150,12 @@ def causal_mask(queries: int, keys: int, device=None) -> Tensor:
 def both_masks(mask: Tensor | None, other: Tensor) -> Tensor:
     """Where both masks are True; None is True everywhere."""
     return other if mask is None else mask & other
+
+
+def check_vectors(x: Tensor, d_model: int, name: str) -> None:
+    """Raises ValueError unless x is [B, L, d] of this width."""
+    if x.dim() != 3 or x.shape[-1] != d_model:
+        raise ValueError(f"{name} has shape {list(x.shape)}: give [B, L, d] with d = {d_model}")
 
 
 def check_mask(mask: Tensor | None, full: tuple, layout: str) -> None:

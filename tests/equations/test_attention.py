@@ -227,6 +227,14 @@ def test_a_mask_of_another_shape_is_an_error(shape, need_weights):
         build(6, 3)(normal(2, 4, 6), mask=mask, need_weights=need_weights)
 
 
+@pytest.mark.parametrize("name, shape", [("query", (4, 6)), ("memory", (4, 6)),
+                                         ("memory", (2, 4, 8))])
+def test_vectors_of_another_shape_are_an_error(name, shape):
+    inputs = {"query": normal(2, 4, 6), name: normal(*shape)}
+    with pytest.raises(ValueError, match=rf"{name} has shape .*: give \[B, L, d\] with d = 6"):
+        build(6, 3)(**inputs)
+
+
 @both_paths
 def test_a_mask_may_have_fewer_dimensions(need_weights):
     attention = build(6, 3)
