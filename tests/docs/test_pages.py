@@ -121,13 +121,14 @@ def test_links_lead_to_lines_of_code_and_parts_of_pages(site):
 @pytest.mark.parametrize("title, number", [("Mean", "Eq. 10"), ("Variance", "Eq. 11")])
 def test_an_equation_is_beside_its_line(site, title, number):
     from docs.build import notes
-    beside = notes(ROOT / "routing_em.py").items()
+    beside = notes(ROOT / "routing_em.py")
     back = f'<a href="docs/equations.html#{title.lower()}">{title}</a>.'
-    line, = [line for line, note in beside if back in note]
+    line, = [line for line, note in beside.items() if back in note]
     assert number in module("routing_em.py").lines[line - 1]
     page = (site / "docs" / "equations.html").read_text("utf-8")
     assert f'<h3 id="{title.lower()}">' in page and f'routing_em.py.html#L{line}"' in page
-    assert f'<div class="row" id="L{line}">' in (site / "routing_em.py.html").read_text("utf-8")
+    row = f'<div class="row" id="L{line}"><div class="note">{beside[line]}</div>'
+    assert row in (site / "routing_em.py.html").read_text("utf-8")
 
 
 def test_a_docstring_keeps_the_ends_of_its_lines():

@@ -90,8 +90,8 @@ def test_a_run_is_found_in_runs(runs, capfd):
     for name in ("NAME", "runs/NAME"):
         assert call(f"{name} --input in.txt") == 0
         assert capfd.readouterr().out == expected
-    assert call("NAME --input in.txt --reference in.txt --compare runs/NAME") == 2
-    assert "is RUN itself" in capfd.readouterr().err
+        assert call(f"NAME --input in.txt --reference in.txt --compare {name}") == 2
+        assert "is RUN itself" in capfd.readouterr().err
 
 
 def test_scores_and_comparison(runs, capfd):
@@ -107,7 +107,8 @@ def test_scores_and_comparison(runs, capfd):
     assert long == "OTHER: translations that reached the length limit and may be cut: 12"
     assert bleu.startswith("BLEU 100.00  nrefs:1|case:lc|") and chrf.startswith("chrF 100.00  ")
     assert call(f"NAME {flags} --compare OTHER --sign-test") == 0
-    *_, other, name, sign = capfd.readouterr().err.splitlines()
+    first, second, *_, other, name, sign = capfd.readouterr().err.splitlines()
+    assert first.startswith("NAME: ") and second.startswith("OTHER: ")       # the order of the work
     assert other.startswith("OTHER  100.00") and other.endswith("baseline")
     assert name.startswith("NAME ") and name.split()[-1].startswith("0.00")
     assert sign == "sign test: 0 sentences better than the baseline's, 12 worse, p: 0.0005"

@@ -70,10 +70,11 @@ def test_no_hypothesis_ends_before_its_limit(settings):
 
 
 def test_a_training_batch_is_full(settings):
-    step = bench.random_step(settings)
-    source, target = step.batches[0]
-    assert step.tokens == 5 * 25 == (target[:, 1:] != PAD).sum()
-    assert source.min() > 2 and torch.equal(target[:, 1:-1], source)
+    for settings.max_tokens, sentences in ((124, 4), (125, 5)):
+        step = bench.random_step(settings)
+        source, target = step.batches[0]
+        assert step.tokens == sentences * 25 == (target[:, 1:] != PAD).sum()
+        assert source.min() > 2 and torch.equal(target[:, 1:-1], source)
 
 
 @pytest.mark.parametrize("words, compiled, graphs", [

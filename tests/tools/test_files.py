@@ -18,8 +18,12 @@ from tools.files import Lines, UserError, atomic_write, read_lines
 
 
 @pytest.mark.parametrize("data", [b"\xc3\xa4", "ä", lambda file: file.write(b"\xc3\xa4")])
-def test_atomic_write_replaces_the_file(tmp_path, data):
+def test_atomic_write_replaces_the_file(tmp_path, data, monkeypatch):
+    """When all its bytes are on the disk: a power failure leaves no half file."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_size))
     (tmp_path / "file").write_text("old", "utf-8")
+    monkeypatch.setattr("tools.files.rename", lambda *paths: synced == [2] and os.replace(*paths))
     atomic_write(tmp_path / "file", data)
     assert (tmp_path / "file").read_text("utf-8") == "ä"
     assert os.listdir(tmp_path) == ["file"]
