@@ -1,6 +1,7 @@
 """Corpora by name and by prefix, what a run gets of them, and every mistake in naming them."""
 import hashlib
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -147,9 +148,10 @@ def test_pairs_in_two_texts_are_counted(tmp_path, capsys):
     flags = write_own(tmp_path)
     load_data(flags)
     assert "warning" not in capsys.readouterr().out
-    flags.valid = flags.train
-    load_data(flags)
-    assert re.search(r"warning: .* contains \d+ validation or test pairs", capsys.readouterr().out)
+    for own in (dict(valid=flags.train), dict(test=(flags.train,))):
+        load_data(replace(flags, **own))
+        warning = r"warning: .* contains \d+ validation or test pairs"
+        assert re.search(warning, capsys.readouterr().out)
 
 
 def test_error_vocabulary_too_large(tmp_path):

@@ -175,7 +175,7 @@ def test_unusual_references_are_one_warning(line, warning):
 
 def score(sets: dict, model=None, tokenizer=None, beam=1, longest_source=99, tgt="de", **settings):
     """`score_sets` with these settings."""
-    data = Namespace(tokenizer=tokenizer, longest_source=longest_source, length_ratio=1.5, tgt=tgt)
+    data = Namespace(tokenizer=tokenizer, longest_source=longest_source, length_ratio=3.0, tgt=tgt)
     return evaluate.score_sets(model, data, sets, Namespace(**settings), beam)
 
 
@@ -209,11 +209,12 @@ def test_the_length_penalty_makes_translations_longer(tokenizer):
 
 
 def test_lines_longer_than_those_of_training_are_cut(tokenizer):
+    """Translations that never end are as long as the training text allows."""
     model = small(tokenizer)
     lines = ["a man sees the dog. " * 4]
     scores = score({"test": Pairs(lines, lines)}, model, tokenizer, longest_source=20, lenpen=0.6,
                    lowercase=False)
-    pieces, whole = (translate_lines(model, tokenizer, lines, beam=1, max_source=n)
+    pieces, whole = (translate_lines(model, tokenizer, lines, 1, max_source=n, length_ratio=3.0)
                      for n in (20, 99))
     assert scores.translations["test"] == pieces != whole
     assert scores.in_pieces == scores.at_limit == 1

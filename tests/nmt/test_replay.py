@@ -142,7 +142,7 @@ def test_a_run_with_graphs(text, tmp_path, monkeypatch):
 @pytest.mark.parametrize("machine, max_tokens, compiled, message", [
     (Machine(CPU), 512, False, "--device is cpu"),
     (Machine(torch.device("cuda"), world=2), 512, False, "one process"),
-    (Machine(torch.device("cuda")), 32768, False, "--max-tokens below 16384"),
+    (Machine(torch.device("cuda")), 16384, False, "--max-tokens below 16384"),
     (Machine(torch.device("cuda")), 512, True, "--graphs and --compile: leave out one")])
 def test_where_graphs_cannot_be(machine, max_tokens, compiled, message):
     with pytest.raises(UserError, match=message):

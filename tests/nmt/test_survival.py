@@ -1,5 +1,6 @@
 """Long runs: stopped by signals, killed, moved. Each ends bit-identical to one left alone."""
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from small_run import TINY, Killed, load, rows, same, small_corpus, stop_after, train, train_until
@@ -96,9 +98,16 @@ def test_a_killed_run_is_the_same_bit_by_bit(whole, text, tmp_path, monkeypatch)
 
 
 def test_a_run_that_logs_rarely_is_saved_by_time(whole, text, tmp_path, monkeypatch):
-    """Without a row of its own. It goes on there, with the same weights and tokens in the end."""
+    """Without a row of its own. It goes on there, with the same weights and tokens in the end. One
+    that logs often is saved by the time since the last save, too."""
     words = f"{LONG} --log-every 9 --eval-every 5"
     folder = tmp_path / "runs" / "a"
+    with monkeypatch.context() as patch:                 # a clock that is read three times a step
+        clock = itertools.count()
+        patch.setattr(train_mt, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+        patch.setattr(train_mt, "SAVE_SECONDS", 5)
+        train_until("train step      4 ", text, f"{words} --log-every 1 --name b")
+    assert 0 < load(tmp_path / "runs" / "b")["step"] < 4
     monkeypatch.setattr(train_mt, "SAVE_SECONDS", 0)
     train_until("train step      5 ", text, words)
     assert rows(folder, "train")[-1]["step"] == 5 and load(folder)["step"] == 4
@@ -112,35 +121,28 @@ def test_a_run_that_logs_rarely_is_saved_by_time(whole, text, tmp_path, monkeypa
 
 # ---- Signals
 
-@pytest.fixture
-def ctrl_c():
-    """SIGINT raises KeyboardInterrupt, also where a script started the tests in the background,
-    which ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 every_signal = pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 
 
 @every_signal
-def test_a_signal_saves_and_ends_the_program(number, text, tmp_path, ctrl_c):
+def test_a_signal_saves_and_ends_the_program(number, text, tmp_path):
     """In training, unless it is ignored: nohup makes a program ignore SIGHUP, and a shell SIGINT in
-    a program in the background. In the final test it ends the program at once."""
+    a program in the background. In the last validation it ends the
+    program before the test, and in the test at once."""
     words = "--steps 3 --name a"
-    terminated = signal.getsignal(signal.SIGTERM)
+    usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
     before = signal.signal(number, signal.SIG_IGN)
     try:
         assert train_until("train step      1 ", text, "--steps 3 --name b", number) == 0
-        signal.signal(number, before)
+        signal.signal(number, usual)
         assert train_until("train step      1 ", text, words, number) == 128 + number
+        assert load(tmp_path / "runs" / "a")["step"] == 2
+        assert train_until("valid step      3 ", text, words, number) == 128 + number
+        assert not rows(tmp_path / "runs" / "a", "test")
+        assert train_until("test BLEU", text, words, number) == 128 + number
+        assert signal.getsignal(number) is usual         # as it was
     finally:
         signal.signal(number, before)
-    assert load(tmp_path / "runs" / "a")["step"] == 2
-    assert train_until("test BLEU", text, words, number) == 128 + number
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert signal.getsignal(signal.SIGTERM) is terminated
     assert load(tmp_path / "runs" / "a")["step"] == 3
 
 

@@ -74,13 +74,21 @@ def test_vaswani_learning_rate(arch):
         assert train_mt.learning_rate(step, s) == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.parametrize("warmup", [8, 9, 20])
+def test_a_long_warm_up_is_cut_by_the_end(warmup):
+    s = settings(f"--steps 8 --warmup {warmup}")
+    rates = [train_mt.learning_rate(step, s) for step in range(1, 9)]
+    assert rates == pytest.approx([s.lr * step / warmup for step in range(1, 9)])
+
+
 # ---- Names
 
 @pytest.mark.parametrize("words, name", [
     ("", "toy-tiny-seed1"),
     ("--data multi30k --agg em --reg output position", "multi30k-tiny-em-output-position-seed1"),
     ("--train some/where/train --device cpu --workers 2", "where-tiny-seed1"),
-    ("--train some/where/news --tgt de", "where-news-tiny-tgt-de-seed1"),
+    ("--train some/where/trains --tgt de --accumulate 2",
+     "where-trains-tiny-tgt-de-accumulate-2-seed1"),
     ("--dropout 0.3 --no-em-activations", "toy-tiny-dropout-0.3-no-em-activations-seed1"),
     ("--name mine --agg em", "mine"),
 ])

@@ -44,8 +44,10 @@ def test_the_best_checkpoint_by_bleu_then_by_loss_is_tested(chinese, tmp_path, c
     assert 0 < best["valid_bleu"] < 100
     assert same(load(folder, "best"), load(folder, f"step-{best['step']}"))
 
-    assert train(chinese, f"{LEARN} --name b") == 0      # the same without the average
+    assert train(chinese, f"{LEARN} --amp --name b") == 0        # without the average
     row, = rows(tmp_path / "runs" / "b", "test")
+    valid = rows(tmp_path / "runs" / "b", "valid")
+    best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
     assert row["average"] == []
     assert row["disagreement"] == disagreement_scores(best["valid_disagreement"])
     assert "tok:zh" in row["signature"]
@@ -92,18 +94,25 @@ def test_the_average_of_the_last_checkpoints(finished):
 
 
 def test_translate_gives_the_translations_of_the_test(finished, capsys):
+    """And those that are shown at a validation, which are greedy."""
     out = finished.out
-    pairs = re.findall(r"source +(.*)\n +reference +(.*)\n", out)           # of `small_corpus`
-    assert len(pairs) == 6 and all(a.split() == b.split()[::-1] for a, b in pairs)
+    shown = re.findall(r"source +(.*)\n +reference +(.*)\n +translation (.*)\n", out)
+    assert len(shown) == 6 and all(a.split() == b.split()[::-1] for a, b, _ in shown)
     at_limit, = (row["at_limit"] for row in rows(finished.folder, "test"))
     assert f"translations that reached the length limit and may be cut: {at_limit}\n" in out
     for row in rows(finished.folder, "valid"):
         assert f"cut at the length limit: {row['valid_at_limit']}\n" in out
     assert "0.607 where they are orthogonal" in out      # exp(-1/2), with two heads
-    source = f"{finished.folder.parents[1]}/test.en"
-    assert translate.main(f"{finished.folder} --input {source} --checkpoint average --beam 3 "
-                          "--lenpen 1 --device cpu".split()) == 0
+    texts = finished.folder.parents[1]
+    flags = f"{finished.folder} --lenpen 1 --device cpu --input"
+    words = f"{flags} {texts}/test.en --checkpoint average --beam 3"
+    assert translate.main(words.split()) == 0
     assert capsys.readouterr().out == (finished.folder / "test.hyp").read_text("utf-8")
+    words = f"{flags} {texts}/valid.en --checkpoint last --beam 1"
+    assert translate.main(words.split()) == 0
+    sources = (texts / "valid.en").read_text("utf-8").splitlines()
+    greedy = dict(zip(sources, capsys.readouterr().out.splitlines()))
+    assert all(greedy[source] == translation for source, _, translation in shown[-2:])
 
 
 def test_the_curves_are_drawn(finished):
@@ -163,7 +172,7 @@ def test_without_a_test_set_the_validation_set_is_tested(text, tmp_path, capsys)
     assert train(text[:-2], "--steps 2 --beam 2 --name a") == 0
     folder = tmp_path / "runs" / "a"
     assert rows(folder, "test")[0]["sets"].keys() == {"valid"}
-    capsys.readouterr()
+    assert "\n  valid: BLEU " in capsys.readouterr().out
     words = f"{folder} --input {tmp_path}/valid.en --beam 2 --device cpu"
     assert translate.main(words.split()) == 0
     out = capsys.readouterr().out
@@ -174,8 +183,8 @@ def test_what_is_unusual_in_the_text_is_said(text, tmp_path, capsys):
     """Training pairs that are left out, long validation lines, references that are segmented, and a
     test set without 4-grams."""
     german = (tmp_path / "train.de").read_text("utf-8").splitlines()
-    write_text(tmp_path, "train", ["", "das " * 99, *german[2:]], german)
-    write_text(tmp_path, "valid", ["das " * 30, "das"], ["ein", "zwei"])
+    write_text(tmp_path, "train", ["", "das " * 99, "das " * 20, *german[3:]], german)
+    write_text(tmp_path, "valid", ["das " * 30, "das " * 20], ["ein", "zwei"])
     write_text(tmp_path, "test", ["das", "der"], ["Ha@@ us da ist", "Ba@@ um"])
     write_text(tmp_path, "words", ["ein", "zwei"], ["ein", "zwei"])
     assert train([*text, f"{tmp_path}/words"], "--steps 1 --max-length 50 --name a") == 0

@@ -94,7 +94,7 @@ def test_presets_do_not_override_what_is_given():
 
 
 @pytest.mark.parametrize("words, message", [
-    ("--coun 3", "--coun; did you mean --count?"),               # no abbreviations
+    ("--co 3", "--co; did you mean --count?"),                   # no abbreviations
     ("--unlike-any", "--unlike-any (--help"),
     pytest.param("--count 1" + "0" * 5000, "--count", id="a long number"),
     ("--rate 0", "--rate: '0' is not a number above 0, at most 2"),
