@@ -18,6 +18,7 @@ from exercises.grade import (
     describe_missing,
     grade,
     main,
+    report,
     start,
 )
 from exercises.make import ROOT, TABLE, TASKS, find_functions, make_stub
@@ -176,6 +177,9 @@ def test_a_mistake_is_one_line(squash, message, tmp_path):
 @pytest.mark.parametrize("file, task, solution, error", [
     ("disagreement.py", "D of a model", "def model_disagreement(*_): D = 0",
      "D with one layer is None, expected float64 of shape []"),
+    ("attention.py", "causal mask",
+     "def causal_mask(queries, keys, device=None): return torch.ones(queries, keys).tril()",
+     "is float32, expected bool"),
     ("routing_dynamic.py", "dynamic routing", "def dynamic_routing(V, *_, **__): return V,",
      "number of results is 1, expected 3: Omega, C, B"),
     # raised in another task's body, which is the project's: the line that calls it
@@ -201,6 +205,7 @@ def test_the_command_grades_a_folder(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: agreement has shape")
     assert lines[-1].split() == "all 7 of 8 4 of 5".split()
+    assert lines[1].startswith("--task NAME") and "--task" not in report(SESSION3, [""] * 5)
     assert main(["none"]) == 2
     assert "python -m exercises.grade: error: none: no such folder" in capsys.readouterr().err
 

@@ -156,6 +156,7 @@ def test_a_session_has_its_output_figures_and_notebook(site, pages):
     assert page.count('<img src="data:image/png;base64,') == 3
     assert page.count('] = "data:image/png;base64,') == 4          # the frames of the player
     assert 'type="range"' in page and 'href="session3.ipynb"' in page
+    assert re.findall(r' aria-current="page">(.*?)</a>', page) == ["Session 3"]
     assert "squash: length  0.1 -> " in (site / "course" / "session3.ipynb").read_text("utf-8")
     folded = re.findall(r"<summary>Output</summary>(.*?)(?=<h2|<p>How)", page, re.DOTALL)
     assert ["squash: length  0.1" in text for text in folded] == [True, False]

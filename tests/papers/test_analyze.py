@@ -3,6 +3,7 @@ against loops written from their definitions."""
 import itertools
 import json
 import math
+import warnings
 from argparse import Namespace
 from dataclasses import asdict
 
@@ -357,8 +358,9 @@ def test_letters_that_no_font_has_are_one_line(tmp_path, monkeypatch, capsys):
 
 def test_an_installed_font_has_chinese_letters(monkeypatch):
     monkeypatch.setattr(font_manager, "get_font_names", lambda: ["Arial", "Noto Sans CJK JP"])
-    with figure_text.literal_text():
+    with pytest.warns(UserWarning, match="another"), figure_text.literal_text():
         assert rcParams["font.family"] == ["sans-serif", "Noto Sans CJK JP"]
+        warnings.warn("another", stacklevel=1)           # is not lost
 
 
 # ---- The command

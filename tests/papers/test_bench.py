@@ -83,8 +83,8 @@ def test_a_training_batch_is_full(settings):
     ("--arch base --compile", True, False)])
 def test_on_a_gpu_training_is_that_of_train_mt(words, compiled, graphs, monkeypatch):
     monkeypatch.setattr(bench, "pick_device", torch.device)
-    on_gpu = {"amp": True, "compile": True, "graphs": True}
-    monkeypatch.setattr(train_mt, "machine_defaults", lambda name: dict(on_gpu))
+    monkeypatch.setattr(train_mt, "machine_defaults", lambda name:
+                        dict.fromkeys(("amp", "compile", "graphs"), name == "cuda"))
     s = parse(bench.Settings, ["--device", "cuda", *words.split()], bench.presets)
     assert (s.amp, s.compile, s.graphs, s.rows) == (True, compiled, graphs, bench.GPU_ROWS)
     batch = bench.random_step(s).batches[0]

@@ -402,6 +402,8 @@ def test_a_table_has_every_number_in_its_column():
     assert ["big", "0.58", "24.56", "0.61", "28.58"] in rows
     assert ["base + Disagreement", "1.06 (0.88)", "24.85↑ (+0.72)", "1.10 (0.86)",
             "28.51↑ (+0.87)"] in rows
+    text = reproduce.runs_text(TABLES["li2019-2"], [[run_of(20.0, 1000, 500.0)], *[[]] * 6])
+    assert "28.28  +0.97" in text and "28.28 (" not in text      # the paper prints the gain
 
 
 def test_tables_have_120_columns(tmp_path, capsys):

@@ -228,13 +228,14 @@ def test_the_model_is_tested_on_the_test_part(tmp_path, publish):
 
 
 def test_sentences_and_seed_reach_the_tasks(monkeypatch):
-    monkeypatch.setattr(probe, "VALID", 20)
-    monkeypatch.setattr(probe, "TEST", 30)
-    first, same, other = (
-        probe.load_task(parse(probe.Settings, f"--sentences 60 {flags}".split()), "BShif")
-        for flags in ("", "--data-seed 1", "--data-seed 7"))
-    assert [len(items) for items in first.values()] == [60, 20, 30]
-    assert first == same != other
+    for valid, test in ((20, 80), (80, 30)):             # not more than in training
+        monkeypatch.setattr(probe, "VALID", valid)
+        monkeypatch.setattr(probe, "TEST", test)
+        first, same, other = (
+            probe.load_task(parse(probe.Settings, f"--sentences 60 {flags}".split()), "BShif")
+            for flags in ("", "--data-seed 1", "--data-seed 7"))
+        assert [len(items) for items in first.values()] == [60, min(valid, 60), min(test, 60)]
+        assert first == same != other
 
 
 # ---- Frozen encoders
@@ -269,21 +270,21 @@ def test_vectors_are_standardized_means_over_a_sentence(translation_run):
 
 
 def test_frozen_encoders_are_probed_again_after_training(tmp_path, capsys, translation_run):
-    flags = f"--task Tense --encoder {translation_run} {translation_run}/ --checkpoint best.pt"
-    checkpoint = translation_run / "best.pt"
+    flags = f"--task Tense --encoder {translation_run} {translation_run}/ --checkpoint last.pt"
+    checkpoint = (translation_run / "best.pt").rename(translation_run / "last.pt")
     before = checkpoint.read_bytes()
     assert command(tmp_path / "runs", flags) == 0
     assert checkpoint.read_bytes() == before
     (line,) = results(tmp_path / "runs")["table"]
     assert list(line["cells"]) == ["majority", "bag of words", "mt"]
     with RunFolder(translation_run, {}) as folder:
-        model, _, _ = load_run(translation_run)
-        folder.save("best.pt", model={name: x + 1 for name, x in model.state_dict().items()})
+        model, _, _ = load_run(translation_run, "last")
+        folder.save("last.pt", model={name: x + 1 for name, x in model.state_dict().items()})
     assert command(tmp_path / "runs", flags) == 0
     rows = (tmp_path / "runs" / "x" / "metrics.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(row)["model"] for row in rows].count("mt-seed1") == 2
-    assert command(tmp_path / "runs", f"{flags} --checkpoint last") == 2
-    assert "last.pt does not exist" in capsys.readouterr().err
+    assert command(tmp_path / "runs", f"{flags} --checkpoint best") == 2
+    assert "best.pt does not exist" in capsys.readouterr().err
 
 
 def test_an_encoder_has_to_read_english(tmp_path, translation_run, monkeypatch, capsys):
