@@ -111,10 +111,11 @@ def test_every_formula_is_mathml(pages, site):
 def test_links_lead_to_lines_of_code_and_parts_of_pages(site):
     from docs.build import markdown
     docs = ROOT / "docs"
-    text = markdown("`routing_em.py: m_step`, [names](running.md#names)", docs / "claims.md", docs)
+    source = "`routing_em.py: m_step`, `transformer.py`, [names](running.md#names)"
+    text = markdown(source, docs / "claims.md", docs)
     line = module("routing_em.py").start("m_step")
     assert f'href="../routing_em.py.html#L{line}"' in text
-    assert 'href="running.html#names"' in text
+    assert 'href="running.html#names"' in text and 'href="../transformer.py.html"' in text
     assert "<summary>Contents</summary>" in (site / "docs" / "running.html").read_text("utf-8")
 
 

@@ -120,6 +120,7 @@ def test_toy(monkeypatch):
     forth = load_corpora(data_flags(""))
     back = load_corpora(data_flags("--src de"))
     assert (forth.src, forth.tgt) == ("en", "de") and (back.src, back.tgt) == ("de", "en")
+    assert load_corpora(data_flags("--tgt en")) == back
     assert forth.train == tuple(reversed(back.train))
     parts = (forth.train, forth.valid, forth.tests["test"])
     assert [len(part.source) for part in parts] == [60, 20, 30]

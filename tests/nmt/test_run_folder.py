@@ -170,6 +170,9 @@ def test_half_written_files_of_a_killed_run_go(folder):
     (folder.path / "lock").unlink(missing_ok=True)
     with RunFolder(folder.path, {}):
         pass
+    (folder.path / "config.json").rename(folder.path / ".config.json.0123456789abcdef.tmp")
+    with RunFolder(folder.path, {}):                     # killed as it began
+        pass
 
 
 def draw_curves_of_a_folder_that_is_gone(path) -> None:

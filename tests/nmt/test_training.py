@@ -195,6 +195,9 @@ def test_what_is_unusual_in_the_text_is_said(text, tmp_path, capsys):
     assert "warning: test: the references are segmented or tokenized" in out
     *_, named, following = out.splitlines()
     assert named == f"words: {NO_4_GRAMS}" and "python translate.py" in following
+    words = f"{tmp_path}/runs/a --input {tmp_path}/valid.en --beam 1 --device cpu"
+    assert translate.main(words.split()) == 0
+    assert "translated in pieces: 1\n" in capsys.readouterr().err           # as in training
 
 
 def test_the_time_of_a_run_adds_up(text, tmp_path):

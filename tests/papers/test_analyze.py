@@ -418,6 +418,9 @@ def test_analysis_json_keeps_what_was_measured_before(folders, tmp_path, monkeyp
     assert other["heads"]["after"]["component"] == "enc"
     error = capsys.readouterr().err
     assert "removes earlier numbers of after" in error and error.count("\n") == 1
+    words = f"--labels after --valid {folders / 'text'} --test {folders / 'text'}"
+    assert analyze_part("disagreement", words)["heads"] == {}
+    capsys.readouterr()
     for damaged, message in (("{", "is damaged"), ("{}", "is not an analysis")):
         (tmp_path / "analysis.json").write_text(damaged, "utf-8")
         assert analyze.main([str(folders / "plain"), "--out", str(tmp_path)]) == 2

@@ -114,7 +114,7 @@ def test_dry_run_lists_runs_and_their_commands(tmp_path, capsys):
     (tmp_path / name).mkdir()
     rows = '{"type": "train", "step": 7}\n{"type": "tr'
     (tmp_path / name / "metrics.jsonl").write_text(rows, "utf-8")
-    assert reproduce.main(["duan-4", "--dry-run", "--runs", str(tmp_path)]) == 0
+    assert reproduce.main(["duan-4", "--dry-run", "--device", "cpu", "--runs", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[8] == "4 of 4 runs would start"
     assert lines[-1] == "duan-4: nothing is finished"

@@ -16,6 +16,7 @@ from tools.machine import (
     mixed_precision,
     pick_device,
     seed_torch,
+    setup_machine,
 )
 
 CPU = torch.device("cpu")
@@ -78,6 +79,14 @@ def test_the_order_of_seed_process_and_step_counts():
         seed_torch(*numbers)
         drawn.add(torch.rand(1).item())
     assert len(drawn) == 6
+
+
+def test_some_of_torchruns_variables_start_no_process_group(monkeypatch):
+    """As a cluster sets them."""
+    for name in TORCHRUN[:-1]:
+        monkeypatch.setenv(name, "2")
+    monkeypatch.delenv(TORCHRUN[-1], raising=False)
+    assert setup_machine("cpu").world == 1
 
 
 def test_two_processes_agree_on_the_largest_number():
