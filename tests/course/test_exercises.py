@@ -195,10 +195,6 @@ def test_a_message_names_the_students_mistake(file, task, solution, error, tmp_p
     assert find_error(TASKS[task], tmp_path).endswith(error)
 
 
-def test_a_missing_file_is_reported_by_name(tmp_path):
-    assert find_error(TASKS["E-step"], tmp_path) == "missing file routing_em.py"
-
-
 def test_the_command_grades_a_folder(tmp_path, capsys):
     write_solution(tmp_path, "routing_dynamic.py", "def agreement(V, capsules):\n    return V\n")
     main([str(tmp_path), "--session", "3"])
@@ -206,6 +202,7 @@ def test_the_command_grades_a_folder(tmp_path, capsys):
     assert lines[0].startswith("Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: agreement has shape")
     assert lines[-1].split() == "all 7 of 8 4 of 5".split()
     assert lines[1].startswith("--task NAME") and "--task" not in report(SESSION3, [""] * 5)
+    assert find_error(TASKS["E-step"], tmp_path) == "missing file routing_em.py"
     assert main(["none"]) == 2
     assert "python -m exercises.grade: error: none: no such folder" in capsys.readouterr().err
 

@@ -56,9 +56,11 @@ def test_every_latex_has_its_line_and_its_test(entry):
             assert number in tested, f"no test of {entry.title} is named after {number}: {tested}"
 
 
-def test_every_name_is_a_link_to_its_line():
+def test_every_name_is_a_link_to_its_line_and_every_heading_its_own():
     """GitHub shows the document as it is."""
     text = EQUATIONS.read_text("utf-8")
+    headings = re.findall(r"^##+ (.*)", text, re.MULTILINE)
+    assert len(set(headings)) == len(headings)
     assert not re.findall(r"(?<!\[)`[\w/]+\.py(?:::|: )[\w.]+`", text)
     same = set_lines(text) == text
     assert same, "links lead to other lines by now: run `python -m docs.equations`"
@@ -80,11 +82,6 @@ def test_a_place_is_the_line_of_the_equation_itself():
     entry, = [entry for entry in ENTRIES if entry.title == "Coupling of dynamic routing"]
     code = module("routing_dynamic.py")
     assert "softmax(B)" in code.lines[code.place(entry, "dynamic_routing") - 1]
-
-
-def test_every_heading_has_an_anchor_of_its_own():
-    headings = re.findall(r"^##+ (.*)", EQUATIONS.read_text("utf-8"), re.MULTILINE)
-    assert len(set(headings)) == len(headings)
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/equations.md", "docs/course.md"])

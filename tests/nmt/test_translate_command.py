@@ -157,19 +157,17 @@ def test_bleu_has_the_tokenizer_of_the_references(runs, capfd):
 
 
 def test_prompts_of_a_terminal_are_on_standard_error(runs, model, tokenizer, monkeypatch, capfd):
+    """At the prompt nothing is scored or written to a file."""
     set_input(monkeypatch, b"a man\nsch\xf6n\n", Terminal)
     assert call("NAME --device cpu") == 0
     translations = translate_lines(model, tokenizer, ["a man", "sch\ufffdn"])
     captured = capfd.readouterr()
     assert captured.out.split("\n") == [*translations, ""]
     assert captured.err == "One sentence per line; Ctrl-D ends.\n> > > \n"
-
-
-def test_at_the_prompt_nothing_is_scored_or_written_to_a_file(runs, monkeypatch, capsys):
     for words in ("--output out.txt", "--reference in.txt"):
         set_input(monkeypatch, b"", Terminal)
         assert call(f"NAME {words} --device cpu") == 2
-        assert "name it with --input FILE" in capsys.readouterr().err
+        assert "name it with --input FILE" in capfd.readouterr().err
     assert not (runs / "out.txt").exists()
 
 

@@ -197,11 +197,8 @@ def test_closed_streams_are_replaced(monkeypatch):
     assert call(UserError("x")) == 2
 
 
-def test_torch_has_no_memory_in_the_words_that_run_looks_for(capsys):
+def test_bugs_keep_their_traceback_and_a_lack_of_memory_has_none():
     assert flags.run(lambda settings: torch.empty(2 ** 60), Nothing, []) == 2
-
-
-def test_bugs_keep_their_traceback():
     with pytest.raises(RuntimeError):
         call(RuntimeError("a bug"))
 
