@@ -6,6 +6,7 @@ import torch
 
 import train_mt
 from nmt.flags import ModelFlags
+from nmt.loss import piece_loss
 from nmt.search import beam_search
 from nmt.tokenizer import EOS
 from papers import bench
@@ -92,13 +93,17 @@ def test_on_a_gpu_training_is_that_of_train_mt(words, compiled, graphs, monkeypa
 
 
 def test_a_compiled_step_with_graphs_is_measured(monkeypatch, capsys):
-    """Without a compiler or a graph: a call of the objective's parts, and of the replay."""
+    """Without a compiler or a graph: calls of the replay, and of the loss in it."""
     calls = []
-    monkeypatch.setattr(bench.Objective, "compile_parts", lambda self: calls.append("compile"))
+
+    def compile_parts(self):
+        self.piece_loss = lambda *args: calls.append("loss") or piece_loss(*args)
+
+    monkeypatch.setattr(bench.Objective, "compile_parts", compile_parts)
     monkeypatch.setattr(bench, "check_graphs", lambda *args: None)
     monkeypatch.setattr(bench, "Replay", lambda: lambda f, *x: calls.append("replay") or f(*x))
     assert bench.main(f"--rows linear --compile --graphs {SMALL}".split()) == 0
-    assert calls == ["compile", *["replay"] * 3]
+    assert calls == ["replay", "loss"] * 3
     assert "layers compiled, CUDA graphs" in capsys.readouterr().out
 
 
