@@ -201,7 +201,7 @@ def test_the_command_grades_a_folder(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: agreement has shape")
     assert lines[-1].split() == "all 7 of 8 4 of 5".split()
-    assert lines[1].startswith("--task NAME") and "--task" not in report(SESSION3, [""] * 5)
+    assert lines[1].startswith("--task NAME") and "--task" not in report(SESSION3, [""] * 5, True)
     assert find_error(TASKS["E-step"], tmp_path) == "missing file routing_em.py"
     assert main(["none"]) == 2
     assert "python -m exercises.grade: error: none: no such folder" in capsys.readouterr().err
