@@ -1,9 +1,9 @@
 """Grades solutions of the exercises.
 
     python -m exercises.grade FOLDER                       # mistakes and points
-    python -m exercises.grade FOLDER --session 3           # those of one session
-    python -m exercises.grade FOLDER --task squash         # one task, with its check
-    python -m exercises.grade FOLDER ... --csv class.csv   # a class as a table
+    python -m exercises.grade FOLDER --session 3           # of one session
+    python -m exercises.grade FOLDER --task squash         # one task's check
+    python -m exercises.grade FOLDER ... --csv class.csv   # a class's table
 
 Each task is graded by itself (compare.py), so you may do the tasks in any order, and a mistake
 costs one task. The checks are in checks.py.
