@@ -3,6 +3,7 @@ import multiprocessing
 import signal
 import sys
 from collections import deque
+from multiprocessing import forkserver
 
 import numpy as np
 import pytest
@@ -205,6 +206,8 @@ def setup_late(worker: int) -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows holds no signal back")
 def test_workers_survive_a_signal_while_they_start(monkeypatch):
+    # a forkserver that another test started would let signals through
+    forkserver._forkserver._stop()
     monkeypatch.setattr("nmt.batches.setup_worker", setup_late)
     steps = stream_of_workers()
     assert len(next(steps).batches) == 1
