@@ -73,9 +73,9 @@ def test_code_of_figures_has_cells_of_its_own(number):
 def test_a_session_draws_and_prints_what_its_surroundings_lack(tmp_path):
     """The backend of a notebook, which Colab sets for the commands of a cell, too; letters that a
     Japanese Windows cannot show."""
-    code = "import lesson; lesson.pyplot.plot([1]); lesson.show('line'); print('H\\xf6ren')"
-    environment = dict(os.environ, MPLBACKEND="module://missing.backend", FIGURES=str(tmp_path),
-                       PYTHONIOENCODING="cp932")
+    code = ("import sys; sys.stdout.reconfigure(encoding='cp932'); "
+            "import lesson; lesson.pyplot.plot([1]); lesson.show('line'); print('H\\xf6ren')")
+    environment = dict(os.environ, MPLBACKEND="module://missing.backend", FIGURES=str(tmp_path))
     program = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "course", env=environment,
                              capture_output=True)
     assert (tmp_path / "line.png").exists() and program.stdout.strip() == b"H?ren"
