@@ -305,7 +305,7 @@ class TransformerConfig:
                                metavar="LAMBDA")
 
     capsule_attention: tuple[str, ...] = option(
-        (), "where the logits of self-attention are routed, as in enc:1-3 dec", CAPSULES,
+        (), "where the logits of self-attention are routed; the paper's places: enc dec", CAPSULES,
         metavar="PLACE")
     capsule_parts: tuple[str, ...] = option(
         PARTS, "routing in the encoder: vertical (between heads), horizontal (between positions), "
