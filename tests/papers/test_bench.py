@@ -100,6 +100,7 @@ def test_a_compiled_step_with_graphs_is_measured(monkeypatch, capsys):
         self.piece_loss = lambda *args: calls.append("loss") or piece_loss(*args)
 
     monkeypatch.setattr(bench.Objective, "compile_parts", compile_parts)
+    monkeypatch.setattr(bench, "check_compiler", lambda device: None)
     monkeypatch.setattr(bench, "check_graphs", lambda *args: None)
     monkeypatch.setattr(bench, "Replay", lambda: lambda f, *x: calls.append("replay") or f(*x))
     assert bench.main(f"--rows linear --compile --graphs {SMALL}".split()) == 0
