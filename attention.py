@@ -65,14 +65,13 @@ class MultiHeadAttention(nn.Module):
         is not boolean.
         """
         check_vectors(query, self.heads * self.d_k, "query")
-        if memory is not None:
-            check_vectors(memory, self.heads * self.d_k, "memory")
         if memory is None:
             # Q^h, K^h, V^h = X W_h^Q, X W_h^K, X W_h^V               Li 2019 Eq. 1, Duan 2020 Eq. 1
             Q, K, V = self.split(self.in_proj(query))                        # [B, H, L, d_k] each
             if cache is not None:
                 K, V = cache.extend(self, K, V)
         else:
+            check_vectors(memory, self.heads * self.d_k, "memory")
             Q, K, V = self.project_cross(query, memory, cache)
         check_mask(mask, (len(Q), 1, Q.shape[2], K.shape[2]), "[B, 1, L_q, L_k]")
         explicit = need_weights or (self.explicit and cache is None)

@@ -175,6 +175,7 @@ def measure_kernels(f, device: torch.device) -> float:
 
 
 def measure_turn(name: str, s: Settings, machine: Machine) -> Turn:
+    """Trains and decodes with a new model of a row."""
     torch.compiler.reset()      # the compiler gives up where many models share their code
     gc.collect()                # the modules of the model before refer to each other
     device = machine.device
@@ -210,6 +211,7 @@ def measure_turn(name: str, s: Settings, machine: Machine) -> Turn:
 
 
 def speed_table(rows: dict[str, list[Turn]]) -> str:
+    """The medians of the turns of every row, and their ratios to `linear`."""
     lines = []
     for name, turns in rows.items():
         medians = np.median(turns, axis=0)
@@ -222,6 +224,7 @@ def speed_table(rows: dict[str, list[Turn]]) -> str:
 
 
 def bench(s: Settings) -> None:
+    """Measures the rows in turn, prints every turn, and the table at the end."""
     machine = setup_machine(s.device)
     if s.graphs:
         check_graphs(machine, s.max_tokens, s.compile)

@@ -287,6 +287,7 @@ def other_rows(scores: dict) -> list[str]:
 
 
 def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
+    """Prints the numbers of docs/claims.md, and draws its figure."""
     lines = {}
     for row in (ROOT / "results" / "runs.jsonl").read_text("utf-8").splitlines():
         line = json.loads(row)
