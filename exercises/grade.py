@@ -28,7 +28,7 @@ if not __package__:
 
 from tabulate import tabulate
 
-from exercises.make import TASKS, Task
+from exercises.make import ROOT, TASKS, Task
 from tools.command_line import flag
 from tools.command_line import run as run_command
 from tools.files import UserError, as_user_error
@@ -203,6 +203,8 @@ def print_grades(s: Settings) -> None:
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; `python -m exercises.make {folder}` makes "
                             "one")
+        if folder.resolve() == ROOT:
+            raise UserError(f"{folder}: is the project itself: name the folder of the solutions")
     os.environ["OMP_NUM_THREADS"] = "1"     # threads do not survive a fork
     if LINUX and len(os.fsencode(tempfile.gettempdir())) > 60:
         tempfile.tempdir = "/tmp"           # the path of a socket has at most 107 bytes

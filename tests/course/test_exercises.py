@@ -205,6 +205,7 @@ def test_the_command_grades_a_folder(tmp_path, capsys):
     assert find_error(TASKS["E-step"], tmp_path) == "missing file routing_em.py"
     assert main(["none"]) == 2
     assert "python -m exercises.grade: error: none: no such folder" in capsys.readouterr().err
+    assert main([str(ROOT)]) == 2 and "is the project itself" in capsys.readouterr().err
 
 
 def test_the_command_shows_the_inputs_of_a_task(tmp_path, capsys):
