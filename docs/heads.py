@@ -28,11 +28,14 @@ STEPS = (                       # of an attention, from the top
     (4.65, "$O^h = A^h V^h$", "outputs of the heads"),
     (6.0, "$O = [O^1, \\ldots, O^H]\\, W^O$", "one vector per token"))
 PAPERS = (                      # what a paper does to the step beside it, and its flag
-    (1.8, LI_2018, "Li 2018, Li 2021", "reward $V^h$ for differing", "--reg subspace"),
-    (2.75, DUAN, "Duan 2020: all layers", "add routed logits to $E^h$",
+    (1.8, LI_2018, "Li 2018, Li 2021: all attentions", "reward $V^h$ for differing",
+     "--reg subspace"),
+    (2.75, DUAN, "Duan 2020: self-attentions", "add routed logits to $E^h$",
      "--capsule-attention enc dec"),
-    (3.7, LI_2018, "Li 2018, Li 2021", "reward $A^h$ for differing", "--reg position"),
-    (4.65, LI_2018, "Li 2018, Li 2021", "reward $O^h$ for differing", "--reg output"),
+    (3.7, LI_2018, "Li 2018, Li 2021: all attentions", "reward $A^h$ for differing",
+     "--reg position"),
+    (4.65, LI_2018, "Li 2018, Li 2021: all attentions", "reward $O^h$ for differing",
+     "--reg output"),
     (5.6, LI_2019, "Li 2019, Li 2021: encoder layers 1-2", "routing in place of $W^O$",
      "--agg em or dynamic"),
     (6.55, GU, "Gu 2019: last decoder layer", "a capsule layer in place of $W^O$",
