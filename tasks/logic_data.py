@@ -10,7 +10,7 @@ costs four bitwise operations.
 """
 import functools
 import random
-from itertools import combinations, groupby
+from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -209,30 +209,17 @@ def split(bins: dict[int, list[Pair]]) -> dict[str, dict[int, list[Pair]]]:
 def read_files(folder) -> dict[str, dict[int, list[Pair]]]:
     """Reads `train1..12` and `test1..12` from a folder; the form of `split`.
 
-    A ninth of each training bin is the validation part, see `split_training`, so that train and
-    valid are 8 to 1 as in Li 2021 §4.3.2. Labels are taken as they are written. Raises UserError.
+    The last ninth of each training bin is the validation part, so that train and valid are 8 to 1
+    as in Li 2021 §4.3.2. Labels are taken as they are written. Raises UserError.
     """
     parts = {"train": {}, "valid": {}, "test": {}}
     for size in BINS:
         pairs = read_formulas(Path(folder) / f"train{size}", least=9)
-        parts["train"][size], parts["valid"][size] = split_training(pairs)
+        cut = len(pairs) - len(pairs) // 9
+        parts["train"][size] = pairs[:cut]
+        parts["valid"][size] = pairs[cut:]
         parts["test"][size] = read_formulas(Path(folder) / f"test{size}")
     return parts
-
-
-def split_training(pairs: list[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """(training pairs, validation pairs): the last ninth of the pairs is for validation, or, where
-    they are sorted by relation, the last ninth of each relation."""
-    groups = [list(group) for _, group in groupby(pairs, key=lambda pair: pair.relation)]
-    if len(groups) > len({pair.relation for pair in pairs}):
-        groups = [pairs]                                 # they are not sorted
-    train = []
-    valid = []
-    for group in groups:
-        cut = len(group) - max(len(group) // 9, min(1, len(group) - 1))
-        train += group[:cut]
-        valid += group[cut:]
-    return train, valid
 
 
 def read_formulas(path: Path, least: int = 1) -> list[Pair]:

@@ -25,7 +25,6 @@ from tasks.logic_data import (
     relation,
     renamed,
     split,
-    split_training,
     tokenize,
     truth_table,
 )
@@ -160,18 +159,6 @@ def test_the_last_ninth_of_a_training_file_is_for_validation(tmp_path, write_fil
     for size in BINS:
         assert (read["train"][size], read["valid"][size]) == (pairs[:16], pairs[16:])
         assert read["test"][size] == pairs
-
-
-def test_a_sorted_training_file_is_validated_on_every_relation():
-    """And it is trained on every one."""
-    counts = {"#": 20, "<": 9, "=": 3, "v": 1}
-    pairs = [Pair(name, f"a{i}", "b") for name, count in counts.items() for i in range(count)]
-    train, valid = split_training(pairs)
-    assert Counter(pair.relation for pair in valid) == {"#": 2, "<": 1, "=": 1}
-    assert Counter(pair.relation for pair in train) == {"#": 18, "<": 8, "=": 2, "v": 1}
-    assert set(train + valid) == set(pairs)
-    unsorted = pairs[::2] + pairs[1::2]
-    assert split_training(unsorted) == (unsorted[:-3], unsorted[-3:])
 
 
 @pytest.mark.parametrize("line, message", [
