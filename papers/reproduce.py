@@ -37,7 +37,7 @@ import train_mt
 from nmt.corpus import known_languages, load_corpora
 from nmt.flags import OPTIONS
 from nmt.languages import bleu_tokenizer
-from nmt.run_folder import FORMAT, RunFolder, read_config, read_metrics, say
+from nmt.run_folder import RunFolder, read_config, read_metrics, say
 from papers.tables import TABLES, Row, Table
 from tasks.classifier import percent
 from tools.command_line import command_line, flag, parse
@@ -45,7 +45,6 @@ from tools.command_line import run as run_command
 from tools.files import UserError, as_user_error, atomic_write, read_json
 from tools.machine import pick_device, processor
 from tools.signals import defer_signals
-from tools.streams import print_once
 from toy.__main__ import write_corpus
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -223,11 +222,8 @@ def make_jobs(settings: Settings, plans: dict) -> dict[Job, list[Run]]:
 
 def stored_lines() -> dict[tuple, dict]:
     """The lines of results/runs.jsonl by the key of their run."""
-    path = ROOT / "results" / "runs.jsonl"
-    if path.exists() and not path.read_bytes().endswith(b"\n"):
-        print_once(f"warning: {path}: its last line is cut off: left out", file=sys.stderr)
     lines = {}
-    for line in read_metrics(path):
+    for line in read_metrics(ROOT / "results" / "runs.jsonl"):
         lines[line["scale"], line["size"], line["flags"], line["seed"]] = line
     return lines
 
@@ -238,15 +234,7 @@ def store(line: dict) -> None:
     path.parent.mkdir(exist_ok=True)
     with FileLock(path.with_name(".runs.jsonl.lock")):
         content = path.read_bytes() if path.exists() else b""
-        if content and not content.endswith(b"\n"):      # a torn line
-            content += b"\n"
         atomic_write(path, content + json.dumps(line).encode() + b"\n")
-
-
-def has_other_format(path: Path) -> bool:
-    """Whether another version of the project wrote this run folder."""
-    config = path / "config.json"
-    return config.exists() and read_json(config, "put it back")["format"] != FORMAT
 
 
 def read_run(path: Path, run: Run) -> dict | None:
@@ -531,15 +519,9 @@ def reproduce(settings: Settings) -> None:
                 if settings.store and not settings.dry_run:
                     store(line)
 
-    for job in list(jobs):
-        if has_other_format(job.path):
-            say(f"{job.path}: left out, because another version of the project wrote it: delete it "
-                "to train it again")
-            del jobs[job]
-        else:
-            read_finished(job)
     missing = []
     for job, runs in jobs.items():
+        read_finished(job)
         finished = [run for run in runs if run.key in lines]
         if not runs or len(finished) < len(runs):        # a job of probe.py has no runs
             missing.append(job)
