@@ -10,7 +10,6 @@ costs one task. The checks are in checks.py.
 """
 import contextlib
 import csv
-import difflib
 import multiprocessing
 import os
 import queue
@@ -142,17 +141,7 @@ def choose_tasks(session: int | None, text: str | None) -> list[Task]:
     placed = [task for task in tasks if text in (task.file, task.body.rpartition(".")[2])]
     if named or placed:
         return named or placed
-    message = f"--task {text!r}: no such task"
-    if session:
-        message += f" of session {session}"
-    elif text.isdecimal():
-        message += f"; --session {text} grades a session"
-    similar = difflib.get_close_matches(text, names, 1)
-    if similar:
-        message += f"; did you mean {similar[0]!r}?"
-    else:
-        message += "."
-    raise UserError(f"{message} Choose from {', '.join(map(repr, names))}")
+    raise UserError(f"--task {text!r}: no such task; choose from {', '.join(map(repr, names))}")
 
 
 def describe_missing(folder: Path, tasks: list[Task]) -> str:

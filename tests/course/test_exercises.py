@@ -234,9 +234,8 @@ def test_a_task_is_chosen_by_its_name_a_part_of_it_or_its_function():
 
 
 @pytest.mark.parametrize("words, error", [
-    ("sqash", "--task 'sqash': no such task; did you mean 'squash'? Choose from 'heads', "),
-    ("squash --session 4", "--task 'squash': no such task of session 4. Choose from 'M-step, mean"),
-    ("3", "--task '3': no such task; --session 3 grades a session. Choose from 'heads', ")])
+    ("sqash", "--task 'sqash': no such task; choose from 'heads', "),
+    ("squash --session 4", "--task 'squash': no such task; choose from 'M-step, mean")])
 def test_a_task_that_does_not_exist_is_an_error(words, error, tmp_path, capsys):
     assert main([str(tmp_path), "--task", *words.split()]) == 2
     assert error in capsys.readouterr().err
