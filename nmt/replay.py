@@ -13,17 +13,17 @@ MAX_TOKENS = 16_384             # a larger batch keeps a GPU busy without graphs
 
 def check_graphs(machine, max_tokens: int, compiled: bool) -> None:
     """Raises UserError where a training step cannot be recorded, or would not gain."""
-    need = ""
     if machine.device.type != "cuda":
         need = f"a GPU with CUDA, and --device is {machine.device}"
     elif machine.world > 1:
         need = "a run of one process"
     elif max_tokens >= MAX_TOKENS:
         need = f"--max-tokens below {MAX_TOKENS}"
-    if need:
-        raise UserError(f"--graphs needs {need}: leave it out")
-    if compiled:
-        raise UserError("--graphs and --compile: leave out one; together they were never tried")
+    elif compiled:                                       # together they were never tried
+        need = "--no-compile"
+    else:
+        return
+    raise UserError(f"--graphs needs {need}: leave it out")
 
 
 class Replay:

@@ -89,7 +89,8 @@ def check_compiler(device: torch.device) -> None:
         torch.compile(lambda x: x + 1, dynamic=True)(torch.zeros(2, device=device))
     except RuntimeError as error:
         reason, *_ = str(error).splitlines()
-        raise UserError(f"--compile: torch cannot compile here ({reason}): leave it out") from error
+        raise UserError(f"--compile: torch cannot compile here ({reason}): use --no-compile"
+                        ) from error
 
 
 def machine_defaults(name: str) -> dict:

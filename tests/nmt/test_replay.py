@@ -143,7 +143,7 @@ def test_a_run_with_graphs(text, tmp_path, monkeypatch):
     (Machine(CPU), 512, False, "--device is cpu"),
     (Machine(torch.device("cuda"), world=2), 512, False, "one process"),
     (Machine(torch.device("cuda")), 16384, False, "--max-tokens below 16384"),
-    (Machine(torch.device("cuda")), 512, True, "--graphs and --compile: leave out one")])
+    (Machine(torch.device("cuda")), 512, True, "--graphs needs --no-compile")])
 def test_where_graphs_cannot_be(machine, max_tokens, compiled, message):
     with pytest.raises(UserError, match=message):
         check_graphs(machine, max_tokens, compiled)
