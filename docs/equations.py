@@ -26,7 +26,7 @@ EQUATIONS = ROOT / "docs" / "equations.md"
 EIGHT = ("attention.py", "disagreement.py", "routing_dynamic.py", "routing_em.py", "aggregation.py",
          "capsule_aggregation.py", "capsule_transformer.py", "transformer.py")
 YEARS = {"Li": "2019", "Gu": "2019", "Duan": "2020", "Vaswani": "2017", "Hinton": "2018",
-         "Sabour": "2017"}                       # of a paper that is named without its year
+         "Sabour": "2017"}                       # where a paper is named without it
 PAPER = re.compile(rf"\b({'|'.join(YEARS)})\b(?: and Feng)?(?: et\s+al\.)?(?:,?\s+(\d{{4}})\b)?")
 NUMBER = re.compile(r"(Eq\.|Alg\.|Algorithms?|Procedure|footnote|section|§)\s*"
                     r"(\d[\d.]*(?:(?:-|, | and | or )\d[\d.]*)*)")
@@ -37,7 +37,7 @@ LINK = re.compile(r"(\[`[\w/]+\.py(?:: |::)([\w.]+)`\])\((.+?\.py)(?:#L\d+)?\)")
 class Entry(NamedTuple):
     """An equation in equations.md."""
     title: str
-    anchor: str                 # of its heading, on GitHub and on the page
+    anchor: str                 # the heading's, on GitHub and on the page
     text: str                   # Markdown below the heading, up to "Code:"
     numbers: tuple              # "Li 2019 Eq. 10", ...; sections only where there is no other
     latex: list

@@ -368,7 +368,7 @@ def gu_eq3_poses(module, outputs):
     return {"u_hat": aggregation.cast_votes(outputs)}
 
 
-@check("Gu's aggregation", outputs=(2, 3, 3, 4))     # of two heads EM would take the mean
+@check("Gu's aggregation", outputs=(2, 3, 3, 4))     # with two heads EM takes the mean
 def gu_eq4_to_eq7(module, outputs):
     results = {}
     for routing in ("dynamic", "em"):
@@ -487,7 +487,7 @@ def szegedy_7(module, hidden, weight):
 @check("step of beam search", logits=(4, 9), log_p=(2, 2))
 def wu_7(module, logits, log_p):
     logits = logits.detach()
-    log_p = -log_p.abs().cumsum(1).detach()                  # of the live hypotheses, best first
+    log_p = -log_p.abs().cumsum(1).detach()                  # the live hypotheses, best first
     last = torch.tensor([False, True])
     words, parent, token, ends = module.expand(logits, log_p, 3, last)
     first = module.expand(logits[:2], log_p[:, :1], 4, last & False)

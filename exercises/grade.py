@@ -1,7 +1,7 @@
 """Grades solutions of the exercises.
 
     python -m exercises.grade FOLDER                       # mistakes and points
-    python -m exercises.grade FOLDER --session 3           # of one session
+    python -m exercises.grade FOLDER --session 3           # one session
     python -m exercises.grade FOLDER --task squash         # one task's check
     python -m exercises.grade FOLDER ... --csv class.csv   # a class's table
 

@@ -166,7 +166,7 @@ def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
     papers = [pairs.index((arm, "baseline")) for arm in PRINTED]     # the first row of each paper
     figure = Figure(figsize=(9, 6.8), layout="constrained")
     axes = figure.subplots(1, len(PANELS), sharey=True, width_ratios=(2, 3))
-    handles = []                                                     # of the legend
+    handles = []                                                     # for the legend
     for ax, (title, families) in zip(axes, PANELS):
         for place, (corpus, (name, color)) in enumerate(families.items()):
             runs = corpora[corpus]

@@ -65,7 +65,7 @@ def draw_attention(maps: dict, title: str, query: str, key: str, path):
     highest = max(weight for x in maps.values() for head in x["weights"] for row in head
                   for weight in row)
     norm = PowerNorm(0.5, 0, highest)
-    heights = []                                         # of the runs, in inches
+    heights = []                                         # a run's, in inches
     for x in maps.values():
         keys = 0.7 + 0.07 * max(map(len, x["keys"]))     # with the title of the panel below
         rows = math.ceil(len(x["weights"]) / columns)

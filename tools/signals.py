@@ -31,6 +31,7 @@ def defer_signals() -> list[int]:
     first = math.inf
 
     def defer(number: int, _) -> None:
+        """Keeps the first signal, and lets a later one end the program."""
         nonlocal first
         if not stop:
             stop.append(number)

@@ -320,6 +320,7 @@ def clause(tense: str, subject: Any = None, kinds: tuple = tuple(SUBJECTS),
     most one of "not", an adverb, and a subject with "every" or "no".
     """
     def whole(kind, negated, adjunct, predicate, plain):
+        """Clauses with one class of subject, one adjunct and a predicate; plain: of "be"."""
         use = "any"
         if negated or question or "adverb" in adjunct:
             use = "unquantified"
@@ -335,6 +336,7 @@ def clause(tense: str, subject: Any = None, kinds: tuple = tuple(SUBJECTS),
         )
 
     def either(kind, negated):
+        """Clauses with one class of subject, with a verb or with "be" and an adjective."""
         lexical, copular = [], []
         for adjunct in adjuncts:
             if negated and "adverb" in adjunct:
