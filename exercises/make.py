@@ -114,14 +114,8 @@ HINTS = {
     "learning rate": "the linear decay reaches 0 at step steps + 1",
 }
 
-# What would reveal a solution: what stubs leave out, and docstrings that are replaced
+# What would reveal a solution
 LEFT_OUT = ("_SmoothedCrossEntropy", "piece_loss", "fused_piece_loss", "padded_cross_entropy")
-DOCSTRINGS = {"smoothed_cross_entropy": '''\
-    """The cross-entropy of the logits hidden weight^T and smoothed targets, summed over the tokens.
-
-    hidden [n, d], weight [V, d], target [n] ids in 0..V-1. Smoothing eps takes the share eps of a
-    target's probability and divides it among all V words (Szegedy et al. 2016 §7).
-    """'''}
 
 
 class Task(NamedTuple):
@@ -193,9 +187,6 @@ def make_stub(file: str) -> str:
         kept = last_kept(node)
         hole = [" " * kept.col_offset + line for line in describe_tasks(tasks)]
         lines[kept.end_lineno:node.end_lineno] = hole
-        if name in DOCSTRINGS:
-            docstring = node.body[0]
-            lines[docstring.lineno - 1:docstring.end_lineno] = [DOCSTRINGS[name]]
     return "\n".join(lines) + "\n"
 
 

@@ -15,10 +15,11 @@ TOKENS = {"cpu": 1024, "cuda": 4096}
 
 def smoothed_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor,
                            smoothing: float = 0.0) -> Tensor:
-    """`sum over the tokens of logsumexp(z) - (1 - eps) z_y - eps mean(z)`, `z = hidden weight^T`.
+    """The cross-entropy of the logits `z = hidden weight^T` and smoothed targets, summed over the
+    tokens.
 
-    hidden [n, d], weight [V, d], target [n] ids in 0..V-1, smoothing eps (Szegedy et al. 2016 §7).
-    The same as `F.cross_entropy(z, target, reduction="sum", label_smoothing=eps)`. Under autocast
+    hidden [n, d], weight [V, d], target [n] ids in 0..V-1. Smoothing eps takes the share eps of a
+    target's probability and divides it among all V words (Szegedy et al. 2016 §7). Under autocast
     the matrix products run in its precision and the rest in float32. Differentiable once.
     """
     return _SmoothedCrossEntropy.apply(hidden, weight, target, smoothing, torch.is_grad_enabled(),
@@ -66,7 +67,9 @@ def padded_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, smoothi
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """The loss; its gradients are computed in the forward pass."""
+    """`sum over the tokens of logsumexp(z) - (1 - eps) z_y - eps mean(z)`, the same as
+    `F.cross_entropy(z, target, reduction="sum", label_smoothing=eps)`. The gradients are computed
+    in the forward pass."""
 
     @staticmethod
     def forward(ctx, hidden, weight, target, smoothing, training, loss_of_piece):
