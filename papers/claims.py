@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from nmt.significance import format_p
+from papers.reproduce import stored_lines
 from papers.tables import TABLES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -289,10 +290,7 @@ def other_rows(scores: dict) -> list[str]:
 
 def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
     """Prints the numbers of docs/claims.md, and draws its figure."""
-    lines = {}
-    for row in (ROOT / "results" / "runs.jsonl").read_text("utf-8").splitlines():
-        line = json.loads(row)
-        lines[line["scale"], line["size"], line["flags"], line["seed"]] = line
+    lines = stored_lines()
     corpora = {}
     for corpus, (tables, seeds) in FAMILIES.items():
         corpora[corpus] = read_arms(lines, tables, seeds)
