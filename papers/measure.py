@@ -4,7 +4,6 @@ BLEU by length, and BLEU without a head. analyze.py prints and draws them.
 The model returns only the last capsules of a routing. To follow the iterations, the routing runs
 again on the same votes, with one iteration, with two, and so on.
 """
-import contextlib
 import copy
 import math
 import statistics
@@ -260,20 +259,15 @@ def bleu_by_length(run: TrainedRun, ends: list[int], beam: int | None = None) ->
 
 # ---- Heads left out: Michel, Levy and Neubig 2019, "Are sixteen heads really better than one?", §3
 
-@contextlib.contextmanager
 def without_head(attention, head: int):
     """A context in which O^h of one head (from 0) reaches the aggregation as 0. With routing this
     head still casts votes, those of f_h(0)."""
     def mask(module, inputs):
         O = inputs[0].clone()                                        # [B, H, L_q, d_k]
         O[:, head] = 0
-        return (O, *inputs[1:])
+        return (O,)
 
-    hook = attention.aggregation.register_forward_pre_hook(mask)
-    try:
-        yield
-    finally:
-        hook.remove()
+    return attention.aggregation.register_forward_pre_hook(mask)
 
 
 def head_costs(run: TrainedRun, beam: int | None = None) -> dict:
