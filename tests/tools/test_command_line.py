@@ -1,10 +1,10 @@
 """command_line.py: a dataclass is the flags; mistakes are one line and exit code 2, bugs have
 tracebacks."""
 import importlib
-import io
 import os
 import re
 import sys
+import tomllib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from nmt.run_folder import say
 from tools import command_line as flags
 from tools.command_line import command_line, flag, name_run, parse
 from tools.files import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -57,22 +59,25 @@ def test_flags_are_read_and_written(words, changes):
     assert command_line(Example, changes) == words.replace("x y", "tables x y").split()
 
 
-def test_a_pattern_is_the_paths_that_it_names(tmp_path, monkeypatch):
-    """Sorted, as other shells than Windows' give them."""
+@dataclass
+class Build:
+    """A positional flag with a type of its own."""
+    folder: Path = flag(Path("site"), "where", positional=True)
+
+
+def test_values_of_flags(tmp_path, monkeypatch):
+    """A pattern is the paths that it names, sorted, as other shells than Windows' give them. Values
+    add up and count once. A path that is left out has its default. Presets do not override what is
+    given."""
     monkeypatch.chdir(tmp_path)
     for name in ("b2", "b1", "a"):
         (tmp_path / name).touch()
     assert parse(Example, ["c", "b*", "b1", "*x"]).tables == ("c", "b1", "b2", "*x")
-
-
-@pytest.mark.parametrize("words, folder", [([], "site"), (["other"], "other")])
-def test_a_path_that_is_left_out_has_its_default(words, folder):
-    @dataclass
-    class Build:
-        """A positional flag with a type of its own."""
-        folder: Path = flag(Path("site"), "where", positional=True)
-
-    assert parse(Build, words).folder == Path(folder)
+    for words in ("--kinds b --kinds a", "--kinds b a b"):
+        assert parse(Example, words.split()).kinds == ("b", "a")
+    assert parse(Build, []).folder == Path("site") and parse(Build, ["x"]).folder == Path("x")
+    settings = parse(Example, "--count 3".split(), lambda s: dict(count=9, kind=s.count))
+    assert (settings.count, settings.kind) == (3, 3)
 
 
 def test_a_long_name_of_a_run_is_cut():
@@ -81,16 +86,6 @@ def test_a_long_name_of_a_run_is_cut():
     long, other = name_run(words, "-seed1"), name_run([*words, "b"], "-seed1")
     assert long != other and len(long) == len(other) == 106
     assert long.startswith("name-aaa") and long.endswith("-seed1")
-
-
-@pytest.mark.parametrize("words", ["--kinds b --kinds a", "--kinds b a b"])
-def test_values_add_up_and_count_once(words):
-    assert parse(Example, words.split()).kinds == ("b", "a")
-
-
-def test_presets_do_not_override_what_is_given():
-    settings = parse(Example, "--count 3".split(), lambda s: dict(count=9, kind=s.count))
-    assert (settings.count, settings.kind) == (3, 3)
 
 
 @pytest.mark.parametrize("words, message", [
@@ -172,32 +167,23 @@ def test_run_gives_a_status_and_at_most_one_line(error, status, message, monkeyp
     assert line.count("\n") == bool(message)
 
 
-def test_a_terminal_that_lacks_a_character_shows_a_question_mark(monkeypatch):
-    terminal = io.TextIOWrapper(io.BytesIO(), "latin-1")
-    monkeypatch.setattr(sys, "stdout", terminal)
-    assert flags.run(lambda settings: say("für 猫"), Nothing, []) == 0
-    assert terminal.buffer.getvalue().decode("latin-1").strip() == "für ?"
-
-
 def test_lines_are_in_a_file_as_they_are_printed(tmp_path, monkeypatch):
-    with open(tmp_path / "log", "w", encoding="utf-8") as log:
+    """With a question mark for a character that a terminal lacks."""
+    with open(tmp_path / "log", "w", encoding="latin-1") as log:
         monkeypatch.setattr(sys, "stdout", log)
         say("step 1")
-        assert (tmp_path / "log").read_text("utf-8") == ""
-        assert flags.run(lambda settings: say("step 2"), Nothing, []) == 0
+        assert (tmp_path / "log").read_text("latin-1") == ""
+        assert flags.run(lambda settings: say("für 猫"), Nothing, []) == 0
         say("step 3")
-        assert (tmp_path / "log").read_text("utf-8") == "step 1\nstep 2\nstep 3\n"
+        assert (tmp_path / "log").read_text("latin-1") == "step 1\nfür ?\nstep 3\n"
 
 
 def test_closed_streams_are_replaced(monkeypatch):
-    """They are None where a shell's `>&-` closed them."""
+    """They are None where a shell's `>&-` closed them. A bug keeps its traceback, a lack of memory
+    has none."""
     for name in ("stdin", "stdout", "stderr"):
         monkeypatch.setattr(sys, name, None)
     assert flags.run(lambda settings: say(sys.stdin.read()), Nothing, []) == 0
-    assert call(UserError("x")) == 2
-
-
-def test_bugs_keep_their_traceback_and_a_lack_of_memory_has_none():
     assert flags.run(lambda settings: torch.empty(2 ** 60), Nothing, []) == 2
     with pytest.raises(RuntimeError):
         call(RuntimeError("a bug"))
@@ -214,3 +200,16 @@ def test_help_has_80_columns_and_names_what_is_needed(module, operands, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert exit.value.code == 0
     assert max(map(len, lines)) <= 80 and lines[0].endswith(f" [flags]{operands}")
+    if module == "papers.reproduce":                     # its tables set the flags of the model
+        assert "--capsules" not in "".join(lines)
+
+
+def test_the_version_is_that_of_the_project(monkeypatch, capsys):
+    """Or of what pip has installed under its name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    with pytest.raises(SystemExit):
+        parse(Example, ["--version"])
+    assert capsys.readouterr().out == f"{project['version']}\n"
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: name)
+    assert flags.read_version.__wrapped__() == project["name"]

@@ -26,30 +26,30 @@ CPU = torch.device("cpu")
     ({"avx512_bf16": True, "amx_bf16": False}, True), ({"amx_bf16": True}, True),
     ({"bf16": True}, True), ({"avx2": True, "avx512_bf16": False}, False)])
 def test_bfloat16_of_a_processor(capabilities, has, monkeypatch):
+    """None where torch does not answer."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     assert has_bfloat16(CPU) == has
     assert machine_defaults("cpu") == {"amp": has, "workers": 0, "graphs": False, "compile": False}
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert not has_bfloat16(CPU) and not has_bfloat16(torch.device("mps"))
 
 
 @pytest.mark.parametrize("name, gpus", [("cuda", 0), ("cuda:2", 2), ("mps", 0)])
 def test_a_gpu_that_is_not_there_is_a_mistake(name, gpus, monkeypatch):
     for module in (torch.cuda, torch.mps):
         monkeypatch.setattr(module, "device_count", lambda: gpus)
-    with pytest.raises(UserError, match=f"--device {name}: torch finds {gpus} such GPUs here"):
+    message = f"--device {name}: torch finds {gpus} such GPUs here; choose cpu or auto"
+    with pytest.raises(UserError, match=message):
         pick_device(name)
-
-
-def test_without_an_answer_of_torch_there_is_no_bfloat16(monkeypatch):
-    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    assert not has_bfloat16(CPU)
-    assert not has_bfloat16(torch.device("mps"))
 
 
 @pytest.mark.parametrize("missing", ["importlib.util.find_spec", "shutil.which",
                                      "pathlib.Path.exists"])
 def test_nothing_is_compiled_without_the_tools(missing, monkeypatch):
+    monkeypatch.setenv("CC", "cc-9")
     for tool in ("importlib.util.find_spec", "shutil.which", "pathlib.Path.exists"):
         monkeypatch.setattr(tool, lambda *args: True)
+    monkeypatch.setattr("shutil.which", lambda name: name == "cc-9")
     monkeypatch.setattr("tools.machine.pick_device", torch.device)
     monkeypatch.setattr("tools.machine.has_bfloat16", lambda device: True)
     assert machine_defaults("cuda")["compile"] and machine_defaults("cuda")["graphs"]
@@ -85,8 +85,21 @@ def test_some_of_torchruns_variables_start_no_process_group(monkeypatch):
     """As a cluster sets them."""
     for name in TORCHRUN[:-1]:
         monkeypatch.setenv(name, "2")
+    monkeypatch.setenv("LOCAL_RANK", "")
     monkeypatch.delenv(TORCHRUN[-1], raising=False)
-    assert setup_machine("cpu").world == 1
+    machine = setup_machine("cpu")
+    with machine.first_on_each_node():
+        assert (machine.world, machine.rank) == (1, 0)
+
+
+@pytest.mark.parametrize("rank, order", [(0, ["works", "waits"]), (1, ["waits", "works"])])
+def test_the_first_process_of_a_node_works_first(rank, order, monkeypatch):
+    done = []
+    monkeypatch.setenv("LOCAL_RANK", str(rank))
+    monkeypatch.setattr(Machine, "wait", lambda machine: done.append("waits"))
+    with Machine(CPU, rank + 4, 6).first_on_each_node():
+        done.append("works")
+    assert done == order
 
 
 def test_two_processes_agree_on_the_largest_number():
