@@ -17,11 +17,6 @@ from tools.files import UserError
 from tools.machine import Machine
 from transformer import PAD
 
-try:
-    import resource
-except ModuleNotFoundError:                              # Windows
-    resource = None
-
 
 def lengths(count=3000):
     """Correlated source and target lengths, some of them zero."""
@@ -187,11 +182,12 @@ def test_a_killed_worker_is_one_line_and_its_siblings_end():
 
 def setup_without_room(worker: int) -> None:
     """Starts a worker whose files, and so its parts of /dev/shm, have at most 100 bytes."""
+    import resource  # Windows has none
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     setup_worker(worker)
 
 
-@pytest.mark.skipif(sys.platform != "linux" or not resource, reason="/dev/shm is Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/shm is Linux's")
 def test_a_full_shared_memory_is_one_line(monkeypatch):
     monkeypatch.setattr("nmt.batches.setup_worker", setup_without_room)
     with pytest.raises(UserError, match="/dev/shm is full.*--workers 0"):

@@ -3,8 +3,7 @@ their folder."""
 import gzip
 import hashlib
 import io
-import threading
-import time
+import shutil
 import zipfile
 
 import pytest
@@ -49,9 +48,10 @@ def names_in(folder) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_download_once(source, tmp_path):
+def test_download_once(source, tmp_path, capsys):
     """The files get their names, the archives go, and the second time nothing is downloaded."""
     corpora = load(tmp_path)
+    assert f"downloading {source.as_uri()}/train.en.gz (0.0 MB)\n" in capsys.readouterr().err
     assert list(corpora.train.source) == ["one", "two"]
     assert corpora.tests == {"first": (["five"], ["fünf"]), "second": (["six"], ["sechs"])}
     files = {f"{name}.{language}" for name in TEXTS for language in ("en", "de")}
@@ -76,7 +76,8 @@ def check_failure(folder, *words) -> None:
 
 
 def test_missing_or_broken_off(source, tmp_path):
-    """The message says what to put where. Later only what is missing is downloaded."""
+    """The message says what to put where. Another file there is refused and kept, the published one
+    is used. Later only what is missing is downloaded."""
     path = source / "val.de.gz"
     whole = path.read_bytes()
     path.unlink()
@@ -85,42 +86,30 @@ def test_missing_or_broken_off(source, tmp_path):
                   f"put val.en and val.de (one sentence per line) into {folder}")
     path.write_bytes(whole[:len(whole) // 2])
     check_failure(tmp_path, "val.de.gz", "its SHA-256 is not that of the published file")
-    path.write_bytes(whole)
-    for archive in ("train.en.gz", "train.de.gz", "val.en.gz"):
+    by_hand = folder / "archives" / "val.de.gz"
+    by_hand.write_bytes(b"something else")
+    with pytest.raises(UserError, match=r"val.de.gz \(14 bytes\) is not .*: delete it"):
+        load(tmp_path)
+    assert by_hand.read_bytes() == b"something else"
+    by_hand.write_bytes(whole)
+    for archive in ("train.en.gz", "train.de.gz", "val.en.gz", "val.de.gz"):
         (source / archive).unlink()
     assert load(tmp_path).valid.target == ["vier"]
 
 
-def test_archives_put_there_by_hand(source, tmp_path):
-    """The published one is used, another one is refused and kept."""
-    archives = tmp_path / "data" / "multi30k" / "archives"
-    archives.mkdir(parents=True)
-    (source / "train.en.gz").rename(archives / "train.en.gz")
-    (archives / "train.de.gz").write_bytes(b"something else")
-    with pytest.raises(UserError, match=r"train.de.gz \(14 bytes\) is not .*: delete it"):
+def test_two_programs_at_once(source, tmp_path, monkeypatch):
+    """The second one waits for the first and finds the texts."""
+    lock = download.FileLock
+
+    def wait(path):
+        monkeypatch.setattr(download, "FileLock", lock)
         load(tmp_path)
-    assert (archives / "train.de.gz").read_bytes() == b"something else"
+        shutil.rmtree(source)
+        return lock(path)
 
-
-def test_three_programs_at_once(source, tmp_path, monkeypatch):
-    """The others wait for the first one and find the texts."""
-    urlopen = download.urllib.request.urlopen
-    results = []
-    requests = []
-
-    def slow(url, timeout):
-        requests.append(url)
-        time.sleep(0.02)
-        return urlopen(url)
-
-    monkeypatch.setattr(download.urllib.request, "urlopen", slow)
-    threads = [threading.Thread(target=lambda: results.append(load(tmp_path))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [corpora.valid for corpora in results] == [(["four"], ["vier"])] * 3
-    assert len(requests) == 8
+    monkeypatch.setattr(download, "FileLock", wait)
+    assert load(tmp_path).valid == (["four"], ["vier"])
+    assert not source.exists()
 
 
 def test_enja_is_plain_files_with_a_test_set_of_training_pairs(tmp_path, monkeypatch):
@@ -160,27 +149,19 @@ def fetch_zip(folder, name: str, members: dict) -> Archive:
 
 def test_zip_members(tmp_path):
     """Parts follow each other, members in the order of their names; SGML gives its segments; a
-    surplus is left out."""
-    train = fetch_zip(tmp_path, "a.zip", {
+    surplus is left out. A member's name is only compared with a pattern, not written under."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    train = fetch_zip(inside, "a.zip", {
         "t/Book2_cn.txt": "二\n", "t/Book2_en.txt": "two\n", "__MACOSX/t/Book1_cn.txt": "junk",
-        "t/Book1_cn.txt": "\ufeff一\r\n多\n", "t/Book1_en.txt": "one"})
-    dev = fetch_zip(tmp_path, "b.zip", {
+        "../t/Book1_cn.txt": "\ufeff一\r\n多\n", "/t/Book1_en.txt": "one"})
+    dev = fetch_zip(inside, "b.zip", {
         "d/x.zh.sgm": '<doc>\n<seg id="1"> 三 </seg>\n</doc>\n',
         "d/x.en.sgm": '<DOC>\n<seg id="1">three &amp; &lt;more&gt;&#10;</seg>\n'})
     parts = [Part((train, "*_c[hn].txt"), (train, "*_en.txt")),
              Part((dev, "*x.zh.sgm"), (dev, "*x.en.sgm"))]
-    write_parts([tmp_path / "out.zh", tmp_path / "out.en"], parts, tmp_path)
-    assert (tmp_path / "out.zh").read_bytes().decode() == "一\n二\n三\n"
-    assert (tmp_path / "out.en").read_bytes().decode() == "one\ntwo\nthree & <more>\n"
-
-
-def test_member_that_points_outside(tmp_path):
-    """A member's name is only compared with a pattern: nothing is written under it."""
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    members = {"../../x_en.txt": "one\n", "/x_cn.txt": "一\n"}
-    archive = fetch_zip(inside, "evil.zip", members)
-    parts = [Part((archive, "*_cn.txt"), (archive, "*_en.txt"))]
     write_parts([inside / "out.zh", inside / "out.en"], parts, inside)
+    assert (inside / "out.zh").read_bytes().decode() == "一\n二\n三\n"
+    assert (inside / "out.en").read_bytes().decode() == "one\ntwo\nthree & <more>\n"
     assert names_in(tmp_path) == {"inside"}
-    assert names_in(inside) == {"evil.zip", "out.en", "out.zh", "source"}
+    assert names_in(inside) == {"a.zip", "b.zip", "out.en", "out.zh", "source"}

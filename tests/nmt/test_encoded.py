@@ -1,6 +1,8 @@
 """Encoded corpora: in memory and memory-mapped the same, and never a stale one."""
+import contextlib
 import pickle
 import random
+import shutil
 from unicodedata import normalize
 
 import numpy as np
@@ -96,11 +98,21 @@ def test_pickle_maps_instead_of_copying(pairs, tokenizer, tmp_path):
         assert same(pickle.loads(pickle.dumps(pairs)), pairs)
 
 
-def test_a_killed_encoding_is_cleared_away(pairs, tokenizer, tmp_path):
+def test_a_killed_encoding_is_cleared_away(pairs, tokenizer, tmp_path, monkeypatch):
+    """That of a program which this one waited for is taken."""
     (tmp_path / "cache" / "unfinished").mkdir(parents=True)
     (tmp_path / "cache" / "unfinished" / "source_ids.npy").write_bytes(b"half")
-    encode_files(tokenizer, pairs, 100, tmp_path / "cache" / "text")
+    folder = tmp_path / "cache" / "text"
+    encode_files(tokenizer, pairs, 100, folder)
     assert {path.name for path in (tmp_path / "cache").iterdir()} == {".lock", "text"}
+    folder.rename(tmp_path / "other")
+
+    def wait(path):
+        shutil.copytree(tmp_path / "other", folder)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(encoded, "FileLock", wait)
+    encode_files(tokenizer, pairs, 100, folder)
 
 
 def test_a_large_text_is_encoded_once(pairs, tmp_path, monkeypatch):

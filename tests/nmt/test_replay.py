@@ -23,24 +23,14 @@ MECHANISMS = [
     dict(capsule_attention=("enc", "dec"))]
 
 
-def random_step(seed: int, count: int = 1) -> Step:
-    """An update of `count` micro-batches of five pairs."""
-    generator = torch.Generator().manual_seed(seed)
-    batches = []
-    for _ in range(count):
-        batch = Batch(*torch.randint(3, 50, (2, 5, 7), generator=generator))
-        batch.target[:, 0] = BOS
-        for side in batch:
-            for row, end in enumerate(torch.randint(2, 8, (5,), generator=generator)):
-                side[row, end:] = PAD
-        batches.append(batch)
-    tokens = sum(int((batch.target[:, 1:] != PAD).sum()) for batch in batches)
-    return Step(batches, tokens, (0, 0))
-
-
-def padded(step: Step) -> Step:
-    """The same update in rectangles."""
-    return step._replace(batches=[rectangle(batch, 60) for batch in step.batches])
+def random_batch() -> Batch:
+    """Five pairs of different lengths."""
+    batch = Batch(*torch.randint(3, 50, (2, 5, 7)))
+    batch.target[:, 0] = BOS
+    for side in batch:
+        for row, end in enumerate(torch.randint(2, 8, (5,))):
+            side[row, end:] = PAD
+    return batch
 
 
 def small_objective(**mechanisms) -> Objective:
@@ -53,20 +43,21 @@ def call(function, *inputs):
     return function(*inputs)
 
 
-def gradients(objective, step: Step, replay=None):
+def gradients(objective, batch: Batch, replay=None):
     """The totals, the norm and all gradients of an update that changes no parameter."""
     optimizer = torch.optim.SGD(objective.parameters(), lr=0)
-    results = train_step(objective, optimizer, step, Machine(CPU), 0.1, 0.7, replay=replay)
+    results = train_step(objective, optimizer, Step([batch], 20, (0, 0)), Machine(CPU), 0.1, 0.7,
+                         replay=replay)
     return *results, *(p.grad for p in objective.parameters())
 
 
 @pytest.mark.parametrize("mechanisms", MECHANISMS, ids=str)
 def test_fixed_shapes_give_loss_and_gradients_of_exact_ones_and_read_no_value(mechanisms):
+    batch = random_batch()
     objective = small_objective(**mechanisms).double()
-    step = random_step(1)
-    exact = gradients(objective, step)
+    exact = gradients(objective, batch)
     objective.zero_grad(set_to_none=True)
-    for a, b in zip(exact, gradients(objective, padded(step), call)):
+    for a, b in zip(exact, gradients(objective, rectangle(batch, 60), call)):
         if a is None:                                    # betas of gu-em
             assert b is None
         else:
@@ -75,8 +66,7 @@ def test_fixed_shapes_give_loss_and_gradients_of_exact_ones_and_read_no_value(me
     # fake tensors have no value to read; an exact step reads the places of the tokens
     with FakeTensorMode(allow_non_fake_inputs=True):
         objective = small_objective(**mechanisms)
-        batch = Batch(*(torch.empty(x.shape, dtype=x.dtype) for x in step.batches[0]))
-        fake = step._replace(batches=[batch])
+        fake = Batch(*(torch.empty(x.shape, dtype=x.dtype) for x in batch))
         gradients(objective, fake, call)
         with pytest.raises(DynamicOutputShapeException):
             gradients(objective, fake)
@@ -103,36 +93,25 @@ class ReplayOnCPU(Replay):
         return graph, graph.inputs, graph.output
 
 
-def test_replayed_training_is_training():
-    """One graph for all steps, which finds the gradients where it left them."""
-    results = []
-    for replay in (None, ReplayOnCPU()):
-        objective = small_objective(agg="gu-em", reg=("output",)).double()
-        optimizer = torch.optim.Adam(objective.parameters(), lr=0.01, fused=True)
-        totals = []
-        places = set()
-        for i in range(5):
-            step = random_step(i, count=3)
-            total, norm = train_step(objective, optimizer, padded(step) if replay else step,
-                                     Machine(CPU), 0.1, 1.0, clip=0.5, replay=replay)
-            totals.append([*total.tolist(), norm.item()])
-            grads = [p.grad for p in objective.parameters()]
-            places.add(tuple(grad.data_ptr() for grad in grads if grad is not None))
-        results.append(totals)
-    assert replay.recorded == len(places) == 1
-    torch.testing.assert_close(*map(torch.tensor, results), rtol=1e-6, atol=1e-9)
-
-
 def test_a_run_with_graphs(text, tmp_path, monkeypatch):
+    """Few graphs for all steps, which find the gradients where they left them."""
     replay = ReplayOnCPU()
+    places = set()
+
+    def note_places(objective, *args):
+        results = train_step(objective, *args)
+        places.add(tuple(p.grad.data_ptr() for p in objective.parameters()))
+        return results
+
     monkeypatch.setattr(train_mt, "check_graphs", lambda *args: None)
     monkeypatch.setattr(train_mt, "Replay", lambda: replay)
-    words = "--steps 8 --dropout 0 --reg output"
+    words = "--steps 8 --dropout 0 --reg output --accumulate 2 --clip 0.5"
     assert train(text, f"{words} --name plain") == 0
     assert train(text, f"{words} --name plain --graphs") == 0          # the same run: it has ended
     assert not replay.graphs
+    monkeypatch.setattr(train_mt, "train_step", note_places)
     assert train(text, f"{words} --name graphs --graphs") == 0
-    assert 0 < replay.recorded < 8
+    assert 0 < replay.recorded < 8 and len(places) == 1
     logs = (rows(tmp_path / "runs" / name, "train") for name in ("plain", "graphs"))
     for plain, graphs in zip(*logs):
         for name in ("loss", "disagreement", "gradient_norm"):
@@ -144,12 +123,11 @@ def test_a_run_with_graphs(text, tmp_path, monkeypatch):
     (Machine(torch.device("cuda"), world=2), 512, False, "one process"),
     (Machine(torch.device("cuda")), 16384, False, "--max-tokens below 16384"),
     (Machine(torch.device("cuda")), 512, True, "--graphs needs --no-compile")])
-def test_where_graphs_cannot_be(machine, max_tokens, compiled, message):
+def test_where_graphs_cannot_be(machine, max_tokens, compiled, message, monkeypatch):
+    """A graph that cannot be recorded is one line."""
     with pytest.raises(UserError, match=message):
         check_graphs(machine, max_tokens, compiled)
 
-
-def test_a_graph_that_cannot_be_recorded_is_one_line(monkeypatch):
     def refuse(*args, **options):
         raise torch.AcceleratorError("CUDA error: operation not permitted\nCompile with ...")
 

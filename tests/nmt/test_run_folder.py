@@ -15,16 +15,7 @@ from small_run import write_run
 import transformer
 from attention import MultiHeadAttention
 from nmt import run_folder
-from nmt.run_folder import (
-    RunFolder,
-    average_checkpoints,
-    find_folder,
-    find_run,
-    load_checkpoint,
-    load_run,
-    load_weights,
-    read_config,
-)
+from nmt.run_folder import RunFolder, load_checkpoint, load_run
 from papers import figures
 from tools.files import UserError
 from transformer import TransformerConfig
@@ -43,19 +34,10 @@ def folder(tmp_path):
         yield folder
 
 
-@pytest.mark.parametrize("runs", ["runs", "runs/", "/disk/runs"])
-def test_a_name_may_have_the_folder_in_front(runs):
-    for name in ("NAME", f"{runs}/NAME"):
-        assert find_folder(runs, name) == Path(runs) / "NAME"
-
-
-def test_a_trained_run_is_found_in_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("runs/NAME").mkdir(parents=True)
-    found = str(Path("runs/NAME"))
-    assert [find_run("NAME"), find_run(found), find_run("OTHER")] == [found, found, "OTHER"]
-    Path("NAME").mkdir()
-    assert find_run("NAME") == "NAME"
+def test_a_name_may_have_the_folder_in_front():
+    for runs in ("runs", "runs/", "/disk/runs"):
+        for name in ("NAME", f"{runs}/NAME"):
+            assert run_folder.find_folder(runs, name) == Path(runs) / "NAME"
 
 
 def test_a_run_without_a_newer_field_is_resumed_with_its_default(tmp_path):
@@ -87,12 +69,12 @@ def test_a_model_with_custom_classes_needs_them(tmp_path, tokenizer, monkeypatch
         load_run(tmp_path / "other")
     settings = {"data": "toy"}
     with RunFolder(tmp_path / "other", settings) as folder, refused(message):
-        folder.begin(model=read_config(tmp_path / "other")["model"])
+        folder.begin(model=run_folder.read_config(tmp_path / "other")["model"])
     write_run(tmp_path / "own", tokenizer)
     path = tmp_path / "own" / "config.json"
     config = path.read_text("utf-8").replace('"classes"', '"unused"')        # of an older run
     path.write_text(config, "utf-8")
-    load_run(tmp_path / "own")
+    assert not load_run(tmp_path / "own")[0].training
     monkeypatch.setattr(transformer, "MultiHeadAttention", OtherAttention)
     with refused("own: its model has no custom class, this program's has test_run_folder.Other"):
         load_run(tmp_path / "own")
@@ -123,7 +105,7 @@ def test_averages_of_gradients_get_memory_of_their_own():
     groups = [{"params": [0], "betas": None}]            # not those of the program
     saved = {"model": model.state_dict(), "optimizer": {"state": {0: state},
                                                         "param_groups": groups}}
-    load_weights(model, saved, "last.pt", optimizer)
+    run_folder.load_weights(model, saved, "last.pt", optimizer)
     loaded = optimizer.state[model.weight]
     assert loaded["exp_avg"].stride() == (3, 1)
     assert torch.equal(loaded["exp_avg"], state["exp_avg"]) and loaded["step"] == 1
@@ -137,7 +119,7 @@ def test_the_average_of_checkpoints(folder):
         w = torch.tensor([1.0 if name == "step-5" else 2.0 ** -24])          # in float32 1 in all
         folder.save(f"{name}.pt", model={"w": w, "tied": w, "half": half})
     assert [path.stem for path in folder.numbered()] == ["step-5", "step-20", "step-100"]
-    mean = average_checkpoints(folder.numbered())
+    mean = run_folder.average_checkpoints(folder.numbered())
     assert torch.equal(mean["w"], torch.tensor([(1 + 2.0 ** -23) / 3]))
     assert mean["half"].dtype == torch.bfloat16
     assert mean["tied"].data_ptr() == mean["w"].data_ptr()                   # stored once
@@ -170,21 +152,14 @@ def test_half_written_files_of_a_killed_run_go(folder):
         pass
 
 
-def draw_curves_of_a_folder_that_is_gone(path) -> None:
-    folder = RunFolder(path, {})
-    shutil.rmtree(path)
-    folder.draw_curves()
-
-
-@pytest.mark.parametrize("draw", [
-    lambda path: draw_curves_of_a_folder_that_is_gone(path / "run"),
-    lambda path: figures.draw_lengths({"a": {"bins": []}}, path / "gone" / "length.png")])
-def test_a_figure_that_cannot_be_drawn_is_one_line(draw, tmp_path, monkeypatch, capsys):
+def test_a_figure_that_cannot_be_drawn_is_one_line(folder, monkeypatch, capsys):
     """Hours of work must not end where a folder is gone."""
     monkeypatch.undo()                                   # conftest.py takes the curves away
-    draw(tmp_path)
+    shutil.rmtree(folder.path)
+    folder.draw_curves()
+    figures.draw_lengths({"a": {"bins": []}}, folder.path / "length.png")
     warning = capsys.readouterr().err
-    assert re.fullmatch(r"warning: \w+\.png is not drawn \(.*\)\n", warning)
+    assert re.fullmatch(r"(warning: \w+\.png is not drawn \(.*\)\n){2}", warning)
 
 
 # ---- Metrics
@@ -204,7 +179,8 @@ def test_files_that_cannot_be_read_are_not_taken_for_files_to_write(folder, monk
 
 
 def test_a_row_that_was_cut_off_is_dropped(folder, capsys):
-    """By a kill at any byte; rows beyond the checkpoint are dropped, too."""
+    """By a kill at any byte; rows beyond the checkpoint are dropped, too. Other lines that are not
+    rows, by an editor or a power failure, are left out with a warning."""
     rows = [{"step": step, "text": "ä\n\u2028"} for step in (1, 2, 3)]
     for row in rows:
         folder.append_metrics(row)
@@ -222,10 +198,6 @@ def test_a_row_that_was_cut_off_is_dropped(folder, capsys):
     for unvalidated, left in ((False, 3), (True, 2)):    # a validation that is to be repeated
         folder.drop_metrics_after(2, unvalidated)
         assert len(folder.read_metrics()) == left
-
-
-def test_lines_that_are_not_rows_are_left_out_with_a_warning(folder, capsys):
-    """By hand, by an editor, after a power failure."""
     folder.metrics.write_bytes(b'{"step": 1}\n{"step": 2{"step": 3}\n\n\0\0\n7\n{"step": 4}\n')
     for _ in range(2):
         assert folder.read_metrics() == [{"step": 1}, {"step": 4}]

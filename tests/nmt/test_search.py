@@ -1,11 +1,10 @@
-"""Beam search against brute force and a slow twin; lines of any kind in, as many out."""
-import itertools
+"""Beam search against a slow twin; lines of any kind in, as many out."""
+import inspect
 import random
 import unicodedata
 
 import pytest
 import torch
-from small_run import TEXT
 
 from nmt import search
 from nmt.search import beam_search, translate_lines
@@ -49,13 +48,6 @@ def sentences(seed=1, count=6, longest=9, words=(3, 4, 5, 6)):
     return torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
 
 
-def log_p(model, sentence, words):
-    """log P of the words and EOS, from one full pass without a cache."""
-    y = torch.tensor([[BOS, *words, EOS]])
-    logits = model.decode(y[:, :-1], model.encode(sentence[sentence != PAD].unsqueeze(0)))
-    return logits.log_softmax(-1).gather(-1, y[:, 1:, None]).sum().item()
-
-
 def lp(length, lenpen):
     return ((5 + length) / 6) ** lenpen
 
@@ -84,27 +76,9 @@ def slow_beam_search(model, sentence, beam, lenpen, limit, nbest):
 # Beam search
 
 @torch.no_grad()
-def test_beam_search_against_exhaustive_enumeration():
-    """The best of all translations of at most three words."""
-    model = tiny(6)
-    source = sentences(words=(3, 4, 5), count=4)
-    every = [list(words) for n in range(4) for words in itertools.product((3, 4, 5), repeat=n)]
-    probabilities = []
-    for sentence in source:
-        probabilities.append([log_p(model, sentence, words) for words in every])
-    for lenpen in (0.0, 0.6, 2.0):
-        results = beam_search(model, source, beam=64, lenpen=lenpen, max_length=4, nbest=40)
-        for log_ps, hypotheses in zip(probabilities, results):
-            scores = [p / lp(len(words) + 1, lenpen) for p, words in zip(log_ps, every)]
-            best = sorted(zip(scores, every), reverse=True)
-            assert [h.tokens for h in hypotheses] == [words for _, words in best]
-            assert [h.score for h in hypotheses] == pytest.approx([p for p, _ in best], abs=1e-9)
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("agg", ["linear", "em"])
 @pytest.mark.parametrize("beam, nbest, lenpen", [(1, 1, 0.6), (2, 1, 0.6), (3, 3, 0.0),
-                                                 (4, 2, 3.0), (4, 1, 8.0)])
+                                                 (6, 3, 0.6), (4, 1, 8.0)])
 def test_beam_search_against_its_slow_twin(agg, beam, nbest, lenpen):
     """With EM routing everywhere and capsule attention two sentences must do: its passes are
     slow."""
@@ -119,14 +93,15 @@ def test_beam_search_against_its_slow_twin(agg, beam, nbest, lenpen):
 
 
 def test_the_search_stops_as_soon_as_nothing_better_can_come(monkeypatch):
-    """The empty translation has almost all of P, and no other one ever ends: one step settles
-    it."""
+    """The empty translation has almost all of P, and no other one ever ends: one step settles it.
+    It copies the endings from the device at once, besides them only the scores and their bounds."""
     model = tiny(plan=lambda n: 0 * n)
-    steps = []
-    decode = model.decode
+    steps, copies = [], []
+    decode, to_list = model.decode, torch.Tensor.tolist
     monkeypatch.setattr(model, "decode", lambda *args: steps.append(1) or decode(*args))
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda x: copies.append(x.shape) or to_list(x))
     results = beam_search(model, sentences(), 4, 0.6, max_length=14)
-    assert len(steps) == 1
+    assert (len(steps), len(copies)) == (1, 3)
     assert all(best.tokens == [] for best, in results)
 
 
@@ -143,15 +118,6 @@ def test_a_translation_does_not_depend_on_its_batch(beam, plan):
         alone, = beam_search(model, source[i:i + 1, :length], beam, nbest=beam)
         assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
         assert [h.score for h in alone] == pytest.approx([h.score for h in together[i]], abs=1e-9)
-
-
-def test_a_step_copies_its_endings_from_the_device_at_once(monkeypatch):
-    """Besides them, only the scores and their bounds, however many hypotheses end."""
-    copies = []
-    to_list = torch.Tensor.tolist
-    monkeypatch.setattr(torch.Tensor, "tolist", lambda x: copies.append(x.shape) or to_list(x))
-    beam_search(tiny(plan=lambda n: 0 * n), sentences(), 4, 0.6, max_length=14)
-    assert len(copies) == 3
 
 
 def test_length_limits():
@@ -183,6 +149,13 @@ def test_top_k_is_that_of_torch(width):
         assert torch.equal(tensor, expected)
 
 
+@pytest.mark.parametrize("function", [beam_search, translate_lines, search.translate_text])
+def test_the_search_has_the_defaults_of_vaswani_2017(function):
+    """As the flags of translate.py have them."""
+    defaults = {x.name: x.default for x in inspect.signature(function).parameters.values()}
+    assert (defaults["beam"], defaults["lenpen"], defaults["length_ratio"]) == (4, 0.6, 1.5)
+
+
 # Lines of text
 
 def by_slow_search(model, tokenizer, line, beam, lenpen):
@@ -196,6 +169,7 @@ def by_slow_search(model, tokenizer, line, beam, lenpen):
 
 @torch.no_grad()
 def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizer):
+    """Lines that are longer than max_source are translated in pieces."""
     lines = ["the dog", "", "a man sees the dog. " * 2 + "a man.", " \t\u3000", "a"]
     translations = translate_lines(model, tokenizer, lines, beam=2, max_tokens=30, lenpen=1.5)
     for line, translation in zip(lines, translations, strict=True):
@@ -203,6 +177,10 @@ def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizer):
         assert translation == want
     assert translate_lines(model, tokenizer, lines, beam=2, lenpen=1.5) == translations
     assert translate_lines(model, tokenizer, []) == []
+    length = len(tokenizer.encode("a man sees the dog.").ids)
+    part, = translate_lines(model, tokenizer, ["a man sees the dog."], beam=3)
+    whole, = translate_lines(model, tokenizer, ["a man sees the dog. " * 4], 3, max_source=length)
+    assert whole == " ".join([part] * 4)
 
 
 def test_a_batch_has_at_most_max_tokens_in_all_beams(model, tokenizer, monkeypatch):
@@ -215,15 +193,6 @@ def test_a_batch_has_at_most_max_tokens_in_all_beams(model, tokenizer, monkeypat
     monkeypatch.setattr(search, "beam_search", search_one)
     translate_lines(model, tokenizer, ["a dog"] * 30, beam=3, max_tokens=100)
     assert 50 < max(sizes) <= 100
-
-
-def test_translating_leaves_the_training_mode(model, tokenizer):
-    model.train()
-    first = translate_lines(model, tokenizer, TEXT[:2], beam=1)
-    assert model.training
-    # no dropout was at work
-    assert first == translate_lines(model.eval(), tokenizer, TEXT[:2], beam=1)
-    assert not model.training
 
 
 def test_long_translations_are_counted(tokenizer):
@@ -239,16 +208,6 @@ def test_long_translations_are_counted(tokenizer):
         assert search.count_long(translations) == (1, sum(at_limit))
     assert search.describe_long(0, 0) == []
     assert [message[-3:] for message in search.describe_long(1, 2)] == [": 1", ": 2"]
-
-
-def test_lines_are_translated_window_by_window(model, tokenizer):
-    """The translations of a window are there before the next one is read."""
-    lines = ["the dog", "a man sees the dog.", "", "a man", "the dog sees a man."]
-    windows = []
-    whole = search.translate_lines(model, tokenizer, lines, beam=2)
-    for translation in search.translate_text(model, tokenizer, lines, beam=2, window=2):
-        windows.append(translation.text)
-    assert windows == whole
 
 
 def cut(line, tokenizer, limit=20):
@@ -288,14 +247,6 @@ def test_a_long_word_is_cut_between_letters(tokenizer):
         assert "".join(parts) == line and len(parts) > 8
         assert not [part for part in parts if unicodedata.category(part[0]) in ("Mn", "Mc", "Cf")]
     assert search.find_cuts("क्‍षक्‍ष") == [4]             # not behind a joiner either
-
-
-def test_lines_longer_than_max_source_are_translated_in_pieces(model, tokenizer):
-    line = "a man sees the dog. " * 4
-    length = len(tokenizer.encode("a man sees the dog.").ids)
-    part, = translate_lines(model, tokenizer, ["a man sees the dog."], beam=3)
-    whole, = translate_lines(model, tokenizer, [line], beam=3, max_source=length)
-    assert whole == " ".join([part] * 4)
 
 
 def test_a_translation_is_one_line(tokenizer):

@@ -1,28 +1,14 @@
 """The vocabulary: what goes in comes out, and only a tokenizer of this project is read."""
 import random
-import subprocess
-import sys
 import unicodedata
-from pathlib import Path
 
 import pytest
-from small_run import TEXT
 
-from nmt import tokenizer as module
+from nmt import tokenizer as vocabulary
 from nmt.corpus import Pairs
-from nmt.tokenizer import (
-    BOS,
-    EOS,
-    SPECIAL_TOKENS,
-    lines_to_learn_from,
-    load_tokenizer,
-    prepare_line,
-    save_tokenizer,
-    train_tokenizer,
-)
+from nmt.tokenizer import BOS, EOS, prepare_line, train_tokenizer
 from transformer import PAD
 
-ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = ["", "  two  spaces ", "naïve Straße 12.345,67 €", "犬も歩けば棒に当たる", "Ġ Ċ ĠĠ",
            "\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea e\u0301",
            "\u05e9\u05dc\u05d5\u05dd \u202eabc\u202c \u0645\u0631\u062d\u0628\u0627",
@@ -63,36 +49,25 @@ def test_the_form_of_a_line(line, form):
 
 def test_special_tokens_are_the_same_after_save_and_load(tokenizer, tmp_path):
     """They have the ids 0 to 2, and decoding leaves them out."""
-    save_tokenizer(tokenizer, tmp_path / "tokenizer.json")
-    loaded = load_tokenizer(tmp_path / "tokenizer.json")
-    ids = [loaded.token_to_id(token) for token in SPECIAL_TOKENS]
+    vocabulary.save_tokenizer(tokenizer, tmp_path / "tokenizer.json")
+    loaded = vocabulary.load_tokenizer(tmp_path / "tokenizer.json")
+    ids = [loaded.token_to_id(token) for token in vocabulary.SPECIAL_TOKENS]
     assert ids == [PAD, BOS, EOS] == [0, 1, 2]
     assert loaded.decode([BOS, *tokenizer.encode("Hello").ids, EOS, PAD, PAD]) == "Hello"
     for text in HOSTILE:
         assert loaded.encode(text).ids == tokenizer.encode(text).ids
 
 
-def test_same_tokenizer_in_every_process(tokenizer, tmp_path):
-    """Hash seeds differ from process to process; the vocabulary does not."""
-    code = f"import sys; from nmt.tokenizer import *; text = train_tokenizer({TEXT}, 290).to_str();"
-    code += "sys.stdout.buffer.write(text.encode())"     # the stream may have another encoding
-    other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
-    assert other.stdout.decode() == tokenizer.to_str()
-
-
 def test_a_merge_needs_two_occurrences():
+    """A line of 200,000 letters neither stops the training nor is lost in encoding."""
     assert train_tokenizer(["ab cd"], 300, exact=False).get_vocab_size() == 3 + 256
     assert train_tokenizer(["ab ab cd"], 300, exact=False).get_vocab_size() > 3 + 256
-
-
-def test_a_long_word_is_learned_from_in_part():
-    """A line of 200,000 letters neither stops the training nor is lost in encoding."""
     long = "".join(random.Random(2).choices("abcdefghij", k=200_000))
     tokenizer = train_tokenizer([long, "a b c"], 300)
     assert tokenizer.decode(tokenizer.encode(long).ids) == long
 
 
 def test_the_tokenizer_of_a_large_corpus_learns_from_a_part(monkeypatch):
-    monkeypatch.setattr(module, "LEARN_FROM", 3)
+    monkeypatch.setattr(vocabulary, "LEARN_FROM", 3)
     pairs = Pairs(list("abcdefg"), list("tuvwxyz"))
-    assert list(lines_to_learn_from(pairs)) == ["a", "d", "g", "t", "w", "z"]
+    assert list(vocabulary.lines_to_learn_from(pairs)) == ["a", "d", "g", "t", "w", "z"]
