@@ -151,8 +151,11 @@ def find_run(name: str | None) -> str | None:
 
 
 def name_runs_beside(folder) -> str:
-    """A phrase that names the translation models in a folder and beside it, newest first."""
-    paths = [*Path(folder).glob("*/best.pt"), *Path(folder).parent.glob("*/best.pt")]
+    """A phrase that names the translation models in a folder, beside it and in runs, newest
+    first."""
+    paths = set()
+    for place in (Path(folder), Path(folder).parent, Path("runs")):
+        paths.update(place.glob("*/best.pt"))
     newest = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
     names = ", ".join(str(path.parent) for path in newest[:10])
     return f"there are {names}" if names else "there are none here"

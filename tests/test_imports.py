@@ -1,5 +1,6 @@
 """Every module: what importing it does (nothing but define names), and how it opens text."""
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -13,23 +14,27 @@ OPTIONAL = ("markdown_it", "mdit_py_plugins", "latex2mathml", "jupytext", "nbcli
             "ipykernel")        # of requirements-docs.txt
 # imports the modules named by the arguments as if the optional packages were not installed
 PROGRAM = f"""
-import importlib, sys
+import importlib, os, sys
 sys.path.append("course")
 sys.modules.update(dict.fromkeys({OPTIONAL}))
 for name in sys.argv[1:]:
     importlib.import_module(name)
+for name in ("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
+    assert os.environ[name] == "7"
 """
 
 
 def test_every_module_imports_without_a_word():
-    """Nor does one need a package that requirements.txt lacks. (A session is a script.)"""
+    """Nor does one need a package that requirements.txt lacks, or change a variable that the user
+    has set. (A session is a script.)"""
     paths = [path.relative_to(ROOT).with_suffix("") for path in sorted(ROOT.glob("*.py"))]
     for folder in ("tools", "nmt", "tasks", "toy", "papers", "docs", "exercises"):
         paths += [path.relative_to(ROOT).with_suffix("") for path in ROOT.glob(f"{folder}/*.py")]
     names = [".".join(path.parts) for path in paths if path.name != "__main__"]
     names += ["course.notebooks", "lesson", "later", "training"]
+    own = {"OMP_NUM_THREADS": "7", "TOKENIZERS_PARALLELISM": "7"}
     program = subprocess.run([sys.executable, "-c", PROGRAM, *names], cwd=ROOT,
-                             capture_output=True, text=True)
+                             env=os.environ | own, capture_output=True, text=True)
     assert (program.returncode, program.stdout, program.stderr) == (0, "", "")
 
 

@@ -63,6 +63,7 @@ def place(tmp_path_factory):
         damage("newer", "last.pt", {"format": 99})
         damage("reshaped", "last.pt", {"model": {"w": torch.zeros(3)}})
         damage("garbled", "tokenizer.json", b"{}")
+        damage("torn", "config.json", b"{")
         last = bytearray(Path("runs/sound/last.pt").read_bytes())
         last[len(last) // 2] ^= 1
         damage("flipped", "last.pt", bytes(last))
@@ -84,18 +85,16 @@ def place(tmp_path_factory):
 
 MISTAKES = [
     # flags
-    (train_mt, "--aggg em", "--aggg em; did you mean --agg?"),
     (train_mt, "--lambda 2 --epochs 3 --batch-size 3 --learning-rate 3 --gpu --routing em --beem 3",
      "did you mean --reg-weight, --steps, --max-tokens, --lr, --device, --agg, --beam?"),
+    (train_mt, "--aggregation --size --config --where --capsule --cpu --beam-size --length-penalty",
+     "mean --agg, --arch, --arch, --agg-at, --capsule-attention, --device, --beam, --lenpen?"),
     (train_mt, "--amp yes", "arguments: yes; --amp takes no value"),
+    (train_mt, "--agg em dynamic", "arguments: dynamic; --agg takes one value"),
     (train_mt, "--reg output,subspace", "separate several values by spaces"),
     (train_mt, "--data multi30k --data-dir text.en --name new",
-     "--data-dir text.en: cannot make the folder"),
-    (translate, "runs/sound --out x", "did you mean --output?"),
-    (train_mt, "--agg magic", "--agg: invalid choice: 'magic' (choose from 'linear', 'dynamic'"),
-    (train_mt, NEW + "--lr 0.4", "--lr", "'0.4' is not a number above 0, at most 0.1"),
+     "--data-dir text.en: cannot make the folder", "choose another place"),
     (train_mt, "--device moon", "--device moon: choose auto, cpu, cuda"),
-    (train_mt, "--device cuda:77", "--device cuda:77", "choose cpu or auto"),
     (train_mt, NEW + "--graphs", "--graphs needs a GPU", "--device is cpu: leave it out"),
     (train_mt, TRAIN + "sound --accumulate 2", "accumulate_times_processes was 1, is now 2"),
     # the model
@@ -109,15 +108,20 @@ MISTAKES = [
     # the text
     (train_mt, NEW + "--train gone", "--train: gone.en does not exist"),
     (train_mt, NEW + "--train corpus", "corpus.en does not exist", "there are corpus/val.en"),
+    (train_mt, NEW + "--tgt fr --valid no/val --test no/test ./no/test",         # all at once
+     "--train: text.fr does not exist", "there are text.de, text.en", "--test: no/test.en does not",
+     "--valid: no/val.en does not exist", "none with", "--test: two sets are named test"),
     (train_mt, NEW + "--train text.en", "text.en exists: write text"),
-    (train_mt, NEW + "--valid unequal", "unequal.en has 2 lines and unequal.de has 1"),
-    (train_mt, NEW + "--valid empty", "empty.en is empty", "one sentence per line"),
-    (train_mt, NEW + "--train latin", "latin.en, line 2: not UTF-8", "iconv"),
+    (train_mt, NEW + "--valid unequal", "--valid: unequal.en has 2 lines and unequal.de has 1"),
+    (train_mt, NEW + "--test empty", "--test: empty.en is empty", "one sentence per line"),
+    (train_mt, NEW + "--train latin", "latin.en, line 2: not UTF-8 (byte 4 of the line)", "iconv"),
     (train_mt, NEW + "--valid endless", "--valid: every pair is too long", "into sentences"),
     (train_mt, NEW + "--max-length 1", "no training pair", "--max-length 1"),
     (train_mt, "--train text --name new", "own text needs --valid, --src, --tgt"),
+    (train_mt, "--test text --name new", "own text needs --train, --valid, --src, --tgt"),
     (train_mt, NEW + "--data multi30k", "--data multi30k and --train text: leave out one"),
-    (train_mt, "--data toy --src fr --name new", "--data toy is between en and de"),
+    *[(train_mt, f"--data toy {flag} fr --name new", "--data toy is between en and de")
+      for flag in ("--src", "--tgt")],
     (train_mt, NEW + "--src de --tgt de", "--src and --tgt are both de"),
     # the run's folder
     # (before it reads the text)
@@ -129,6 +133,7 @@ MISTAKES = [
     *[(train_mt, TRAIN + name, f"{name}/last.pt: is not a checkpoint of this model")
       for name in ("reshaped", "short")],
     (train_mt, TRAIN + "future", "future/config.json: has format 99", "--name"),
+    (train_mt, TRAIN + "torn", "torn/config.json: is damaged: put the run's own back"),
     (train_mt, TRAIN + "newer", "newer/last.pt: has format", "--name"),
     (train_mt, TRAIN + "garbled", "garbled/tokenizer.json is not a tokenizer"),
     (train_mt, TRAIN + "flipped", "flipped/last.pt: is cut short, damaged"),
@@ -145,19 +150,29 @@ MISTAKES = [
     (analyze, "runs/sound --out text.en", "--out text.en: cannot write", "another place"),
     (translate, "", "which RUN?", "runs/sound"),
     (translate, "runs/nowhere", "runs/nowhere: is not a run folder", "runs/sound"),
+    (translate, "nowhere", "RUN: nowhere: is not a run folder", "there are runs/sound"),
     (translate, "runs", "runs: is not a run folder", "there are runs/sound"),
     (translate, "runs/sound --checkpoint step-9 --input text.en",
      "step-9.pt does not exist; checkpoints of this run: best, last"),
-    (translate, "runs/sound --input gone.txt", "--input: gone.txt: cannot read"),
+    (translate, "runs/sound --input gone.txt", "--input: gone.txt: cannot read", "check the path"),
+    (translate, "runs/sound --input text.en --reference gone", "--reference: gone: cannot read"),
+    (translate, "runs/sound --input text.en --reference text.de --compare runs/no",
+     "--compare: runs/no: is not a run folder"),
     (translate, "runs/sound --input text.en --reference text.en --compare runs/sound/",
      "--compare runs/sound/ is RUN itself"),
     (translate, "runs/sound --input text.en --lowercase",
      "--lowercase is not used: it needs --reference FILE"),
+    (translate, "runs/sound --input text.en --compare runs/back",
+     "--compare runs/back is not used: it needs --reference FILE"),
+    (translate, "runs/sound --input text.en --reference text.de --sign-test",
+     "--sign-test is not used: it needs --compare OTHER"),
     # probing and logical inference
     (probe, "--checkpoint last", "--checkpoint last is not used: it needs --encoder RUN"),
     (logic, "--data x --pairs 300", "--pairs 300 is not used: it needs generated pairs"),
     (logic, "--data x", "--data: x/train1: cannot read"),
     (translate, "runs/sound --input text.en --output ./text.en", "--output ./text.en is read as"),
+    (translate, "runs/sound --input text.en --reference text.de --output ./text.de",
+     "--output ./text.de is read as"),
     (translate, "runs/sound --input text.en --output no/such", "--output no/such: cannot write"),
     (translate, "runs/sound --input text.en --reference unequal.en", "unequal.en has 2 lines"),
     (translate, "runs/sound --input empty.en --reference empty.en",

@@ -1,6 +1,7 @@
 """Long runs: stopped by signals, killed, moved. Each ends bit-identical to one left alone."""
 import contextlib
 import itertools
+import multiprocessing
 import os
 import shutil
 import signal
@@ -55,9 +56,19 @@ def test_a_stopped_and_moved_run_is_the_same_bit_by_bit(
     """Stopped at a validation and between two; in the end in another folder, under another name,
     from another current directory, with relative paths."""
     folder = tmp_path / "runs" / "a"
+    training_steps = train_mt.training_steps
+    workers = []
+
+    def count_workers(*args, **more):
+        for step in training_steps(*args, **more):
+            workers.append(len(multiprocessing.active_children()))
+            yield step
+
+    monkeypatch.setattr(train_mt, "training_steps", count_workers)
     for step, more in ((3, "--workers 2"), (5, "")):
         stop_after(step, text, f"{LONG} {more}")
         assert load(folder)["step"] == step == rows(folder, "train")[-1]["step"]
+    assert workers == [2, 2, 2, 0, 0]
     shutil.move(folder, tmp_path / "elsewhere" / "moved")
     monkeypatch.chdir(tmp_path)
     flags = "--src en --tgt de --train train --valid valid --test test --runs elsewhere".split()
@@ -108,6 +119,7 @@ def test_a_run_that_logs_rarely_is_saved_by_time(whole, text, tmp_path, monkeypa
         patch.setattr(train_mt, "SAVE_SECONDS", 5)
         train_until("train step      4 ", text, f"{words} --log-every 1 --name b")
     assert 0 < load(tmp_path / "runs" / "b")["step"] < 4
+    assert train_mt.SAVE_SECONDS == 600
     monkeypatch.setattr(train_mt, "SAVE_SECONDS", 0)
     train_until("train step      5 ", text, words)
     assert rows(folder, "train")[-1]["step"] == 5 and load(folder)["step"] == 4
@@ -121,10 +133,7 @@ def test_a_run_that_logs_rarely_is_saved_by_time(whole, text, tmp_path, monkeypa
 
 # ---- Signals
 
-every_signal = pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-
-
-@every_signal
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_a_signal_saves_and_ends_the_program(number, text, tmp_path):
     """In training, unless it is ignored: nohup makes a program ignore SIGHUP, and a shell SIGINT in
     a program in the background. In the last validation it ends the
@@ -146,8 +155,8 @@ def test_a_signal_saves_and_ends_the_program(number, text, tmp_path):
     assert load(tmp_path / "runs" / "a")["step"] == 3
 
 
-def test_processes_that_differ_are_refused(text, monkeypatch, capsys):
-    """Two machines without a disk in common: another text, and another checkpoint."""
+def test_processes_that_differ_are_refused(text, tmp_path, monkeypatch, capsys):
+    """Two machines without a disk in common: other flags, another text, another checkpoint."""
     stop_after(2, text, "--steps 4 --name a")
     compared = []
 
@@ -156,10 +165,17 @@ def test_processes_that_differ_are_refused(text, monkeypatch, capsys):
         return len(compared) == 2                        # then the text is the same
 
     monkeypatch.setattr(Machine, "all_equal", all_equal)
-    for message in ("the processes read different texts", "the processes resume at different step"):
-        assert train(text, "--steps 4 --name a") == 2
+    differ = "the processes read different texts or have different flags"
+    for name, message in (("a", differ), ("a", "the processes resume at different steps"),
+                          ("b", differ), ("c --dropout 0", differ), ("d", differ)):
+        if name == "d":
+            english, german = (tmp_path / f"train.{language}" for language in ("en", "de"))
+            shutil.copy(german, english)
+        assert train(text, f"--steps 4 --name {name}") == 2
         assert message in capsys.readouterr().err
-    assert len(compared) == 3 and compared[2] == 2
+    first, again, step, renamed, other_flags, other_text = compared
+    assert first == again == renamed and step == 2
+    assert len({first, other_flags, other_text}) == 3
 
 
 @pytest.fixture
@@ -176,6 +192,7 @@ def start_two(text):
         for rank in "01":
             environment = dict(os.environ, OMP_NUM_THREADS="1", RANK=rank, LOCAL_RANK=rank,
                                WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT=port)
+            del environment["TOKENIZERS_PARALLELISM"]    # which nmt/encoded.py sets
             pair.append(subprocess.Popen(
                 command, cwd=ROOT, env=environment, text=True, start_new_session=True,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
@@ -189,12 +206,13 @@ def start_two(text):
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="Windows ends without signals")
 def test_two_processes_are_one_with_twice_the_accumulation(start_two, text, tmp_path):
     """A run of one process is resumed by two, and stopped by SIGTERM to the second of them and to
-    its workers. Nothing since the last step is lost; up to rounding, which Adam magnifies."""
+    its workers. Nothing since the last step is lost; up to rounding, which Adam magnifies. Nor does
+    a library warn."""
     words = ("--steps 100000 --eval-every 100000 --save-every 100000 --decay sqrt --warmup 20 "
              "--lr 0.001 --dropout 0 --reg output position --agg gu-em --em-gradient last --name a")
     folder = tmp_path / "runs" / "a"
-    stop_after(2, text, f"{words} --accumulate 2")
-    pair = start_two(f"{words} --workers 1")
+    stop_after(2, text, f"{words} --accumulate 4")
+    pair = start_two(f"{words} --accumulate 2 --workers 1")
     while len(rows(folder, "train")) < 4:
         assert pair[0].poll() is None, pair[0].communicate()[0]
         time.sleep(0.01)
@@ -203,8 +221,9 @@ def test_two_processes_are_one_with_twice_the_accumulation(start_two, text, tmp_
     assert [program.returncode for program in pair] == [143, 143], outputs
     step = load(folder)["step"]
     assert f"stopped at step {step}; the same command resumes it" in outputs[0]
+    assert "TOKENIZERS_PARALLELISM" not in "".join(outputs)
     shutil.move(folder, tmp_path / "two")
-    stop_after(step, text, f"{words} --accumulate 2")
+    stop_after(step, text, f"{words} --accumulate 4")
     one, two = (rows(place, "train") for place in (folder, tmp_path / "two"))
     assert [row["step"] for row in two] == [*range(1, step + 1)]
     for a, b in zip(one, two, strict=True):

@@ -1,20 +1,20 @@
 """train_mt.py: settings, names, the learning rate, and three updates worked out by hand."""
-from itertools import pairwise
+import math
 
 import numpy as np
 import pytest
 import torch
-from small_run import TINY, load, rows, same, train, write_text
+from small_run import TINY, rows, train
 from torch.nn.functional import cross_entropy
 
 import train_mt
+import translate
 from nmt.batches import batches, collate
 from nmt.corpus import load_data
+from nmt.run_folder import read_config
 from tools.command_line import parse
 from tools.machine import Machine
 from transformer import PAD, Transformer
-
-CPU = torch.device("cpu")
 
 
 def settings(words) -> train_mt.Settings:
@@ -25,30 +25,52 @@ def settings(words) -> train_mt.Settings:
 
 # ---- Settings
 
+RECIPE = ("steps", "warmup", "lr", "decay", "clip", "max_tokens", "eval_every", "dropout")
+EVERYWHERE = dict(label_smoothing=0.1, accumulate=1, seed=1, average=0, beam=4, lenpen=0.6,
+                  lowercase=False, max_length=256, save_every=1_000, log_every=100)
+
+
+@pytest.mark.parametrize("words, recipe", [
+    ("", (1_800, 150, 2.9e-3, "linear", 1.0, 512, 450, 0.0)),
+    ("--train a --valid b --src en --tgt de",
+     (4_000, 500, 3.2e-3, "linear", 1.0, 2048, 400, 0.1)),
+    ("--arch small", (10_000, 1_000, 1.6e-3, "linear", 1.0, 4096, 1_000, 0.1)),
+    # Vaswani et al. 2017
+    ("--arch base", (100_000, 4_000, 7.0e-4, "sqrt", 0.0, 4096, 10_000, 0.1)),
+    ("--arch big", (300_000, 4_000, 4.9e-4, "sqrt", 0.0, 4096, 30_000, 0.3))])
+def test_the_recipe_of_every_size(words, recipe):
+    """Results are kept under the flags that differ from these defaults."""
+    values = vars(settings(words))
+    assert tuple(values[name] for name in RECIPE) == recipe
+    assert EVERYWHERE.items() <= values.items()
+
+
 @pytest.mark.parametrize("words, expected", [
-    # Vaswani et al. 2017: 4,000 steps of warm-up, dropout 0.1 and 0.3, 100,000 and 300,000 steps
-    ("--arch base", dict(steps=100_000, warmup=4_000, dropout=0.1, decay="sqrt", d_model=512)),
-    ("--arch big", dict(steps=300_000, warmup=4_000, dropout=0.3, decay="sqrt", heads=16)),
-    ("", dict(steps=1_800, dropout=0.0, max_tokens=512)),
-    ("--train a --valid b --src en --tgt de", dict(steps=4_000, dropout=0.1)),
     ("--arch big --steps 7 --heads 8 --dropout 0", dict(steps=7, heads=8, dropout=0.0)),
     # the warm-up is at most a quarter of the steps, unless it is given
     ("--steps 96", dict(warmup=24)),
+    ("--steps 1000", dict(warmup=150)),
+    ("--arch base --steps 10000", dict(warmup=2_500)),
     ("--steps 3", dict(warmup=1)),
     ("--steps 96 --warmup 50", dict(warmup=50)),
     ("--data multi30k --steps 1900", dict(eval_every=200)),
     ("--arch small --steps 3000", dict(eval_every=300)),
 ])
-def test_the_size_the_text_and_the_steps_set_the_rest(words, expected):
+def test_what_is_given_and_the_steps_set_the_rest(words, expected):
     assert expected.items() <= vars(settings(words)).items()
 
 
-def test_the_smallest_recipe_is_in_float32(monkeypatch):
-    """The others are in bfloat16 where the processor has it."""
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
-    assert not settings("--device cpu").amp
-    assert settings("--device cpu --data multi30k").amp
-    assert settings("--device cpu --arch small").amp
+@pytest.mark.parametrize("script, words", [
+    (train_mt, "steps=0 warmup=0 max-tokens=0 accumulate=0 eval-every=0 save-every=0 log-every=0 "
+               "max-length=0 beam=0 beam=1001 lr=0 lr=0.11 lenpen=-1 lenpen=101 clip=-1 average=-1 "
+               "label-smoothing=-1 label-smoothing=1 seed=-1 seed=2147483649 workers=-1 "
+               "workers=257 vocab-size=258 vocab-size=1000001"),
+    (translate, "beam=0 beam=1001 lenpen=-1 lenpen=101 max-tokens=0")])
+def test_numbers_have_limits(script, words, capsys):
+    for word in words.split():
+        with pytest.raises(SystemExit):
+            parse(script.Settings, [f"--{word}"])
+        assert " is not a" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words, compiled, graphs", [
@@ -58,38 +80,40 @@ def test_the_smallest_recipe_is_in_float32(monkeypatch):
     ("--arch base --compile", True, False), ("--arch small --max-tokens 16383", False, True)])
 def test_graphs_for_small_batches_and_compiled_layers_of_large_models(words, compiled, graphs,
                                                                       monkeypatch):
+    """On a CPU with bfloat16 only the smallest recipe is in float32."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
     on_cpu = settings(f"{words} --device cpu")
     assert (on_cpu.compile, on_cpu.graphs) == ("--compile" in words, False)
+    assert on_cpu.amp == ("--arch" in words)
     on_gpu = {"compile": True, "graphs": True}
     monkeypatch.setattr(train_mt, "machine_defaults", lambda device: dict(on_gpu))
     assert (settings(words).compile, settings(words).graphs) == (compiled, graphs)
 
 
-@pytest.mark.parametrize("arch", ["base", "big"])
-def test_vaswani_learning_rate(arch):
-    """d_model^-0.5 min(step^-0.5, step warmup^-1.5), §5.3; --lr is its peak, rounded."""
-    s = settings(f"--arch {arch}")
-    for step in (1, 10, 3_999, 4_000, 4_001, 100_000):
-        expected = s.d_model ** -0.5 * min(step ** -0.5, step * 4_000 ** -1.5)
-        assert train_mt.learning_rate(step, s) == pytest.approx(expected, rel=0.01)
-
-
-@pytest.mark.parametrize("warmup", [8, 9, 20])
-def test_a_long_warm_up_is_cut_by_the_end(warmup):
-    s = settings(f"--steps 8 --warmup {warmup}")
-    rates = [train_mt.learning_rate(step, s) for step in range(1, 9)]
-    assert rates == pytest.approx([s.lr * step / warmup for step in range(1, 9)])
+def test_vaswani_learning_rate():
+    """d_model^-0.5 min(step^-0.5, step warmup^-1.5), §5.3; --lr is its peak, rounded. The end cuts
+    a long warm-up."""
+    for s in settings("--arch base"), settings("--arch big"):
+        for step in (1, 10, 3_999, 4_000, 4_001, 100_000):
+            expected = s.d_model ** -0.5 * min(step ** -0.5, step * 4_000 ** -1.5)
+            assert train_mt.learning_rate(step, s) == pytest.approx(expected, rel=0.01)
+    for warmup in (8, 9, 20):
+        s = settings(f"--steps 8 --warmup {warmup}")
+        rates = [train_mt.learning_rate(step, s) for step in range(1, 9)]
+        assert rates == pytest.approx([s.lr * step / warmup for step in range(1, 9)])
 
 
 # ---- Names
 
 @pytest.mark.parametrize("words, name", [
     ("", "toy-tiny-seed1"),
-    ("--data multi30k --agg em --reg output position", "multi30k-tiny-em-output-position-seed1"),
+    ("--data multi30k --agg em --reg output position --agg-at enc:1-2 dec",
+     "multi30k-tiny-em-output-position-agg-at-enc1-2-dec-seed1"),
     ("--train some/where/train --device cpu --workers 2", "where-tiny-seed1"),
     ("--train some/where/trains --tgt de --accumulate 2",
      "where-trains-tiny-tgt-de-accumulate-2-seed1"),
-    ("--dropout 0.3 --no-em-activations", "toy-tiny-dropout-0.3-no-em-activations-seed1"),
+    ("--dropout 0.3 --layers 3 --no-em-activations --seed 3",
+     "toy-tiny-layers-3-dropout-0.3-no-em-activations-seed3"),
     ("--name mine --agg em", "mine"),
 ])
 def test_the_name_of_a_run(words, name):
@@ -98,16 +122,16 @@ def test_the_name_of_a_run(words, name):
 
 # ---- Updates
 
-def by_hand(s, data, updates: int):
-    """The first updates of a run: [cross-entropy, D, gradient norm, target tokens, learning rate]
-    of each, and the model after them. The rates are those of three steps, two of them warm-up."""
+def by_hand(s, data):
+    """The three updates of a run: [cross-entropy, D, gradient norm, target tokens, learning rate]
+    of each, and the model after them. Two of them are warm-up."""
     torch.manual_seed(s.seed)
     model = Transformer(s.model_config(data.tokenizer.get_vocab_size()))
     adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     pairs = data.train
     micro_batches = batches(pairs.source_lengths, pairs.target_lengths, s.max_tokens, s.seed)
     metrics = []
-    for rate in (0.005, 0.01, 0.005)[:updates]:
+    for rate in (0.005, 0.01, 0.005):
         update = [collate(pairs, micro_batches.pop(0)) for _ in range(2)]
         tokens = sum(int((batch.target[:, 1:] != PAD).sum()) for batch in update)
         adam.zero_grad()
@@ -124,7 +148,7 @@ def by_hand(s, data, updates: int):
         gradients = torch.cat([p.grad.flatten() for p in model.parameters()])
         norm = gradients.norm().item()
         for p in model.parameters():
-            p.grad *= min(1, 0.7 / norm)
+            p.grad *= min(1, (s.clip or math.inf) / norm)
         adam.param_groups[0]["lr"] = rate
         adam.step()
         metrics.append([*totals / tokens, norm, tokens, rate])
@@ -136,13 +160,13 @@ HAND = ("--steps 3 --warmup 2 --lr 0.01 --decay linear --clip 0.7 --max-tokens 1
 
 
 def test_three_updates_by_hand(text, tmp_path):
-    """Loss, D, gradient norm and learning rate in the log; the validation loss after
-    them."""
+    """Loss, D, gradient norm and learning rate in the log; the validation loss after them; what
+    config.json says of the text."""
     assert train(text, HAND) == 0
     folder = tmp_path / "runs" / "a"
     s = settings([*text, *TINY.split(), *HAND.split()])
     data = load_data(s, folder / "tokenizer.json")
-    expected, model = by_hand(s, data, 3)
+    expected, model = by_hand(s, data)
     logged = rows(folder, "train")
     for i, name in enumerate(("loss", "disagreement", "gradient_norm")):
         np.testing.assert_allclose([row[name] for row in logged], expected[:, i], rtol=1e-4)
@@ -157,51 +181,39 @@ def test_three_updates_by_hand(text, tmp_path):
     row, = rows(folder, "test")
     assert row["tokens"] == expected[:, 3].sum()
     assert row["parameters"] == sum(p.numel() for p in model.parameters())
+    config = read_config(folder)
+    assert (config["languages"], config["longest_source"], config["length_ratio"]) == (
+        ["en", "de"], data.longest_source, data.length_ratio)
 
     # a log line is about all steps since the last one: means per target token, the largest norm
-    assert train(text, HAND.replace("--name a", "--name b") + " --log-every 3") == 0
+    words = f"{HAND} --name b --log-every 3 --clip 0"
+    assert train(text, words) == 0
     row, = rows(tmp_path / "runs" / "b", "train")
+    expected, _ = by_hand(settings([*text, *TINY.split(), *words.split()]), data)
     tokens = expected[:, 3]
     assert row["loss"] == pytest.approx((expected[:, 0] * tokens).sum() / tokens.sum(), rel=1e-4)
     assert row["disagreement"] == pytest.approx(expected[:, 1] @ tokens / tokens.sum(), rel=1e-4)
     assert row["gradient_norm"] == pytest.approx(expected[:, 2].max(), rel=1e-4)
 
 
-def test_clip_0_does_not_clip(text, tmp_path):
-    states = []
-    for clip in ("0", "1000000"):
-        assert train(text, f"--steps 3 --clip {clip} --name {clip}") == 0
-        states.append(load(tmp_path / "runs" / clip)["model"])
-    assert same(*states)
+def test_every_step_and_process_drops_other_units(text, monkeypatch):
+    """`seed_torch` makes other numbers of the seed, the process and the step."""
+    seeds = []
+    monkeypatch.setattr(Machine, "first", True)          # the second process of two writes the log
+    monkeypatch.setattr(train_mt, "setup_machine", lambda name: Machine(torch.device("cpu"), 1))
+    monkeypatch.setattr(train_mt, "seed_torch", lambda *numbers: seeds.append(numbers))
+    assert train(text, "--steps 2 --seed 7 --name a") == 0
+    assert seeds == [(7, 1, 1), (7, 1, 2)]
 
 
-class SecondProcess(Machine):
-    """The second process of two, which here writes the log."""
-    first = True
-
-
-def test_every_step_and_process_drops_other_units(text, tmp_path, monkeypatch):
-    """The same batch, and next to no learning: the losses differ by the dropout."""
-    write_text(tmp_path, "train", ["der Hund sieht das Haus"] * 20, ["the dog sees it"] * 20)
-    losses = {}
-    for dropout, machine in ((0, Machine(CPU)), (0.5, Machine(CPU)), (0.5, SecondProcess(CPU, 1))):
-        monkeypatch.setattr(train_mt, "setup_machine", lambda device: machine)
-        name = f"{dropout}-{machine.rank}"
-        assert train(text, "--steps 2 --lr 1e-12 --vocab-size 265 --max-tokens 9999 "
-                           f"--dropout {dropout} --name {name}") == 0
-        losses[name] = [row["loss"] for row in rows(tmp_path / "runs" / name, "train")]
-    assert losses["0-0"][0] == pytest.approx(losses["0-0"][1], abs=1e-3)
-    different = sorted(losses["0.5-0"] + losses["0.5-1"])
-    assert min(b - a for a, b in pairwise(different)) > 1e-3
-
-
-def test_bfloat16_and_compiled_layers_are_about_the_same(text, tmp_path, monkeypatch):
-    """The parts are traced only: compiling them takes minutes."""
+def test_bfloat16_and_compiled_layers_are_about_the_same(text, tmp_path, monkeypatch, capsys):
+    """The parts are traced only: compiling them takes minutes. A missing compiler is one line."""
     compile_function = torch.compile
     compiled = []
 
     def trace(f, **options):
         compiled.append(f.__name__)
+        assert options["dynamic"]
         return compile_function(f, backend="eager", **options)
 
     def first_step(words: str) -> dict:
@@ -223,12 +235,10 @@ def test_bfloat16_and_compiled_layers_are_about_the_same(text, tmp_path, monkeyp
     for name in ("loss", "disagreement", "gradient_norm"):
         assert traced[name] == pytest.approx(plain[name], rel=1e-5)
 
-
-def test_a_missing_compiler_is_one_line(text, monkeypatch, capsys):
     def fail(x):
         raise RuntimeError("InvalidCxxCompiler: no g++\n\nSet TORCHDYNAMO_VERBOSE=1")
 
     monkeypatch.setattr(torch, "compile", lambda *_, **options: fail)
-    assert train(text, "--compile --steps 1 --name a") == 2
+    assert train(text, "--compile --steps 1 --name b") == 2
     assert "--compile: torch cannot compile here (InvalidCxxCompiler: no g++)" in (
         capsys.readouterr().err)

@@ -1,6 +1,7 @@
 """Whole runs of train_mt.py: what is validated, kept, averaged, tested and written."""
 import contextlib
 import io
+import itertools
 import re
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from small_run import load, name_files, rows, same, small_corpus, stop_after, tr
 import train_mt
 import translate
 from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf, disagreement_scores, summary
-from nmt.run_folder import average_checkpoints, load_checkpoint, read_config, read_metrics
+from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, read_metrics
 
 A = "狗看见一个人在房子里"
 B = "狗看见一只猫在房子里"
@@ -81,9 +82,8 @@ def test_the_average_of_the_last_checkpoints(finished):
     assert sorted(path.stem for path in folder.glob("step-*.pt")) == ["step-4", "step-6"]
     mean = average_checkpoints([folder / "step-4.pt", folder / "step-6.pt"])
     assert same(mean, load(folder, "average")["model"])
-    assert rows(folder, "test")[0]["average"] == [4, 6]
-    assert "average of 2 checkpoints, steps 4 to 6, beam 3, length penalty 1.0" in finished.out
     *_, tested = read_metrics(folder / "metrics.jsonl")
+    assert tested["average"] == [4, 6]
     for first, warned in ((3, True), (4, False)):        # 3 is half of the training
         text = summary(tested | {"average": [first, 6]}, heads=2)
         assert ("reaches into the first half" in text) == warned
@@ -93,19 +93,32 @@ def test_the_average_of_the_last_checkpoints(finished):
     assert same(load(folder, "best"), load(folder, "step-6"))
 
 
+def test_what_is_printed_is_what_is_stored(finished):
+    *_, trained, valid, tested = read_metrics(finished.folder / "metrics.jsonl")
+    for row, line in (
+            (tested, "{parameters:,} parameters on 1 x cpu, bfloat16 matrix products, step 0 of 6"),
+            (trained, "train step      6  epoch {epoch:3}  loss {loss:.3f} (smoothed)  D "
+                      "{disagreement:.3f}  lr {lr:.2e}  {tokens_per_second:,.0f} target tokens/s"),
+            (valid, "valid step      6  loss {valid_loss:.3f}  perplexity {valid_perplexity:.2f}  "
+                    "BLEU {valid_bleu:.2f} (greedy)  cut at the length limit: {valid_at_limit}"),
+            (tested, "test BLEU {test_bleu:.2f}, chrF {test_chrf:.2f}   {signature}"),
+            (tested, "  translations that reached the length limit and may be cut: {at_limit}"),
+            (tested, "  average of 2 checkpoints, steps 4 to 6, beam 3, length penalty 1.0"),
+            (tested, "  {parameters:,} parameters; trained on {tokens:,} target tokens, "
+                     "{tokens_per_second:,.0f} per second; decoded {sentences_per_second:.1f} "
+                     "sentences per second"),
+            (tested, "subspace and output: 1 where the heads cancel,\n"
+                     "  0.607 where they are orthogonal, 0.368 where alike;")):      # exp(-1/2)
+        assert line.format(**row) in finished.out
+
+
 def test_translate_gives_the_translations_of_the_test(finished, capsys):
     """And those that are shown at a validation, which are greedy."""
-    out = finished.out
-    shown = re.findall(r"source +(.*)\n +reference +(.*)\n +translation (.*)\n", out)
+    shown = re.findall(r"source +(.*)\n +reference +(.*)\n +translation (.*)\n", finished.out)
     assert len(shown) == 6 and all(a.split() == b.split()[::-1] for a, b, _ in shown)
-    at_limit, = (row["at_limit"] for row in rows(finished.folder, "test"))
-    assert f"translations that reached the length limit and may be cut: {at_limit}\n" in out
-    for row in rows(finished.folder, "valid"):
-        assert f"cut at the length limit: {row['valid_at_limit']}\n" in out
-    assert "0.607 where they are orthogonal" in out      # exp(-1/2), with two heads
     texts = finished.folder.parents[1]
     flags = f"{finished.folder} --lenpen 1 --device cpu --input"
-    words = f"{flags} {texts}/test.en --checkpoint average --beam 3"
+    words = f"{flags} {texts}/test.en --checkpoint average.pt --beam 3"
     assert translate.main(words.split()) == 0
     assert capsys.readouterr().out == (finished.folder / "test.hyp").read_text("utf-8")
     words = f"{flags} {texts}/valid.en --checkpoint last --beam 1"
@@ -115,12 +128,18 @@ def test_translate_gives_the_translations_of_the_test(finished, capsys):
     assert all(greedy[source] == translation for source, _, translation in shown[-2:])
 
 
-def test_the_curves_are_drawn(finished):
+def test_the_curves_are_drawn(finished, tmp_path, monkeypatch):
+    """Without D there is no plot of it."""
     assert (finished.folder / "loss.png").stat().st_size > 9_000
     trained, valid = rows(finished.folder, "train"), rows(finished.folder, "valid")
     assert (len(trained), len(valid), len(finished.drawn)) == (6, 3, 3)
     curves = {}
-    for axes in finished.drawn[-1].axes:
+    figure = finished.drawn[-1]
+    assert figure.get_suptitle() == "a$x^$"
+    assert {axes.get_xlabel() for axes in figure.axes} == {"step"}
+    assert figure.axes[0].get_ylabel() == "loss per token in nats"
+    assert figure.axes[1].get_ylim() == (0, 100) and figure.axes[2].get_visible()
+    for axes in figure.axes:
         for line in axes.lines:
             label = line.get_label() if len(axes.lines) > 1 else axes.get_ylabel()
             curves[label] = [*zip(*line.get_data())]
@@ -129,70 +148,84 @@ def test_the_curves_are_drawn(finished):
         "validation": [(row["step"], row["valid_loss"]) for row in valid],
         "validation BLEU, greedy": [(row["step"], row["valid_bleu"]) for row in valid],
         "D": [(row["step"], row["disagreement"]) for row in trained]}
-    legend, = finished.drawn[-1].legends
+    legend, = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [*curves][:2]
+
+    monkeypatch.undo()                                   # conftest.py takes the curves away
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **more: finished.drawn.append(figure))
+    with RunFolder(tmp_path / "b", {}) as folder:
+        folder.append_metrics(valid[0])
+        folder.draw_curves()
+    assert not finished.drawn.pop().axes[2].get_visible()
 
 
 def test_a_finished_run_is_not_trained_or_tested_again(finished, capsys):
-    """Nor on a machine that sets other defaults."""
+    """Nor on a machine that sets other defaults, or with other log lines."""
     before = {path: path.read_bytes() for path in finished.folder.iterdir()}
-    assert train(finished.text, f"{finished.words} --workers 1") == 0
+    assert train(finished.text, f"{finished.words} --workers 1 --log-every 9 --save-every 9") == 0
     out = capsys.readouterr().out
     assert "train step" not in out
     assert out.splitlines()[-9:] == finished.out.splitlines()[-9:]           # of the test
     assert {path: path.read_bytes() for path in finished.folder.iterdir()} == before
 
 
-def test_several_test_sets_are_scored_one_by_one_and_together(text, tmp_path):
+def test_test_sets_are_scored_one_by_one_and_together(text, tmp_path, capsys):
+    """Without any, the validation set is tested."""
     text = text[:-2]                                     # without its --test
+    folder = tmp_path / "runs" / "a"
+    words = "--steps 2 --beam 2 --name a --lowercase"
+    assert train(text, words) == 0
+    row, = rows(folder, "test")
+    assert row["sets"].keys() == {"valid"} and "case:lc" in row["signature"]
+    assert rows(folder, "train")[0]["disagreement"] is None
+    assert "\n  valid: BLEU " in capsys.readouterr().out
+    command = f"{folder} --input {tmp_path}/valid.en --beam 2 --device cpu"
+    assert translate.main(command.split()) == 0
+    out = capsys.readouterr().out
+    assert out == (folder / "valid.hyp").read_text("utf-8") and out.count("\n") == 12
+
     sources, references = ((tmp_path / f"valid.{language}").read_text("utf-8").splitlines()
                            for language in ("en", "de"))
     write_text(tmp_path, "old", sources[:3], references[:3])
     write_text(tmp_path, "new", sources[3:], references[3:])
-    words = f"--test {tmp_path}/old {tmp_path}/new --steps 2 --name a --lowercase"
-    assert train(text, words) == 0
-    folder = tmp_path / "runs" / "a"
+    words += f" --test {tmp_path}/old {tmp_path}/new"
+    assert train(text, words) == 0                       # with other test sets it is tested again
     old, new = ((folder / f"{name}.hyp").read_text("utf-8").split("\n")[:-1]
                 for name in ("old", "new"))
-    row, = rows(folder, "test")
+    _, row = rows(folder, "test")
     assert row["sets"]["old"]["chrf"] == corpus_chrf(old, references[:3], True)[0]
     assert row["sets"]["new"]["chrf"] == corpus_chrf(new, references[3:], True)[0]
     assert row["sets"]["new"]["bleu"] == corpus_bleu(new, references[3:], "de", True)[0]
     assert row["test_chrf"] == corpus_chrf([*old, *new], references, True)[0]
-    assert "case:lc" in row["signature"]
-    # with other test sets it is tested again
-    assert train(text, words.replace(f" {tmp_path}/new", "")) == 0
-    assert rows(folder, "test")[1]["sets"] == {"old": row["sets"]["old"]}
+    assert (f"  new: BLEU {row['sets']['new']['bleu']:.2f}, chrF {row['sets']['new']['chrf']:.2f}\n"
+            ) in capsys.readouterr().out
     write_text(tmp_path, "new", sources[:3], references[:3])
     assert train(text, words) == 0
     assert rows(folder, "test")[2]["sets"]["new"] == row["sets"]["old"]
 
 
-def test_without_a_test_set_the_validation_set_is_tested(text, tmp_path, capsys):
-    assert train(text[:-2], "--steps 2 --beam 2 --name a") == 0
-    folder = tmp_path / "runs" / "a"
-    assert rows(folder, "test")[0]["sets"].keys() == {"valid"}
-    assert "\n  valid: BLEU " in capsys.readouterr().out
-    words = f"{folder} --input {tmp_path}/valid.en --beam 2 --device cpu"
-    assert translate.main(words.split()) == 0
-    out = capsys.readouterr().out
-    assert out == (folder / "valid.hyp").read_text("utf-8") and out.count("\n") == 12
-
-
 def test_what_is_unusual_in_the_text_is_said(text, tmp_path, capsys):
-    """Training pairs that are left out, long validation lines, references that are segmented, and a
-    test set without 4-grams."""
+    """Training pairs that are left out, long lines, references that are segmented, and a test set
+    without 4-grams: numbers in a language that BLEU scores by characters have some. A run that did
+    not begin leaves no vocabulary behind."""
     german = (tmp_path / "train.de").read_text("utf-8").splitlines()
-    write_text(tmp_path, "train", ["", "das " * 99, "das " * 20, *german[3:]], german)
-    write_text(tmp_path, "valid", ["das " * 30, "das " * 20], ["ein", "zwei"])
-    write_text(tmp_path, "test", ["das", "der"], ["Ha@@ us da ist", "Ba@@ um"])
-    write_text(tmp_path, "words", ["ein", "zwei"], ["ein", "zwei"])
-    assert train([*text, f"{tmp_path}/words"], "--steps 1 --max-length 50 --name a") == 0
+    text = name_files(tmp_path, "ja")
+    write_text(tmp_path, "train", ["", "das " * 99, "das " * 20, *german[3:]], german, "ja")
+    write_text(tmp_path, "valid", ["das " * 30, "das " * 20], ["Ha@@ us", "zwei"], "ja")
+    write_text(tmp_path, "test", ["das " * 30, "der"], ["Ha@@ us da ist", "Ba@@ um"], "ja")
+    write_text(tmp_path, "words", ["ein", "zwei"], ["ein", "zwei"], "ja")
+    write_text(tmp_path, "numbers", ["1"], ["1 2 3 4 ."], "ja")
+    assert train(text, "--steps 1 --name a --max-length 1 --vocab-size 270") == 2
+    assert train([*text, f"{tmp_path}/words", f"{tmp_path}/numbers"],
+                 "--steps 1 --max-length 50 --name a") == 0
     out = capsys.readouterr().out
+    assert "a: 118 pairs, vocabulary 290 (" in out
     assert ("warning: 2 of 120 training pairs are left out: a side is empty or has more than 50 "
             "tokens (--max-length)\n") in out
-    assert "warning: valid: lines longer than any training source, translated in pieces: 1\n" in out
-    assert "warning: test: the references are segmented or tokenized" in out
+    for place in ("\nwarning: valid: ", "\n  "):         # before the training, after the test
+        assert f"{place}lines longer than any training source, translated in pieces: 1\n" in out
+    for name, warned in (("valid", True), ("test", True), ("words", False), ("numbers", False)):
+        assert (f"warning: {name}: the references are segmented or tokenized" in out) == warned
     *_, named, following = out.splitlines()
     assert named == f"words: {NO_4_GRAMS}" and "python translate.py" in following
     words = f"{tmp_path}/runs/a --input {tmp_path}/valid.en --beam 1 --device cpu"
@@ -200,19 +233,31 @@ def test_what_is_unusual_in_the_text_is_said(text, tmp_path, capsys):
     assert "translated in pieces: 1\n" in capsys.readouterr().err           # as in training
 
 
-def test_the_time_of_a_run_adds_up(text, tmp_path):
-    """Over the log lines and a resume. An update has all pairs: each has as many tokens."""
-    words = "--steps 5 --max-tokens 100000 --log-every 2 --name a"
+def test_the_time_of_a_run_adds_up(text, tmp_path, monkeypatch):
+    """Over the log lines and a resume, without that of a validation. An update has all pairs: each
+    has as many tokens."""
+    clock = itertools.count()
+    validate = train_mt.validate
+
+    def validate_for_long(*args):
+        for _ in range(10_000):
+            next(clock)
+        return validate(*args)
+
+    monkeypatch.setattr(train_mt, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(train_mt, "validate", validate_for_long)
+    words = "--steps 5 --max-tokens 100000 --log-every 2 --eval-every 4 --name a"
     stop_after(3, text, words)
     assert train(text, words) == 0
     folder = tmp_path / "runs" / "a"
     state = load_checkpoint(folder / "last.pt")
-    *logged, _, tested = read_metrics(folder / "metrics.jsonl")
+    logged = [row for row in read_metrics(folder / "metrics.jsonl") if row["type"] == "train"]
+    *_, tested = read_metrics(folder / "metrics.jsonl")
     assert [row["step"] for row in logged] == [2, 3, 4, 5]
     updates = [2, 1, 1, 1]                               # since the line before
     seconds = [n * state["tokens"] / 5 / row["tokens_per_second"]
                for n, row in zip(updates, logged)]
-    assert state["seconds"] == pytest.approx(sum(seconds))
+    assert state["seconds"] == pytest.approx(sum(seconds)) and state["seconds"] < 1_000
     assert tested["tokens_per_second"] == pytest.approx(state["tokens"] / state["seconds"])
 
 
@@ -225,39 +270,33 @@ def spoil(folder, weight: str, row: int) -> bytes:
 
 
 def test_a_loss_or_gradient_that_is_not_finite_ends_the_run(text, tmp_path, monkeypatch, capsys):
-    words = "--steps 4 --name a"
+    """Whether it is logged, or saved, or only a validation shows it: there, a word that is not in
+    the training text has an embedding of NaN."""
+    write_text(tmp_path, "valid", ["Q"], ["das Haus"])
+    words = "--steps 4 --tie none --name a"
     train_step = train_mt.train_step
     stop_after(2, text, words)
     folder = tmp_path / "runs" / "a"
     before = (folder / "last.pt").read_bytes()
 
-    def step_with_nan(*args):
-        total, norm = train_step(*args)
+    def step_with_nan(objective, optimizer, *args):
+        assert (optimizer.defaults["betas"], optimizer.defaults["eps"]) == ((0.9, 0.98), 1e-9)
+        total, norm = train_step(objective, optimizer, *args)
         return total, norm * torch.nan
 
     with monkeypatch.context() as patch:                 # where a loss is finite
         patch.setattr(train_mt, "train_step", step_with_nan)
-        assert train(text, words) == 2
-    assert "step 3: the loss or its gradient is not finite" in capsys.readouterr().err
-    assert (folder / "last.pt").read_bytes() == before
-    before = spoil(folder, "encoder.norm.weight", 0)
+        patch.setattr(train_mt, "SAVE_SECONDS", 0)
+        for more in ("", "--log-every 9"):
+            assert train(text, f"{words} {more}") == 2
+            assert "step 3: the loss or its gradient is not finite" in capsys.readouterr().err
+            assert (folder / "last.pt").read_bytes() == before
+    spoiled = spoil(folder, "encoder.norm.weight", 0)
     assert train(text, words) == 2
     assert "step 3: the loss or its gradient is not finite" in capsys.readouterr().err
-    assert (folder / "last.pt").read_bytes() == before
-
-
-def test_nor_is_a_validation_loss(text, tmp_path, capsys):
-    """A word of the validation set that is not in the training text has an embedding of NaN."""
-    write_text(tmp_path, "valid", ["Q"], ["das Haus"])
-    words = "--steps 4 --tie none --name a"
-    stop_after(2, text, words)
-    spoil(tmp_path / "runs" / "a", "source_embedding.weight", 3 + ord("Q") - ord("!"))
+    assert (folder / "last.pt").read_bytes() == spoiled
+    (folder / "last.pt").write_bytes(before)
+    spoil(folder, "source_embedding.weight", 3 + ord("Q") - ord("!"))
     assert train(text, words) == 2
     assert "step 4: the loss" in capsys.readouterr().err
-    assert not (tmp_path / "runs" / "a" / "best.pt").exists()
-
-
-def test_a_run_that_did_not_begin_leaves_no_tokenizer_behind(text, tmp_path):
-    assert train(text, "--steps 1 --name a --max-length 1") == 2             # no pair is left
-    assert train(text, "--steps 1 --name a --vocab-size 270") == 0
-    assert read_config(tmp_path / "runs" / "a")["model"]["vocab_size"] == 270
+    assert not (folder / "best.pt").exists()
