@@ -1,7 +1,6 @@
 """Long runs: stopped by signals, killed, moved. Each ends bit-identical to one left alone."""
 import contextlib
 import itertools
-import multiprocessing
 import os
 import shutil
 import signal
@@ -14,9 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 from small_run import TINY, Killed, load, rows, same, small_corpus, stop_after, train, train_until
+from torch.utils.data import DataLoader
 
 import train_mt
 import translate
+from nmt import batches
 from nmt.run_folder import RunFolder
 from tools.machine import Machine
 from tools.signals import SIGNALS
@@ -56,19 +57,17 @@ def test_a_stopped_and_moved_run_is_the_same_bit_by_bit(
     """Stopped at a validation and between two; in the end in another folder, under another name,
     from another current directory, with relative paths."""
     folder = tmp_path / "runs" / "a"
-    training_steps = train_mt.training_steps
     workers = []
 
-    def count_workers(*args, **more):
-        for step in training_steps(*args, **more):
-            workers.append(len(multiprocessing.active_children()))
-            yield step
+    def note_workers(*args, **more):
+        workers.append(more["num_workers"])
+        return DataLoader(*args, **more)
 
-    monkeypatch.setattr(train_mt, "training_steps", count_workers)
+    monkeypatch.setattr(batches, "DataLoader", note_workers)
     for step, more in ((3, "--workers 2"), (5, "")):
         stop_after(step, text, f"{LONG} {more}")
         assert load(folder)["step"] == step == rows(folder, "train")[-1]["step"]
-    assert workers == [2, 2, 2, 0, 0]
+    assert workers == [2, 0]
     shutil.move(folder, tmp_path / "elsewhere" / "moved")
     monkeypatch.chdir(tmp_path)
     flags = "--src en --tgt de --train train --valid valid --test test --runs elsewhere".split()

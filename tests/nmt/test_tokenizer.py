@@ -58,16 +58,14 @@ def test_special_tokens_are_the_same_after_save_and_load(tokenizer, tmp_path):
         assert loaded.encode(text).ids == tokenizer.encode(text).ids
 
 
-def test_a_merge_needs_two_occurrences():
-    """A line of 200,000 letters neither stops the training nor is lost in encoding."""
+def test_a_merge_needs_two_occurrences(monkeypatch):
+    """A line of 200,000 letters neither stops the training nor is lost in encoding. Of a large
+    corpus a part is enough."""
     assert train_tokenizer(["ab cd"], 300, exact=False).get_vocab_size() == 3 + 256
     assert train_tokenizer(["ab ab cd"], 300, exact=False).get_vocab_size() > 3 + 256
     long = "".join(random.Random(2).choices("abcdefghij", k=200_000))
     tokenizer = train_tokenizer([long, "a b c"], 300)
     assert tokenizer.decode(tokenizer.encode(long).ids) == long
-
-
-def test_the_tokenizer_of_a_large_corpus_learns_from_a_part(monkeypatch):
     monkeypatch.setattr(vocabulary, "LEARN_FROM", 3)
     pairs = Pairs(list("abcdefg"), list("tuvwxyz"))
     assert list(vocabulary.lines_to_learn_from(pairs)) == ["a", "d", "g", "t", "w", "z"]

@@ -27,7 +27,8 @@ def settings(words) -> train_mt.Settings:
 
 RECIPE = ("steps", "warmup", "lr", "decay", "clip", "max_tokens", "eval_every", "dropout")
 EVERYWHERE = dict(label_smoothing=0.1, accumulate=1, seed=1, average=0, beam=4, lenpen=0.6,
-                  lowercase=False, max_length=256, save_every=1_000, log_every=100)
+                  lowercase=False, max_length=256, save_every=1_000, log_every=100, runs="runs",
+                  data_dir="data", device="auto")
 
 
 @pytest.mark.parametrize("words, recipe", [

@@ -63,7 +63,7 @@ def test_the_flags_of_the_search_reach_it(runs, monkeypatch):
     monkeypatch.setattr(translate, "translate_text", translate_text)
     monkeypatch.setattr(translate, "pick_device", torch.device)
     flags = dict(beam=4, lenpen=0.6, max_tokens=8192, max_source=512, length_ratio=1.5,
-                 window=translate.WINDOW, progress=True, device="cpu")
+                 window=1_000, progress=True, device="cpu")
     assert call("NAME --input in.txt --device cpu") == 0
     assert calls.pop() == flags                          # runs without an entry have a ratio of 1.5
     change_config(runs / "NAME", length_ratio=2.5, longest_source=20)

@@ -38,8 +38,7 @@ def test_bfloat16_of_a_processor(capabilities, has, monkeypatch):
 def test_a_gpu_that_is_not_there_is_a_mistake(name, gpus, monkeypatch):
     for module in (torch.cuda, torch.mps):
         monkeypatch.setattr(module, "device_count", lambda: gpus)
-    message = f"--device {name}: torch finds {gpus} such GPUs here; choose cpu or auto"
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=f"--device {name}: .* {gpus} .* choose cpu or auto"):
         pick_device(name)
 
 
