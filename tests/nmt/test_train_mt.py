@@ -113,8 +113,8 @@ def test_vaswani_learning_rate():
     ("--train some/where/train --device cpu --workers 2", "where-tiny-seed1"),
     ("--train some/where/trains --tgt de --accumulate 2",
      "where-trains-tiny-tgt-de-accumulate-2-seed1"),
-    ("--dropout 0.3 --layers 3 --no-em-activations --seed 3",
-     "toy-tiny-layers-3-dropout-0.3-no-em-activations-seed3"),
+    ("--d-model 64 --layers 3 --no-em-activations --seed 3",
+     "toy-tiny-layers-3-d-model-64-no-em-activations-seed3"),
     ("--name mine --agg em", "mine"),
 ])
 def test_the_name_of_a_run(words, name):
