@@ -57,17 +57,6 @@ def test_duan_alg2_alg3_padding(garbage):
         assert close(horizontal[b, :, :n, :n], by_hand.horizontal_routing(valid, 3), 1e-9)
 
 
-def test_duan_alg2_padded_query_is_no_output_capsule():
-    """A query in the middle that has no key at all takes no share of the softmax over l and none
-    of Σ_l B."""
-    E, weight, bias = inputs(3, 4, 4, B=1)
-    rest = [0, 1, 3]
-    mask = torch.ones(1, 1, 4, 4, dtype=torch.bool)
-    mask[:, :, 2] = False
-    got = vertical_routing(E, weight, bias, mask=mask)[0, :, rest]
-    assert close(got, by_hand.vertical_routing(E[0, :, rest], weight, bias, 3), 1e-9)
-
-
 @pytest.mark.parametrize("H, L", [(1, 1), (1, 4), (3, 1), (3, 5)])
 def test_duan_masked_routing_in_decoder(H, L):
     """§3.4.3: the forward mask comes before the routing; row l of the output sees rows and keys up

@@ -22,9 +22,6 @@ SHAPES = [((), 1, 1, 1), ((), 3, 4, 2), ((1,), 2, 1, 5), ((2,), 1, 3, 4), ((3,),
           ((2, 3), 8, 4, 3)]                                                 # lead, H, L, width
 every_kind = pytest.mark.parametrize("D", [kind.D for kind in KINDS.values()], ids=KINDS)
 both_cosines = pytest.mark.parametrize("D", [subspace_disagreement, output_disagreement])
-both_squares = pytest.mark.parametrize(
-    "D", [squared_subspace_disagreement, squared_output_disagreement])
-both_reductions = pytest.mark.parametrize("reduce", ["mean", "sum"])
 
 
 def right_padding(lead: tuple, L: int) -> torch.Tensor:
@@ -49,37 +46,22 @@ def assert_scalar(value, expected):
 # The equations
 
 
-def test_li2018_eq1_li2021_eq5_subspace(heads):
-    values, mask = heads
-    assert_scalar(subspace_disagreement(values, mask), cosine_double_sum(values, mask))
+@pytest.mark.parametrize("D, power", [
+    (subspace_disagreement, 1), (output_disagreement, 1), (squared_subspace_disagreement, 2),
+    (squared_output_disagreement, 2)])
+def test_li2018_eq1_eq3_li2021_eq5_eq7_cosines(heads, D, power):
+    """The squares are those of the released code's commit f7cda33."""
+    vectors, mask = heads
+    assert_scalar(D(vectors, mask), cosine_double_sum(vectors, mask, power))
 
 
-@both_reductions
-def test_li2018_eq2_li2021_eq6_position(heads, reduce):
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+def test_li2018_eq2_footnote2_li2021_eq6_positions(heads, reduce):
+    """Sums over the cells of valid queries, per valid query or per sentence."""
     logits, mask = heads
     weights = logits.softmax(-1)
     assert_scalar(position_disagreement(weights, mask, reduce),
                   position_double_sum(weights, mask, reduce))
-
-
-def test_li2018_eq3_li2021_eq7_output(heads):
-    outputs, mask = heads
-    assert_scalar(output_disagreement(outputs, mask), cosine_double_sum(outputs, mask))
-
-
-@both_squares
-def test_squared_cosines(heads, D):
-    """-1/H² Σ_i Σ_j cos(x^i, x^j)², of the released code's commit f7cda33."""
-    vectors, mask = heads
-    assert_scalar(D(vectors, mask), cosine_double_sum(vectors, mask, power=2))
-
-
-@both_reductions
-def test_li2018_footnote2_squared_position(heads, reduce):
-    """+1/H² Σ_i Σ_j |A^i - A^j|², the sum over the cells of valid queries, per valid query or per
-    sentence."""
-    logits, mask = heads
-    weights = logits.softmax(-1)
     assert_scalar(squared_position_disagreement(weights, mask, reduce),
                   position_double_sum(weights, mask, reduce, squared_difference))
 

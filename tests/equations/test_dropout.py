@@ -90,33 +90,6 @@ def test_dropout_acts_where_torch_has_it(norm, need_weights, no_chance):
     assert asked == [(RATE, True)] * (2 + 2 * (3 + 4) + need_weights * 2 * (1 + 2))
 
 
-@pytest.mark.parametrize("need_weights", [False, True])
-@torch.no_grad()
-def test_nothing_is_dropped_outside_training(need_weights, no_chance):
-    model = build(dropout=RATE)
-    source, target = batch()
-    still = build(dropout=0.0)
-    still.load_state_dict(model.state_dict())
-    want, _ = still(source, target, need_weights)
-    assert close(model(source, target, need_weights)[0], want, 1e-12)
-    assert not any(training for _, training in no_chance)
-
-
-@pytest.mark.parametrize("agg", ["dynamic", "em", "gu-dynamic", "gu-em"])
-@torch.no_grad()
-def test_the_mechanisms_add_no_dropout(agg, no_chance):
-    """The mechanisms add no dropout; capsule attention drops its weights."""
-    places = dict(agg_at=("enc", "cross", "dec"), capsule_attention=("enc", "dec"))
-    model = build(agg=agg, dropout=RATE, **places).train()
-    source, target = batch()
-    _, heads = model(source, target)
-    assert no_chance == [(RATE, True)] * (2 + 2 * (3 + 4) + 2 * 2)  # cross-attention is fused
-    for component in ("enc", "dec"):
-        for layer in heads[component]:
-            dropped = layer.weights * pattern(layer.weights)
-            assert close(layer.outputs, dropped @ layer.values, 1e-12)
-
-
 def test_attention_weights_and_hidden_units_can_have_rates_of_their_own():
     """By default they have the one rate."""
     for rates, want in (((None, None), (0.3, 0.3)), ((0.2, 0.0), (0.2, 0.0)),

@@ -3,9 +3,10 @@
 import math
 
 import pytest
+import torch
 from torch import nn
 
-from capsule_aggregation import pose_columns
+from capsule_aggregation import CapsuleAggregation, pose_columns
 from transformer import Transformer, TransformerConfig
 
 D = 64
@@ -83,12 +84,10 @@ def test_every_weight_starts_as_it_should(agg, tie):
     assert all(norm.eps == 1e-5 for norm in model.modules() if isinstance(norm, nn.LayerNorm))
 
 
-def test_no_two_weights_start_alike():
-    """Layers, heads and projections are drawn one after the other, not copied."""
-    config = TransformerConfig(V, D, H, 2, D_FF, tie="none", agg="em", agg_at=EVERYWHERE)
-    first = []
-    for name, parameter in Transformer(config).named_parameters():
-        blocks = {"in_proj.weight": 3, "votes.weight": H}.get(".".join(name.split(".")[-2:]), 1)
-        if parameter.dim() > 1:
-            first += [block.flatten()[0].item() for block in parameter.chunk(blocks)]
-    assert len(set(first)) == len(first)
+def test_a_seed_gives_gus_weights_of_version_2():
+    """They were W_ij^T there."""
+    torch.manual_seed(1)
+    bound = math.sqrt(6 / (D_K + D // 8))
+    drawn = torch.empty(H, 8, D_K, D // 8).uniform_(-bound, bound)
+    torch.manual_seed(1)
+    assert torch.equal(CapsuleAggregation(D, H, 8).weight.transpose(-2, -1), drawn)

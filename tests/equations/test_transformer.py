@@ -2,7 +2,10 @@
 what must hold for all of them together: padding, causality, decoding with the cache, the published
 parameter counts, training."""
 
+import contextlib
 import functools
+import importlib
+import inspect
 import json
 import math
 import warnings
@@ -14,8 +17,12 @@ import torch
 from helpers import AGGREGATIONS, build_aggregation, close, every_aggregation, normal
 from torch import nn
 
+import transformer
+from aggregation import RoutingAggregation
 from attention import Cache, LinearAggregation
 from disagreement import KINDS
+from tasks.logic_data import Formulas
+from tasks.logic_model import LogicModel
 from tools.command_line import parse
 from tools.files import UserError
 from train_mt import Settings, presets
@@ -480,3 +487,64 @@ def test_decoding_computes_no_weights_for_the_disagreement():
 def test_positions_in_bfloat16_are_those_of_float32_rounded():
     rounded = positions(600, 8, dtype=torch.bfloat16)
     assert torch.equal(rounded, positions(600, 8).bfloat16())
+
+
+# ---- Defaults, ranges, devices
+
+DEFAULTS = dict(
+    iterations=3, normalize=True, scale_by_activation=True, activations=True, eps=1e-9,
+    density="product", schedule="hinton", gradient="full", lambda_t=1.0, reduce="mean",
+    parts=BOTH, explicit=False, causal=False, need_weights=False, dim=-1, start=0,
+    **dict.fromkeys(("mask", "target_mask", "keys", "last", "capsules", "beta_a", "beta_mu",
+                     "memory", "cache", "capsule", "aggregation")))
+
+
+@pytest.mark.parametrize("name", ["attention", "disagreement", "routing_dynamic", "routing_em",
+                                  "aggregation", "capsule_aggregation", "capsule_transformer"])
+def test_an_option_has_one_default_everywhere(name):
+    """That of the papers, see docs/readings.md."""
+    for function in vars(importlib.import_module(name)).values():
+        if getattr(function, "__module__", "") == name and callable(function):
+            for option in inspect.signature(function).parameters.values():
+                if option.name in DEFAULTS and option.default is not option.empty:
+                    assert option.default == DEFAULTS[option.name], (function, option)
+
+
+def test_the_defaults_of_the_configuration_are_the_papers():
+    """Size base of Vaswani 2017 with pre-norm and nothing else; Li's EM routing in the lowest two
+    layers of the encoder."""
+    assert TransformerConfig(9) == TransformerConfig(
+        9, 512, 8, 6, 2048, 0.1, "pre", "all", 0.1, 0.1, "linear", (), None, 3, "product", "hinton",
+        "full", True, (), EVERYWHERE, 1.0, (), BOTH, True)
+    for name, sizes in SIZES.items():
+        c = TransformerConfig(9, **transformer.SIZES[name])
+        assert (c.d_model, c.heads, c.layers, c.d_ff) == sizes
+    assert RoutingAggregation(4, 2).routing.kind == "em"
+
+
+@pytest.mark.parametrize("words", ["--reg-weight -1", "--iterations 0", "--dropout 1", "--heads 0",
+                                   "--layers 0", "--d-ff 0", "--ffn-dropout -1", "--capsules 0"])
+def test_a_number_outside_its_range_is_refused(words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        flags(words)
+    assert words.split()[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("changes", [
+    dict(agg="em", reg=("output", "position"), capsule_attention=("enc", "dec")),
+    dict(agg="gu-em"), dict(agg="dynamic", reg=tuple(KINDS))], ids=str)
+def test_everything_is_on_the_device_of_its_input(changes, monkeypatch):
+    """The meta device refuses tensors of another one, as a GPU does."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    ids = torch.ones(2, 5, dtype=torch.long, device="meta")
+    with torch.device("meta"):
+        model = Transformer(config(**changes))
+        reader = LogicModel(config(decoder=False), reach=9)
+    _, heads = model(ids, ids)
+    assert model.disagreement(heads, ids != 0, ids != 0).is_meta
+    memory = model.encode(ids)
+    cache = Cache()
+    assert model.decode(ids[:, :3], memory, cache).is_meta
+    assert model.decode(ids[:, 3:], memory, cache).is_meta
+    for reader in (reader.train(), reader.eval()):
+        assert reader.loss(Formulas(ids, ids[0, :4]), ids[:, :2]).is_meta
