@@ -3,6 +3,7 @@ against loops written from their definitions."""
 import itertools
 import json
 import math
+import shutil
 import warnings
 from argparse import Namespace
 from dataclasses import asdict
@@ -15,7 +16,7 @@ from nmt.batches import collate
 from nmt.corpus import Corpora, Pairs
 from nmt.encoded import encode_pairs
 from nmt.evaluate import validate
-from nmt.run_folder import FORMAT, RunFolder
+from nmt.run_folder import RunFolder
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, save_tokenizer, train_tokenizer
 from papers import analyze, figures, measure
 from papers.reproduce import plan, settings_of
@@ -23,6 +24,7 @@ from papers.tables import TABLES
 from routing_em import em_routing
 from tools import figure_text
 from tools.command_line import parse
+from tools.files import UserError
 from tools.streams import print_once
 from transformer import Transformer
 
@@ -75,7 +77,7 @@ def folders(make_run, tokenizer, tmp_path_factory):
     for name, flags in (("plain", PLAIN), ("routed", ROUTED)):
         run = make_run(flags)
         config = {**run.config, "train": prefix, "valid": prefix, "test": [prefix], "src": "en",
-                  "tgt": "de"}
+                  "tgt": "de", "text": {"train.en": name}}
         with RunFolder(root / name, config) as folder:
             folder.begin()
             folder.save("best.pt", model=run.model.state_dict())
@@ -127,8 +129,10 @@ def test_the_mean_cosine_of_two_heads():
 
 @pytest.mark.parametrize("n, d", [(2, 8), (16, 8), (16, 1)])
 def test_plane_of_few_points(n, d):
-    plane = measure.project(torch.randn(n, d))
+    points = torch.randn(n, d)
+    plane = measure.project(points)
     assert plane.shape == (n, 2) and plane.isfinite().all()
+    assert plane.equal(measure.project(points))
 
 
 # ---- Heads left out
@@ -328,6 +332,10 @@ def test_figures_name_what_they_draw(monkeypatch):
                   "entropy": [0.5, 0.75]}}
     figures.draw_attention(maps, "layer 2", "source token", "word", "attention.png")
     lengths, heads, attention = drawn
+    axes = lengths.axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("source length (number of sentences)", "BLEU")
+    assert [text.get_text() for text in lengths.legends[0].texts] == [" $1"]
+    assert heads.axes[0].get_title().endswith("mean over words and layers; numbers: heads")
     bars, = lengths.axes[0].collections
     assert [x[:, 1].tolist() for x in bars.get_segments()] == [[15.0, 22.0], [25.0, 32.0]]
     ticks = [text.get_text() for text in lengths.axes[0].get_xticklabels()]
@@ -343,6 +351,8 @@ def test_figures_name_what_they_draw(monkeypatch):
     for panel, title, weights in zip(attention.axes, titles, maps["a"]["weights"]):
         assert panel.get_title() == title and panel.images[0].get_array().tolist() == weights
         assert [text.get_text() for text in panel.get_xticklabels()] == ["k", "l"]
+    assert [text.get_text() for text in attention.axes[0].get_yticklabels()] == ["q"]
+    assert attention.axes[-1].get_ylabel() == "attention weight"             # the colour bar
 
 
 def test_letters_that_no_font_has_are_one_line(tmp_path, monkeypatch, capsys):
@@ -365,11 +375,19 @@ def test_an_installed_font_has_chinese_letters(monkeypatch):
 
 # ---- The command
 
-def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
+def test_command_writes_tables_and_figures(folders, tmp_path, monkeypatch, capsys):
+    drawn = {}
+    vectors = []
+    savefig, head_vectors = figures.Figure.savefig, measure.head_vectors
+    monkeypatch.setattr(figures.Figure, "savefig", lambda figure, path:
+                        savefig(drawn.setdefault(path.name, figure), path))
+    monkeypatch.setattr(measure, "head_vectors", lambda *args:
+                        vectors.append(head_vectors(*args)) or vectors[-1])
     runs = [str(folders / "plain"), str(folders / "routed")]
-    words = f"--out {tmp_path} --device cpu --component cross --layer 1 --sentence 2 --beam 2"
+    words = f"--out {tmp_path} --device cpu --component cross --layer 1 --sentence 2"
     assert analyze.main([*runs, *words.split()]) == 0
-    out = capsys.readouterr().out
+    out, error = capsys.readouterr()
+    assert "routed and plain were trained on different texts" in error and error.count("\n") == 1
     files = [tmp_path / name for name in ("analysis.json", "heads.png", "attention.png",
                                           "length.png")]
     assert {*tmp_path.iterdir()} == {*files}
@@ -386,15 +404,26 @@ def test_command_writes_tables_and_figures(folders, tmp_path, capsys):
     layers = analysis["disagreement"]["plain"]["layers"]["cross"]["position"]
     assert ["plain", "cross", *(f"{x:.3f}" for x in layers)] in [x[:4] for x in rows[table_5:]]
     routing = analysis["routing"]["routed"]["enc:1"]
-    columns = [f"{x:.3f}" for x in (*routing["entropy"], *routing["agreement"])]
-    assert ["routed", "enc:1", *columns] in [row[:-1] for row in rows]
+    mean_A = sum(routing["activations"]) / 4
+    columns = [f"{x:.3f}" for x in (*routing["entropy"], *routing["agreement"], mean_A)]
+    assert ["routed", "enc:1", *columns] in rows
     assert ["head", *"1234"] in rows and ["mean", "layer", "1", "layer", "2"] in rows
+    for name, v in zip(("plain", "routed"), vectors):                        # [layers, H, d_k]
+        cosines = [measure.mean_cosine(x) for x in (v.mean(0), *v)]
+        assert [name, *(f"{x:.3f}" for x in cosines)] in rows
+    clouds = drawn["heads.png"].axes[0].collections
+    assert [cloud.get_label() for cloud in clouds] == [" plain", " routed"]
+    part = drawn["attention.png"].subfigs[0]
+    assert part.get_suptitle() == "plain\nattention weights, decoder to encoder, layer 1"
+    assert part.get_supylabel() == "query: last token written"
+    assert part.get_supxlabel() == "key: source token"
     assert "two heads (cross)" in out and analysis["attention"]["plain"]["layer"] == 1
     assert join_labels(analysis["attention"]["routed"]["keys"][:-1]) == ENGLISH[1].replace(" ", "")
     bins = analysis["length"]["plain"]["bins"]
-    assert analysis["length"]["plain"]["beam"] == 2
     assert sum(x["count"] for x in bins) == len(ENGLISH)
     assert f"{bins[0]['bleu']:.2f} ({bins[0]['count']})" in out
+    assert ["all", *(f"{x['bleu']:.2f}" for x in analysis["length"].values())] in rows
+    assert ["source", "length", "plain", "routed"] in rows
     assert analyze.main([runs[0], "--only", "heads", "--out", str(tmp_path / "one")]) == 0
     assert not (tmp_path / "one" / "heads.png").exists()         # of one run, a few points
 
@@ -433,29 +462,30 @@ def test_flags_of_a_run_folder_are_those_of_its_row():
         assert analyze.mechanism_flags(asdict(run.settings)) == run.flags
 
 
-def copy_run(folders, folder, change: dict) -> dict:
-    """Copies the run `plain`; returns its settings, some of them changed."""
-    folder.mkdir()
-    for name in ("tokenizer.json", "best.pt"):
-        (folder / name).write_bytes((folders / "plain" / name).read_bytes())
-    config = json.loads((folders / "plain" / "config.json").read_text("utf-8")) | change
-    assert config["format"] == FORMAT
-    (folder / "config.json").write_text(json.dumps(config), "utf-8")
-    return config
+def test_the_beam_reaches_every_search(folders, tmp_path, monkeypatch):
+    """That of the run, or the one given."""
+    beams = set()
+    monkeypatch.setattr(measure, "translate", lambda run, lines, beam: beams.add(beam) or lines)
+    for part in ("length", "ablation", "attention --sentence dog"):
+        for flag, beam in (("", 1), ("--beam 7", 7)):
+            words = f"{folders / 'plain'} --only {part} --out {tmp_path} --device cpu {flag}"
+            assert analyze.main(words.split()) == 0
+            assert beams == {beam}, words
+            beams.clear()
 
 
-def test_runs_of_different_texts(folders, tmp_path, capsys):
-    other = tmp_path / "other"
-    copy_run(folders, other, {"text": {"train.en": "other"}})
-    words = f"--only disagreement --device cpu --out {tmp_path / 'out'}"
-    assert analyze.main([str(folders / "plain"), str(other), *words.split()]) == 0
-    error = capsys.readouterr().err
-    assert "other and plain were trained on different texts" in error and error.count("\n") == 1
+def test_heads_of_other_widths_do_not_fit_into_one_plot(make_run):
+    settings = parse(analyze.Settings, ["run"])
+    with pytest.raises(UserError, match="the runs' heads have 4 and 8 dimensions"):
+        analyze.check_runs([make_run(PLAIN), make_run("--heads 2")], settings)
 
 
 def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
     text = str(folders / "text")
-    config = copy_run(folders, tmp_path / "run", dict.fromkeys(("train", "valid"), "gone"))
+    shutil.copytree(folders / "plain", tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    config = json.loads(path.read_text("utf-8")) | dict.fromkeys(("train", "valid"), "gone")
+    path.write_text(json.dumps(config), "utf-8")
     words = f"{tmp_path / 'run'} --only length --device cpu"
     assert analyze.main(words.split()) == 2
     error = capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Tests of bench.py on tiny models: the rows, the work, the table; never a time."""
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,7 +23,8 @@ SMALL = f"--vocab-size {V} --max-tokens 128 --repeats 1 --device cpu"
 
 @pytest.fixture(autouse=True)
 def size(monkeypatch):
-    monkeypatch.setitem(SIZES, "tiny", dict(layers=L, d_model=D, heads=H, d_ff=32))
+    for name in ("tiny", "small"):
+        monkeypatch.setitem(SIZES, name, dict(layers=L, d_model=D, heads=H, d_ff=32))
 
 
 @pytest.fixture
@@ -125,18 +127,35 @@ def test_the_command_prints_a_table(capsys):
 def test_training_is_in_bfloat16_with_amp_and_decoding_without_dropout(monkeypatch, capsys):
     """A call of either takes two seconds."""
     seen = []
-    monkeypatch.setattr(bench, "train_step", lambda *args, amp, **more: seen.append(amp))
-    monkeypatch.setattr(bench, "beam_search", lambda model, *args, **more:
-                        seen.append(not model.training))
+    monkeypatch.setattr(bench, "train_step", lambda objective, *args, amp, **more:
+                        seen.append((objective.training, amp)))
+    monkeypatch.setattr(bench, "beam_search", lambda model, source, beam, max_length:
+                        seen.append((model.training, beam, max_length)))
     monkeypatch.setattr(bench, "measure_seconds", lambda f, device: f() or 2.0)
-    assert bench.main(f"--rows linear --amp {SMALL}".split()) == 0
-    assert seen == [True, True]
-    assert "linear: 62 target tokens/s, 16.00 sentences/s" in capsys.readouterr().out
+    assert bench.main(f"--rows linear --amp --arch small {SMALL}".split()) == 0
+    assert seen == [(True, True), (False, 4, 25)]
+    out = capsys.readouterr().out
+    assert "size small, vocabulary 300, batches of 128 tokens; bfloat16\n" in out
+    assert "linear: 62 target tokens/s, 16.00 sentences/s" in out
+
+
+@pytest.mark.parametrize("device, clock, calls", [("cpu", "process_time", 3),
+                                                  ("cuda", "perf_counter", 7)])
+def test_the_first_two_calls_do_not_count(device, clock, calls, monkeypatch):
+    """A call takes ten seconds."""
+    now = []
+    monkeypatch.setattr(bench.time, clock, lambda: 10 * len(now))
+    monkeypatch.setattr(torch, "get_device_module", lambda device:
+                        SimpleNamespace(synchronize=lambda: None))
+    assert bench.measure_seconds(lambda: now.append(1), torch.device(device)) == 10
+    assert len(now) == calls
 
 
 def test_ratios_are_medians_within_a_turn():
     """The median of the ratios, 5/10, 16/20 and 24/40, is not the ratio of the medians."""
     rows = {"linear": [bench.Turn(7000, speed, 1.0, 2.0, 0.5) for speed in (10.0, 20.0, 40.0)],
             "em-enc": [bench.Turn(7000, speed, 3.0, 2.0, 0.7) for speed in (5.0, 16.0, 24.0)]}
-    em = bench.speed_table(rows).splitlines()[-1]
+    header, _, em = bench.speed_table(rows).splitlines()
+    assert re.split("  +", header.strip()) == ["parameters", "train tok/s", "decode sent/s",
+                                               "GPU MiB", "GPU busy", "train", "decode"]
     assert em.split()[5:] == "7,000 16 3.00 2 0.70 0.60 3.00".split()

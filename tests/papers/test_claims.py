@@ -1,9 +1,12 @@
 """docs/claims.md has the numbers that papers/claims.py computes."""
 import re
 
+import pytest
 from matplotlib.figure import Figure
 
 from papers import claims
+from papers.reproduce import printed_number
+from papers.tables import TABLES
 
 
 def test_the_numbers_on_the_page(tmp_path, monkeypatch, capsys):
@@ -31,3 +34,24 @@ def test_the_numbers_on_the_page(tmp_path, monkeypatch, capsys):
     filled = [f"{line.get_xdata()[0]:+.2f}" for axes in drawn[0].axes for line in axes.lines
               if line.get_marker() == "o" and line.get_markerfacecolor() != "white"]
     assert sorted(filled) == sorted(significant)
+    diamonds, = [line for line in drawn[0].axes[0].lines if line.get_marker() == "D"]
+    assert diamonds.get_xdata().tolist() == [*claims.PRINTED.values()]
+    for arm, row in zip(claims.PRINTED, diamonds.get_ydata()):
+        assert [*claims.ROWS][round(row)] == (arm, "baseline")
+    legend = [text.get_text() for text in drawn[0].legends[0].texts]
+    assert legend[:-1] == ["English-Japanese corpus (8 seeds)", "its second part (6 seeds)",
+                           "embedded corpus (20 seeds)",
+                           "Multi30K, where one head does not lose (4 seeds)"]
+
+
+@pytest.mark.parametrize("arm, table, label", [
+    ("output", "li2018-3", "base + Disagreement"), ("both", "li2021-5", "base + Both"),
+    ("em", "li2019-4", "base + Effective Aggregation"), ("gu-em", "gu-2", "base + EM Routing"),
+    ("capsule", "duan-1", "capsule-Transformer base")])
+def test_a_gain_is_that_of_the_papers_table(arm, table, label):
+    paper, columns = TABLES[table].source.partition(" Table")[0], TABLES[table].columns
+    column = columns.index("En-De BLEU" if "En-De BLEU" in columns else "BLEU")
+    cells = {row.label: row.published[column] for row in TABLES[table].rows}
+    gain = printed_number(cells[label]) - printed_number(cells["base"])
+    assert claims.PRINTED[arm] == pytest.approx(gain)
+    assert claims.ROWS[arm, "baseline"] == f"{paper}: {arm}"

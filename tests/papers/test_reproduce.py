@@ -16,7 +16,7 @@ from small_run import name_files, write_text
 
 from nmt.run_folder import FORMAT
 from papers import reproduce
-from papers.tables import SCORES, SCORES_BY_LAYER, TABLES
+from papers.tables import OWN, SCORES, SCORES_BY_LAYER, TABLES
 from tools.files import UserError
 
 PAPERS = SHARED / "papers"
@@ -38,6 +38,10 @@ def numbers_of(text: str) -> str:
 @pytest.mark.parametrize("name", TABLES)
 def test_published_cells_fit_their_columns_and_footnotes(name):
     table = TABLES[name]
+    paper, _, number = name.removesuffix("-toy").partition("-")
+    if table.source != OWN:                              # "li2018-1": Li 2018 Table 1
+        assert table.source.lower().replace(" ", "").startswith(paper)
+        assert table.source.endswith(f" {number.removeprefix('fig')}")
     assert all(len(row.published) == len(table.columns) for row in table.rows)
     cells = " ".join(cell or "" for row in table.rows for cell in row.published)
     assert isinstance(table.notes, tuple)
@@ -121,6 +125,19 @@ def test_dry_run_lists_runs_and_their_commands(tmp_path, capsys):
     assert lines[6].split() == ["step", "7", name]
     assert lines[7].strip() == ("python train_mt.py --capsule-attention enc --seed 1 --runs "
                                 f"{tmp_path}")
+
+
+def test_text_is_made_and_read_before_any_run(tmp_path, monkeypatch, capsys):
+    made = []
+    monkeypatch.setattr(reproduce, "write_corpus", lambda folder, pairs:
+                        made.append((folder, pairs)))
+    monkeypatch.setattr(reproduce, "train_jobs", None)
+    words = f"plan-toy --device cpu --runs {tmp_path}".split()
+    assert reproduce.main(words) == 2                    # since nothing was made
+    assert f"{tmp_path}/toy4000/train.en does not exist" in capsys.readouterr().err
+    assert made == [(tmp_path / "toy4000", 4_000)]
+    assert reproduce.main([*words, "--dry-run"]) == 0
+    assert f"first: python -m toy {tmp_path}/toy4000 --pairs 4000\n" in capsys.readouterr().out
 
 
 # ---- Processes
@@ -273,7 +290,7 @@ def test_every_run_is_trained_once_and_shared(project, capsys):
     assert len(project.trained) == len(set(project.trained)) == 12      # two baselines, two `enc`
     assert all(name.endswith("seed2") for name in project.trained[:4])  # seed by seed
     assert project("duan-3 --seeds 1 2") == 0
-    assert len(project.trained) == 12
+    assert len(project.trained) == 12 and project.at_once == 1
     out = capsys.readouterr().out
     assert "Duan 2020 Table 3" in out and "24.76 (+0.48)" in out and "25.50 ± 0.71" in out
 
@@ -283,13 +300,9 @@ def test_rows_that_mean_the_same_share_a_run(project, capsys):
     out = capsys.readouterr().out
     rows = [line for line in out.splitlines() if line.startswith("output disagreement")]
     assert len(rows) == 4 and len(project.trained) == 16 and "–" not in "".join(rows)
-
-
-def test_footnotes_are_numbered_as_the_cells_refer_to_them(project, capsys):
-    assert project("gu-3") == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "47.43 (+0.11) [1]" in out
-    assert f"[1] {reproduce.TABLES['gu-3'].notes[0]}." in out
+    assert project("gu-3 --heads 8") == 0
+    out = " ".join(capsys.readouterr().out.split())      # a footnote has the number of its cell
+    assert "47.43 (+0.11) [1]" in out and f"[1] {TABLES['gu-3'].notes[0]}." in out
 
 
 def test_a_folder_of_other_settings_is_not_taken(project, monkeypatch, capsys):
@@ -321,7 +334,7 @@ def test_a_stored_run_is_a_line_and_is_not_trained_again(project, capsys):
         "--capsule-attention enc --capsule-parts horizontal"]
     numbers = dict(bleu=25.0, chrf=50.0, scores=EXP_D, parameters=1004, tokens=3_600_000, seed=1,
                    tokens_per_second=500.0, sentences_per_second=50.0, best_step=2,
-                   valid_bleu=8.0, valid_loss=2.0)
+                   valid_bleu=8.0, valid_loss=2.0, signature="nrefs:1")
     assert numbers.items() <= lines[0].items()
     assert project("duan-3 --lr 0.05 --store") == 0
     assert len(project.trained) == 10
@@ -358,6 +371,8 @@ def test_probing_beside_the_published_numbers(tmp_path, capsys):
     assert "surface WC 50.00 50.00 ±1.00 50.00".split() in lines
     assert "published baseline simple em".split() in lines
     assert "WC 97.92 98.85 98.75".split() in lines
+    assert ["started", "li2019-1"] in lines
+    assert ["--name", "li2019-1", "--runs", str(tmp_path)] in [line[-4:] for line in lines]
 
 
 # ---- Cells
@@ -375,6 +390,8 @@ def test_a_table_has_every_number_in_its_column():
     table = TABLES["li2018-3"]
     text = reproduce.runs_text(table, [runs.get(row.label, []) for row in table.rows])
     rows = [re.split("  +", line) for line in text.splitlines()]
+    assert rows[0] == ["", "seeds", "BLEU", "Δ", "parameters", "tokens/s", "sentences/s"]
+    assert ["published", *table.columns] in rows
     assert rows[1] == ["base", "2", "25.00 ± 7.07", "1,000", "550", "55.0"]
     assert rows[2] == ["base + Disagreement", "3", "47.67 ± 37.07", "+22.67", "+250", "400 (0.73)",
                        "40.0 (0.73)"]
@@ -390,6 +407,9 @@ def test_tables_have_120_columns(tmp_path, capsys):
     """The list, and every table with large numbers."""
     assert reproduce.main([]) == 0
     texts = [capsys.readouterr().out]
+    listed = [re.split("  +", line) for line in texts[0].splitlines()]
+    assert ["duan-4", "Duan 2020 Table 4", "4 rows",
+            "capsule routing in different encoder layers"] in listed
     runs_of_row = [run_of(bleu, 9_999_999, 99_999.0) for bleu in (0, 99)]
     for table in TABLES.values():
         if table.kind == "mt":

@@ -93,6 +93,31 @@ def test_rows_and_stored_runs_belong_together():
     assert {flags for _, _, flags in planned - found} == {"--agg gu-em --em-gradient beta"}
 
 
+def test_a_model_has_one_published_number_in_a_paper():
+    """Tables that share a row print the same in the column of that name."""
+    published = {}
+    for table in TABLES.values():
+        for row in table.rows:
+            for column, cell in zip(table.columns, row.published):
+                pair, quantity = re.fullmatch(r"(Zh-En|En-De|) ?(.*)", column).groups()
+                if quantity in ("BLEU", "steps/s"):
+                    data = pair or table.data.split(",")[0]
+                    model = table.source[:7], data[-5:], quantity, row.size, row.flags
+                    published.setdefault(model, set()).add(re.match(r"[\d.]+", cell)[0])
+    assert [model for model, numbers in published.items() if len(numbers) > 1] == []
+
+
+def test_a_label_of_our_own_table_says_its_flags():
+    words = {"subspace": "--reg subspace", "position": "--reg position", "H/8": "{H_8th}",
+             "encoder": "-at enc", "Gu": "--agg gu-", "simple": "--agg dynamic",
+             "uniform": "--iterations 1", "one head": "--heads 1", "FFN": "--d-ff",
+             "without activations": "--no-em-activations", "output": "--reg output",
+             "Capsule-T": "--capsule-attention"}
+    for row in TABLES["claims"].rows:
+        for word, flag in words.items():
+            assert (word in row.label) == (flag in row.flags), (row, word)
+
+
 @pytest.mark.parametrize("name", [name for name, x in TABLES.items() if x.kind == "probe"])
 def test_a_row_of_probes_is_the_model_of_its_label(name):
     assert all(row.flags == PROBED[row.label] for row in TABLES[name].rows)

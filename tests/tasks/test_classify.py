@@ -1,5 +1,6 @@
 """tasks/classifier.py: batches of like length, the accuracy, the epoch that is kept, the learning
 rate, the cells of a table."""
+import re
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ def right_after(*epochs):
     return examples(inputs[1:], [1] * 4)
 
 
-def test_the_first_epoch_of_the_best_validation_accuracy_is_kept():
+def test_the_first_epoch_of_the_best_validation_accuracy_is_kept(capsys):
     """Not the last, not the last of equals, and not the best on the training examples."""
     valid = right_after((1, 3), (1, 2, 3), (2, 3, 4), (2,), ())
     data = {"train": right_after((), (1, 2, 3, 4), (), (), (1, 2, 3, 4)), "valid": valid}
@@ -60,6 +61,8 @@ def test_the_first_epoch_of_the_best_validation_accuracy_is_kept():
     assert result["valid"] == 0.75 == accuracy(model, valid)
     assert model.weight.item() == pytest.approx(2, abs=0.01)
     assert result["parameters"] == 1
+    *_, line, _ = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"x: epoch 4/5  loss \S+  validation 25.0%  \d s", line)
 
 
 @pytest.mark.parametrize("decay", [False, True])

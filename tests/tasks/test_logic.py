@@ -158,12 +158,12 @@ def test_finished_models_are_kept_and_others_added(tmp_path, capsys):
     assert command(tmp_path, "") == 0
     first = results(tmp_path)
     capsys.readouterr()
-    assert command(tmp_path, "--models baseline combined") == 0
+    assert command(tmp_path, "--models baseline combined --seeds 1 2 --device auto") == 0
     text, error = capsys.readouterr()
     assert "combined, seed 1: epoch 2/2" in text and "baseline, seed 1" not in text
     assert error == ""                                   # a log has no progress bar
     again = results(tmp_path)
-    assert again["runs"][:1] == first["runs"] and len(again["runs"]) == 2
+    assert again["runs"][:1] == first["runs"] and len(again["runs"]) == 4
 
 
 def test_flags_reach_the_training_and_the_data(tmp_path):
@@ -218,6 +218,7 @@ def test_trained_on_up_to_6_operators_tested_on_all(tmp_path, write_files, monke
     monkeypatch.setattr(logic, "fit", fit)
     assert command(tmp_path, "--notation brackets", f"--data {tmp_path / 'files'}") == 0
     assert seen == {"train": list(range(1, 7)), "valid": list(range(13, 25))}
+    assert ": 48 pairs to train on, 12 to validate; cpu" in capsys.readouterr().out
     (run,) = results(tmp_path)["runs"]
     assert run["accuracy"] == {str(b): b / 13 for b in BINS}
     cells = results(tmp_path)["models"]["baseline"]
@@ -234,6 +235,8 @@ PAIR = Pair("#", "a", "( not b )")
 @pytest.mark.parametrize("file, pairs, message", [
     ("train7", [PAIR] * 8, "train7: has 8 pairs, and at least 9 are needed"),
     ("test7", [], "test7: has 0 pairs, and at least 1"),
+    ("test7", [PAIR, ("#", "a")], "test7, line 2: not `relation TAB left TAB right`"),
+    ("test7", [PAIR, Pair("~", "a", "b")], "test7, line 2: not"),
     ("train2", [PAIR, Pair("#", "a", "( g )")], "line 2: token 2 of formula '( g )' is 'g'"),
     ("train2", [Pair("#", "a", negated(2_000))], "train2, line 1: maximum recursion depth")])
 def test_files_that_do_not_suffice_are_one_line(file, pairs, message, tmp_path, write_files,
@@ -254,16 +257,16 @@ def labelled(names):
 
 def test_the_table_weights_bins_by_their_pairs():
     """Three bins of 4, 12 and 2 pairs; a model of two seeds."""
-    test = {1: labelled("##=<"), 3: labelled("#" * 12), 8: labelled("v|")}
+    test = {1: labelled("##=<"), 3: labelled("#" * 12), 12: labelled("v|")}
     rows = []
     for seed, first in ((1, 0.5), (2, 1.0)):
-        accuracy = {"1": first, "3": 1.0, "8": 0.5}
+        accuracy = {"1": first, "3": 1.0, "12": 0.5}
         rows.append({"model": "baseline", "seed": seed, "accuracy": accuracy})
     summary = logic.summarize({"test": test}, rows)
     assert summary["majority"]["<=6"] == pytest.approx(14 / 16)
     lines = [line.split() for line in logic.table(summary).splitlines()]
     assert lines[0] == ["operators", "pairs", "majority", "baseline"]
-    assert [line[0] for line in lines[1:]] == ["1", "3", "8", "<=6", ">=7"]
+    assert [line[0] for line in lines[1:]] == ["1", "3", "12+", "<=6", ">=7"]
     assert lines[1] == ["1", "4", "50.0", "75.0", "±35.4"]
     mean = ((0.5 * 4 + 12) / 16 + 1) / 2
     assert lines[4][:4] == ["<=6", "16", "87.5", f"{100 * mean:.1f}"]

@@ -21,7 +21,6 @@ from tasks.logic_data import (
     infix,
     random_formula,
     read_files,
-    read_formulas,
     relation,
     renamed,
     split,
@@ -161,15 +160,6 @@ def test_the_last_ninth_of_a_training_file_is_for_validation(tmp_path, write_fil
         assert read["test"][size] == pairs
 
 
-@pytest.mark.parametrize("line, message", [
-    ("#\ta", "line 3: not `relation TAB left TAB right`"),
-    ("~\ta\tb", "line 3: not"),
-])
-def test_a_malformed_line_is_named_by_file_and_line(tmp_path, line, message):
-    path = tmp_path / "test7"
-    path.write_text("#\ta\tb\n=\tc\tc\n" + line + "\n#\ta\tb\n", "utf-8")
-    with pytest.raises(UserError, match=f"test7, {message}"):
-        read_formulas(path)
 
 
 # ---- Pairs as tensors

@@ -4,10 +4,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import logic
 import probe
+from tasks.logic_model import LogicModel
 from tasks.models import FRAME, encoder_config
+from tasks.probe_model import ProbeModel
 from tools.command_line import parse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,13 +65,14 @@ def test_the_defaults_are_those_of_the_stored_results(script, file):
 
 
 def test_the_settings_of_li2021():
-    """§4.2.2 and §4.3.2; four heads, see logic.py."""
-    s = settings(probe, "--protocol li2021")
-    assert (s.layers, s.d_model, s.d_ff, s.epochs, s.lr) == (6, 512, 2048, 250, 5e-4)
-    s = settings(logic, "--full")
-    assert (s.layers, s.d_model, s.d_ff, s.epochs, s.lr) == (2, 256, 512, 100, 1e-4)
-    assert (s.dropout, s.norm, s.heads) == (0.2, "post", 4)
-    assert (s.notation, s.learn, s.decay) == ("brackets", "pairs", "none")
+    """§4.2.2 and §4.3.2; for the others see probe.py and logic.py."""
+    li2021 = dict(layers=6, d_model=512, heads=8, d_ff=2048, epochs=250, lr=5e-4, batch=64)
+    assert li2021.items() <= vars(settings(probe, "--protocol li2021")).items()
+    full = dict(layers=2, d_model=256, heads=4, d_ff=512, dropout=0.2, norm="post", epochs=100,
+                lr=1e-4, batch=32, decay="none", pairs=500_000, notation="brackets", spread=0,
+                learn="pairs")
+    assert full.items() <= vars(settings(logic, "--full")).items()
+    assert settings(logic).pairs == 600_000
 
 
 def test_data_and_encoders_have_defaults_of_their_own():
@@ -94,3 +98,28 @@ def test_sizes_reach_every_model():
 ])
 def test_a_run_is_named_after_its_settings(script, flags, name):
     assert settings(script, flags).name == name
+
+
+def test_the_rate_reaches_every_dropout():
+    config = encoder_config(settings(probe, "--dropout 0.3"), "baseline", 9)
+    for model in (ProbeModel(config, 3), LogicModel(config), LogicModel(config, reach=40)):
+        assert {x.p for x in model.modules() if isinstance(x, nn.Dropout)} == {0.3}
+    spread = model.classifier[0].weight.std().item()     # He et al. 2015, for ReLU
+    assert spread == pytest.approx((2 / 256) ** 0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("script, words, flag", [
+    *((probe, "--encoder x", flag) for flag in ("--models em", "--protocol li2019", "--norm post",
+                                                *(f"--{x} 2" for x in ("layers", "d-ff")))),
+    (probe, "--data senteval", "--data-seed 2"), (probe, "", "--data-dir x"),
+    (logic, "--data x", "--data-seed 1")])
+def test_a_flag_that_would_be_ignored_is_refused(script, words, flag, capsys):
+    assert script.main(f"{words} {flag}".split()) == 2
+    assert f"{flag} is not used: it needs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["--epochs 0", "--lr 0", "--batch 0", "--seeds -1"])
+def test_a_number_outside_its_range_is_refused(words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        settings(logic, words)
+    assert words.split()[0] in capsys.readouterr().err

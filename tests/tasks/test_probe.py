@@ -5,7 +5,6 @@ import hashlib
 import io
 import json
 import random
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -131,17 +130,6 @@ def trivial(count, rng=random.Random(3)):
             for label, word in (("A", "yes"), ("B", "no")) * (count // 2)]
 
 
-def test_a_trivial_task_is_learned_to_100_per_cent():
-    parts = {"train": trivial(200), "valid": trivial(40), "test": trivial(60)}
-    words = probe_model.vocabulary(parts)
-    data = probe_model.encode(parts, words)
-    config = TransformerConfig(len(words) + 2, 16, 2, 1, 16, dropout=0.1, decoder=False)
-    settings = SimpleNamespace(epochs=6, lr=0.005, batch=16)
-    model, row = classifier.fit(lambda: probe_model.ProbeModel(config, 2), data, settings, 1, "x")
-    assert classifier.accuracy(model, data["test"]) == row["valid"] == 1.0
-    assert row["history"][0]["loss"] > 0.3
-
-
 def test_vocabulary_and_classes_are_those_of_training(monkeypatch):
     """The most frequent words of the training sentences from id 2 on; all others are unknown, 1;
     classes sorted."""
@@ -159,6 +147,7 @@ def test_vocabulary_and_classes_are_those_of_training(monkeypatch):
     assert data["test"].inputs.tolist() == [[2, 1, 1, 4]]
     inputs, labels = data["train"].batch(torch.tensor([2, 1]))
     assert inputs.tolist() == [[1, 0], [3, 2]] and labels.tolist() == [2, 0]
+    assert probe_model.majority(parts) == 1              # "maybe", the first by name
 
 
 # ---- The command
@@ -200,7 +189,7 @@ def test_a_table_is_kept_and_extended(tmp_path, monkeypatch, capsys):
         row.pop("seconds", None)
     assert whole == broken
     capsys.readouterr()
-    more = f"{TINY} SeLen WC --models baseline --seeds 1 2"
+    more = f"{TINY} SeLen WC --models baseline --seeds 1 2 --device auto"
     assert command(tmp_path / "whole", more) == 0
     text = capsys.readouterr().out
     assert "Tense, baseline, seed 2: epoch 2/2" in text and "Tense, baseline, seed 1" not in text
@@ -212,7 +201,7 @@ def test_a_table_is_kept_and_extended(tmp_path, monkeypatch, capsys):
     assert extended["table"][0]["cells"]["baseline"]["seeds"] == 2
 
 
-def test_the_model_is_tested_on_the_test_part(tmp_path, publish):
+def test_the_model_is_tested_on_the_test_part(tmp_path, publish, capsys):
     """Class A is 5 of 8 in training, 1 of 4 in validation, 1 of 5 in the test. The word "yes" means
     A but in the test, where it means B except once. So every part would give other numbers."""
     kinds = ["tr A yes"] * 5 + ["tr B no"] * 3 + ["va A yes"] + ["va B no"] * 3
@@ -225,6 +214,10 @@ def test_the_model_is_tested_on_the_test_part(tmp_path, publish):
     assert by_model["bag of words"]["accuracy"] == 2 / 5
     assert by_model["baseline"]["valid"] in (1 / 4, 3 / 4)           # one class for all sentences
     assert by_model["baseline"]["accuracy"] in (1 / 5, 4 / 5)
+    capsys.readouterr()
+    (tmp_path / "senteval" / "sentence_length.txt").touch()          # not the published file
+    assert command(tmp_path / "both", f"{flags} --task Tense SeLen") == 2
+    assert "epoch" not in capsys.readouterr().out        # files are checked before training
 
 
 def test_sentences_and_seed_reach_the_tasks(monkeypatch):
@@ -269,7 +262,11 @@ def test_vectors_are_standardized_means_over_a_sentence(translation_run):
         assert data[part].labels.tolist() == ["AB".index(item.label) for item in parts[part]]
 
 
-def test_frozen_encoders_are_probed_again_after_training(tmp_path, capsys, translation_run):
+def test_frozen_encoders_are_probed_again_after_training(tmp_path, capsys, monkeypatch,
+                                                         translation_run):
+    """They are tested on the test part, here of 40 sentences."""
+    monkeypatch.setattr(probe, "TEST", 40)
+    monkeypatch.setattr(probe, "accuracy", lambda model, examples: len(examples.labels) / 60)
     flags = f"--task Tense --encoder {translation_run} {translation_run}/ --checkpoint last.pt"
     checkpoint = (translation_run / "best.pt").rename(translation_run / "last.pt")
     before = checkpoint.read_bytes()
@@ -277,6 +274,7 @@ def test_frozen_encoders_are_probed_again_after_training(tmp_path, capsys, trans
     assert checkpoint.read_bytes() == before
     (line,) = results(tmp_path / "runs")["table"]
     assert list(line["cells"]) == ["majority", "bag of words", "mt"]
+    assert line["cells"]["mt"]["mean"] == 40 / 60
     with RunFolder(translation_run, {}) as folder:
         model, _, _ = load_run(translation_run, "last")
         folder.save("last.pt", model={name: x + 1 for name, x in model.state_dict().items()})
