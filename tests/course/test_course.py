@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from matplotlib import pyplot
+from matplotlib.text import Text
 from torch.nn.functional import cross_entropy
 
 import transformer
@@ -45,6 +46,15 @@ def test_a_session_prints_what_the_course_says(number, monkeypatch, tmp_path, ca
     monkeypatch.setenv("FIGURES", str(tmp_path))
     monkeypatch.setenv("FIGURE_FORMAT", file_format)
     pyplot.switch_backend("Agg")
+    savefig = pyplot.savefig
+
+    def check_and_save(path, **settings):
+        """Heads count from 1; axes and colour bars say what they show."""
+        assert "head 0" not in {x.get_text() for x in pyplot.gcf().findobj(Text)}
+        assert all(ax.get_xlabel() or ax.get_ylabel() for ax in pyplot.gcf().axes[-1:])
+        savefig(path, **settings)
+
+    monkeypatch.setattr(pyplot, "savefig", check_and_save)
     runpy.run_path(str(ROOT / name))
     printed = capsys.readouterr().out
     assert words(printed) == words(promised)

@@ -1,6 +1,8 @@
 """The exercises: the project's own bodies get full marks, stubs get none, and a mistake costs only
 the tasks of its body."""
 import ast
+import inspect
+import re
 import sys
 import time
 from pathlib import Path
@@ -8,12 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from exercises import make
+from exercises import checks, make
 from exercises.checks import CHECKS
 from exercises.compare import find_error
 from exercises.grade import (
     LINUX,
     OUTPUT,
+    SECONDS,
+    Settings,
     choose_tasks,
     describe_missing,
     grade,
@@ -22,6 +26,7 @@ from exercises.grade import (
     start,
 )
 from exercises.make import ROOT, TABLE, TASKS, find_functions, make_stub
+from tools.command_line import parse
 from tools.files import BYTE_ORDER_MARK
 
 SESSION3 = [task for task in TASKS.values() if task.session == 3]
@@ -201,6 +206,7 @@ def test_the_command_grades_a_folder(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: agreement has shape")
     assert lines[-1].split() == "all 7 of 8 4 of 5".split()
+    assert [line.split()[-1] for line in lines[-6:-1]] == ["yes", "yes", "yes", "no", "yes"]
     assert lines[1].startswith("--task NAME") and "--task" not in report(SESSION3, [""] * 5, True)
     assert find_error(TASKS["E-step"], tmp_path) == "missing file routing_em.py"
     assert main(["none"]) == 2
@@ -227,6 +233,7 @@ def names_of(text: str | None) -> list[str]:
 
 def test_a_task_is_chosen_by_its_name_a_part_of_it_or_its_function():
     assert sorted(names_of(None)) == sorted(TASKS)
+    assert parse(Settings, ["folder", "--session", "7"]).session == 7        # the last one
     assert names_of("attention") == ["attention"]        # not the two that end in it
     assert names_of("m-step") == ["M-step, mean and deviation", "M-step, activations"]
     assert names_of("weigh_votes") == ["weighted votes", "unchosen capsules"]
@@ -263,13 +270,33 @@ def test_a_folder_without_files_is_a_warning(tmp_path, capsys):
     ("attention.py", "# Session 6, Duan 2020 §3.2: routed attention, 1 point", "E.softmax"),
     ("nmt/loss.py", "the share eps", "softmax"),
     ("nmt/loss.py", "the share eps", "(1 - eps)"),
+    ("nmt/loss.py", "the share eps", "def fused_piece_loss"),
 ])
 def test_a_stub_keeps_checks_and_hides_the_solution(file, kept, taken_out):
     stub = make_stub(file)
     assert kept in stub and taken_out not in stub
 
 
+def test_a_task_has_the_session_and_equations_of_its_check():
+    """Sessions are headings in checks.py, equations are in the names of its functions. The README
+    has their number and the points."""
+    source = inspect.getsource(checks)
+    for task in TASKS.values():
+        name = CHECKS[task.name][0].__name__
+        sessions = re.findall(r"# ---- Session (\d)", source[:source.index(f"def {name}(")])
+        assert sessions[-1] == str(task.session), task
+        printed = re.findall(r"(?<=Eq. )\d+|(?<=\d-)\d+", task.equation)
+        assert {*printed} <= {*re.findall(r"eq(\d+)", name)}, task
+    readme = " ".join((ROOT / "exercises" / "README.md").read_text("utf-8").split())
+    points = sum(task.points for task in TASKS.values())
+    for phrase in (f"{len(TASKS)} tasks", f"{points} points", f"run for {SECONDS} seconds"):
+        assert phrase in readme
+
+
 def test_nothing_is_overwritten(tmp_path, capsys):
+    assert make.main([str(tmp_path / "new")]) == 0
+    assert capsys.readouterr().out == (f"{tmp_path}/new: 12 files with 40 tasks\n"
+                                       f"grade them: python -m exercises.grade {tmp_path}/new\n")
     assert make.main([str(tmp_path)]) == 2
     error = f"python -m exercises.make: error: {tmp_path}: File exists: choose another place\n"
     assert capsys.readouterr().err == error
@@ -344,13 +371,6 @@ def test_a_helper_module_beside_a_file_is_found(module, tmp_path):
                    f"from {module} import double\ndef squash(s, dim=-1): return double(s)\n")
     lines = grade(SESSION3, tmp_path)
     assert "squash(s)[0, 0] is" in lines[0] and lines[1:] == 4 * [""]
-
-
-def test_what_a_task_does_to_torch_ends_with_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("exercises.grade.SHARE", 1)
-    write_solution(tmp_path, "routing_dynamic.py",
-                   "def squash(s, dim=-1):\n    Tensor.sum = torch.stack = None\n")
-    assert [bool(line) for line in grade(SESSION3, tmp_path)] == [True] + 4 * [False]
 
 
 def test_a_class_is_a_table_with_a_row_for_each_folder(tmp_path, capfd):

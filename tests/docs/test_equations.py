@@ -62,26 +62,8 @@ def test_every_name_is_a_link_to_its_line_and_every_heading_its_own():
     headings = re.findall(r"^##+ (.*)", text, re.MULTILINE)
     assert len(set(headings)) == len(headings)
     assert not re.findall(r"(?<!\[)`[\w/]+\.py(?:::|: )[\w.]+`", text)
-    same = set_lines(text) == text
+    same = set_lines(re.sub(r"#L\d+", "", text)) == text
     assert same, "links lead to other lines by now: run `python -m docs.equations`"
-
-
-def test_the_lines_of_links_are_set():
-    link = "[`routing_em.py: {}`](../routing_em.py{})"
-    text = "## EM routing\n\n### Mean\n\nLi 2019 Eq. 10.\n\nCode: {}, {}.\n"
-    old = text.format(link.format("m_step", ""), link.format("EMRouting", "#L7"))
-    code = module("routing_em.py")
-    line, = [line for line, names in code.numbers.items() if "Li 2019 Eq. 10" in names]
-    new = text.format(link.format("m_step", f"#L{line}"),
-                      link.format("EMRouting", f"#L{code.start('EMRouting')}"))
-    assert set_lines(old) == new
-
-
-def test_a_place_is_the_line_of_the_equation_itself():
-    """The line of the coupling in Algorithm 1 has not more numbers of it than the other lines."""
-    entry, = [entry for entry in ENTRIES if entry.title == "Coupling of dynamic routing"]
-    code = module("routing_dynamic.py")
-    assert "softmax(B)" in code.lines[code.place(entry, "dynamic_routing") - 1]
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/equations.md", "docs/course.md"])

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as tree
+from pathlib import Path
 
 import pytest
 
@@ -60,9 +61,10 @@ def pages(site):
     return {path: path.read_text("utf-8") for path in site.rglob("*.html")}
 
 
-@pytest.mark.parametrize("project, environment", [(str(ROOT), None), ("none", str(ROOT))])
+@pytest.mark.parametrize("project, environment", [
+    (str(ROOT), None), ("none", str(ROOT)), ("https://host/name.git", None)])
 def test_a_notebook_elsewhere_finds_the_project(project, environment, tmp_path, monkeypatch):
-    """By --project, or by the environment variable PROJECT, which counts more."""
+    """By --project, or by the environment variable PROJECT, which counts more; or it clones it."""
     pytest.importorskip("jupytext")
     pytest.importorskip("nbclient")
     from course.notebooks import read_session
@@ -70,9 +72,16 @@ def test_a_notebook_elsewhere_finds_the_project(project, environment, tmp_path, 
         monkeypatch.setenv("PROJECT", environment)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", sys.path[:])
+    ran = []
+    monkeypatch.setattr(subprocess, "run", lambda words, check: ran.append(words))
     first = read_session(ROOT / "course" / "session1.py", project).cells[0].source
     exec(first.removesuffix("%matplotlib inline"), {})
-    assert sys.path[0] == str(ROOT / "course")
+    if project != "https://host/name.git":
+        assert sys.path[0] == str(ROOT / "course") and not ran
+        return
+    assert sys.path[0] == str(tmp_path / "project" / "course")
+    assert ran[0] == ["git", "clone", "--quiet", project, "project"]
+    assert ran[1][1:] == "-m pip install --quiet -r project/requirements.txt".split()
 
 
 def test_stderr_of_a_session_is_not_on_its_page(site):
@@ -109,7 +118,9 @@ def test_every_formula_is_mathml(pages, site):
 
 
 def test_links_lead_to_lines_of_code_and_parts_of_pages(site):
-    from docs.build import markdown
+    from docs.build import NAVIGATION, markdown
+    for file, name in (NAVIGATION["Code"] | NAVIGATION["Results"]).items():
+        assert name in (file, Path(file).stem.title())
     docs = ROOT / "docs"
     source = "`routing_em.py: m_step`, `transformer.py`, [names](running.md#names)"
     text = markdown(source, docs / "claims.md", docs)
@@ -153,6 +164,7 @@ def test_the_code_is_whole_but_for_docstrings(pages, site, file):
 
 def test_a_session_has_its_output_figures_and_notebook(site, pages):
     page = pages[site / "course" / "session3.py.html"]
+    assert "<title>Session 3: Dynamic routing</title>" in page
     assert "<math" in page and "squash: length  0.1 -&gt; " in page
     assert page.count('<img src="data:image/png;base64,') == 3
     assert page.count('] = "data:image/png;base64,') == 4          # the frames of the player
@@ -180,6 +192,7 @@ def test_a_session_folds_what_is_to_be_predicted(number, pages, site):
     assert page.count("<summary>Output</summary>") == page.count("Predict before you run")
     end = page[page.rindex("<strong>Next:</strong>"):]
     assert f"course.html#questions-of-session-{number}" in end and "</details>" not in end
+    assert ("#what-came-after" if number == 7 else f"session{number + 1}.py.html") in end
 
 
 @pytest.mark.parametrize("name", ["docs.build", "course.notebooks"])
