@@ -144,19 +144,16 @@ def test_gu_pose_matrices(d, H, N, shape):
     assert CapsuleAggregation(d, H, capsules=N, routing="em").weight.shape == (H, N) + shape
 
 
-@pytest.mark.parametrize("capsules", [0, 5, 16])
+@pytest.mark.parametrize("build, message", [
+    *((lambda kind, n=n: kind(8, 2, capsules=n), f"capsules={n} does not") for n in (0, 5, 16)),
+    # the output of an attention, heads behind positions, heads of another width
+    *((lambda kind, x=torch.zeros(shape): kind(8, 4)(x), r"B, H, L, d_k\] with H = 4 and d_k = 2")
+      for shape in ((2, 7, 8), (2, 7, 4, 2), (2, 4, 7, 3))),
+    (lambda kind: kind(16, 2, routing="simple"), "choose 'dynamic' or 'em'")])
 @every_kind
-def test_capsules_must_divide_the_model(kind, capsules):
-    with pytest.raises(ValueError, match=str(capsules)):
-        kind(8, 2, capsules=capsules)
-
-
-@pytest.mark.parametrize("shape", [(2, 7, 8), (2, 7, 4, 2), (2, 4, 7, 3)])
-@every_kind
-def test_another_shape_than_that_of_heads_is_an_error(kind, shape):
-    """The output of an attention, heads behind positions, heads of another width."""
-    with pytest.raises(ValueError, match=r"B, H, L, d_k\] with H = 4 and d_k = 2"):
-        kind(8, 4)(torch.zeros(shape))
+def test_wrong_arguments_are_errors(kind, build, message):
+    with pytest.raises(ValueError, match=message):
+        build(kind)
 
 
 @every_aggregation
@@ -250,12 +247,6 @@ def test_options_of_em_act_in_the_routing(option):
     capsules = Routing("em", **option)(V, *betas).capsules
     assert torch.equal(capsules, em_routing(V, *betas, **option).capsules)
     assert not close(capsules, em_routing(V, *betas).capsules)
-
-
-@every_kind
-def test_unknown_names_are_errors(kind):
-    with pytest.raises(ValueError, match="choose 'dynamic' or 'em'"):
-        kind(16, 2, routing="simple")
 
 
 @every_kind

@@ -186,28 +186,19 @@ def test_padding_changes_nothing(parts, need_weights):
 
 
 @both_paths
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64], ids=str)
-def test_a_mask_that_is_not_boolean_is_an_error(dtype, need_weights):
-    x = normal(2, 4, 6)
-    with pytest.raises(ValueError, match="boolean"):
-        build(6, 3)(x, mask=padding(4, 2).to(dtype), need_weights=need_weights)
-
-
-@both_paths
-@pytest.mark.parametrize("shape", [(2, 4), (3, 4, 4), (2, 4, 4), (2, 1, 1, 5), (3, 1, 1, 4)])
-def test_a_mask_of_another_shape_is_an_error(shape, need_weights):
-    """The second would broadcast over the heads."""
-    mask = torch.ones(shape, dtype=torch.bool)
-    with pytest.raises(ValueError, match=r"give \[B, 1, L_q, L_k\], here \[2, 1, 4, 4\]"):
-        build(6, 3)(normal(2, 4, 6), mask=mask, need_weights=need_weights)
-
-
-@pytest.mark.parametrize("name, shape", [("query", (4, 6)), ("memory", (4, 6)),
-                                         ("memory", (2, 4, 8))])
-def test_vectors_of_another_shape_are_an_error(name, shape):
-    inputs = {"query": normal(2, 4, 6), name: normal(*shape)}
-    with pytest.raises(ValueError, match=rf"{name} has shape .*: give \[B, L, d\] with d = 6"):
+@pytest.mark.parametrize("name, value, message", [
+    *(("mask", padding(4, 2).to(dtype), "boolean") for dtype in (torch.float64, torch.int64)),
+    # the second would broadcast over the heads
+    *(("mask", torch.ones(shape).bool(), r"give \[B, 1, L_q, L_k\], here \[2, 1, 4, 4\]")
+      for shape in ((2, 4), (3, 4, 4), (2, 4, 4), (2, 1, 1, 5), (3, 1, 1, 4))),
+    *((name, normal(*shape), rf"{name} has shape .*: give \[B, L, d\] with d = 6")
+      for name, shape in (("query", (4, 6)), ("memory", (4, 6)), ("memory", (2, 4, 8))))])
+def test_wrong_arguments_are_errors(name, value, message, need_weights):
+    inputs = {"query": normal(2, 4, 6), "need_weights": need_weights, name: value}
+    with pytest.raises(ValueError, match=message):
         build(6, 3)(**inputs)
+    with pytest.raises(ValueError, match="heads"):
+        MultiHeadAttention(8, 3)
 
 
 @both_paths
@@ -217,8 +208,3 @@ def test_a_mask_may_have_fewer_dimensions(need_weights):
     seen = torch.ones(4, 4, dtype=torch.bool).tril()
     out, _ = attention(x, mask=seen, need_weights=need_weights)
     assert close(out, attention(x, causal=True)[0])
-
-
-def test_heads_must_divide_the_model():
-    with pytest.raises(ValueError, match="heads"):
-        MultiHeadAttention(8, 3)

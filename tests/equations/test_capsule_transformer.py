@@ -65,11 +65,6 @@ def test_duan_masked_routing_in_decoder(H, L):
     got = horizontal_routing(E, mask=causal(L))
     want = torch.stack([by_hand.horizontal_routing(e.tril(), 3) for e in E])
     assert close(got, want, 1e-9)
-    for l in range(L):
-        future = E.clone()
-        future[:, :, l + 1:] = 5.0
-        future[:, :, :, l + 1:] = 5.0
-        assert close(horizontal_routing(future, mask=causal(L))[:, :, l], got[:, :, l], 1e-12)
 
 
 @pytest.mark.parametrize("parts, in_decoder", [

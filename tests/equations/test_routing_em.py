@@ -169,9 +169,10 @@ def test_wrong_arguments_are_errors(name, value):
         em_routing(**{"votes": normal(4, 3, 2), **beta, name: value})
 
 
-def test_the_betas_have_an_entry_per_output_capsule():
-    with pytest.raises(ValueError, match="beta_a has shape .4.: .* N = 3 output capsules"):
-        em_routing(normal(4, 3, 2), torch.zeros(4), torch.zeros(4))
+@pytest.mark.parametrize("n", [1, 4])
+def test_the_betas_have_an_entry_per_output_capsule(n):
+    with pytest.raises(ValueError, match="beta_a has shape .*: .* N = 3 output capsules"):
+        em_routing(normal(4, 3, 2), torch.zeros(n), torch.zeros(n))
 
 
 # Order and distance

@@ -73,12 +73,9 @@ def test_the_settings_of_li2021():
                 learn="pairs")
     assert full.items() <= vars(settings(logic, "--full")).items()
     assert settings(logic).pairs == 600_000
-
-
-def test_data_and_encoders_have_defaults_of_their_own():
     assert settings(probe, "--data senteval").sentences == probe.ALL
-    s = settings(probe, "--encoder x --protocol small")
-    assert (s.models, s.epochs, s.lr, s.batch) == ((), 30, 1e-3, 64)
+    frozen = dict(models=(), epochs=30, lr=1e-3, batch=64)
+    assert frozen.items() <= vars(settings(probe, "--encoder x --protocol small")).items()
 
 
 def test_sizes_reach_every_model():
