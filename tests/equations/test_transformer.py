@@ -273,6 +273,7 @@ def test_the_gradient_of_two_sentences_as_one_batch_or_as_two(reg, reg_at, expec
 
 
 def test_training_gets_the_weights_that_its_disagreement_needs():
+    """Decoding computes none."""
     model = build(reg=("position",), reg_at=("enc:2", "dec")).train()
     source, target = batch()
     heads = model(source, target)[1]
@@ -282,6 +283,9 @@ def test_training_gets_the_weights_that_its_disagreement_needs():
         computed[name] = [layer.weights is not None for layer in layers]
     assert computed == {"enc": [False, True], "cross": [False, False], "dec": [True, True]}
     assert model.encoder.layers[1].attention.in_proj.weight.grad.abs().sum() > 0
+    embedded = model.target_embedding(target[:, :1])
+    _, own, cross = model.decoder(embedded, model.encode(source), Cache())
+    assert all(layer.weights is None for layer in own + cross)
 
 
 @functools.cache
@@ -473,15 +477,6 @@ def test_li2018_every_kind_trains_the_projections_it_reads(kind, component):
     parts = attentions(model)[f"{component}:1"].in_proj.weight.grad.chunk(3)
     learns = [name for name, part in zip("QKV", parts) if part.abs().max() > 1e-12]
     assert learns == READ[KINDS[kind].reads]
-
-
-@torch.no_grad()
-def test_decoding_computes_no_weights_for_the_disagreement():
-    model = build(reg=("position",))
-    source, target = batch()
-    embedded = model.target_embedding(target[:, :1])
-    _, own, cross = model.decoder(embedded, model.encode(source), Cache())
-    assert all(heads.weights is None for heads in own + cross)
 
 
 def test_positions_in_bfloat16_are_those_of_float32_rounded():

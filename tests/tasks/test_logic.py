@@ -3,6 +3,7 @@ import itertools
 import json
 import math
 
+import by_hand
 import pytest
 import torch
 import torch.nn.functional as F
@@ -52,27 +53,18 @@ def test_padding_changes_nothing(agg, capsule, reach):
 
 
 def test_two_queries_pool_each_formula():
-    """Written out for one pair: softmax(Q K^T / sqrt(d_k)) V by head, concatenated, W^O; then 4d ->
-    d -> d -> 7."""
+    """For one pair: every formula's states by both queries, then 4d -> d -> d -> 7."""
     model = build()
     formulas, _ = some_pairs()
-    d = 8
-    W = model.pooling.in_proj.weight.chunk(3)
-    b = model.pooling.in_proj.bias.chunk(3)
+    in_proj = model.pooling.in_proj
     vectors = []
     for row in formulas.rows[6:8]:
         formula = formulas.ids[row][formulas.ids[row] != 0][None]
         states, _ = model.encoder(model.embedding(formula), formula != 0)
-        for query in model.queries:
-            q = query @ W[0].T + b[0]
-            k = states[0] @ W[1].T + b[1]
-            v = states[0] @ W[2].T + b[2]
-            heads = []
-            for h in (slice(0, 4), slice(4, 8)):
-                heads.append(torch.softmax(k[:, h] @ q[h] / math.sqrt(d // 2), 0) @ v[:, h])
-            vectors.append(model.pooling.aggregation.output(torch.cat(heads)))
+        heads = by_hand.attention(in_proj.weight, in_proj.bias, model.queries[None], states, 2)
+        vectors.append(model.pooling.aggregation(heads[2]).flatten())
     first, _, second, _, third = model.classifier
-    assert tuple(first.weight.shape) == (d, 4 * d)
+    assert tuple(first.weight.shape) == (8, 4 * 8)
     wanted = third(torch.relu(second(torch.relu(first(torch.cat(vectors))))))
     torch.testing.assert_close(model(formulas)[3], wanted)
 
