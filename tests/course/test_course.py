@@ -96,51 +96,31 @@ def test_a_session_draws_and_prints_what_its_surroundings_lack(tmp_path):
 LATER = pytest.mark.parametrize("kind", [GatedAttention, TalkingHeads])
 
 
-def plain_and_open(kind):
-    """Plain attention, and one of a later kind with the same weights that changes nothing: all
-    gates 1, or both mixtures the identity."""
+@LATER
+@pytest.mark.parametrize("settings", [{}, {"causal": True}, {"need_weights": True}], ids=str)
+def test_later_attention_is_plain_but_for_its_gates_and_mixtures(kind, settings):
+    """Heads that a permutation before the softmax moves are moved back after it."""
     plain = MultiHeadAttention(12, 3).eval()
     later = kind(12, 3).eval()
     later.load_state_dict(plain.state_dict(), strict=False)
-    if kind is GatedAttention:
-        torch.nn.init.constant_(later.gate.bias, 50)
-    return plain, later
-
-
-@LATER
-@pytest.mark.parametrize("settings", [{}, {"causal": True}, {"need_weights": True}], ids=str)
-def test_later_attention_is_plain_where_open(kind, settings):
-    plain, later = plain_and_open(kind)
-    x = torch.randn(2, 5, 12)
-    out, heads = later(x, x, **settings)
-    want, want_heads = plain(x, x, **settings)
-    torch.testing.assert_close(out, want)
-    torch.testing.assert_close(heads.outputs, want_heads.outputs)
-    if "need_weights" in settings:
-        torch.testing.assert_close(heads.weights, want_heads.weights)
-
-
-def test_a_closed_gate_removes_its_head():
-    plain, gated = plain_and_open(GatedAttention)
-    torch.nn.init.constant_(gated.gate.bias[1:2], -50)
-    x = torch.randn(2, 5, 12)
-    assert not GatedAttention(12, 3).gate(x).any()       # at the start every gate is 1/2
-    outputs = plain(x, x)[1].outputs.clone()
-    outputs[:, 1] = 0
-    torch.testing.assert_close(gated(x, x)[0], plain.aggregation(outputs))
-
-
-def test_talking_heads_mix_before_and_after_the_softmax():
-    """With a permutation in the logits and its inverse in the weights the heads are in their own
-    places again."""
-    plain, talking = plain_and_open(TalkingHeads)
-    permutation = torch.eye(3)[[2, 0, 1]]
-    talking.before.data, talking.after.data = permutation, permutation.T
     x = torch.randn(2, 5, 12)
     mask = torch.arange(5) < torch.tensor([5, 2])[:, None, None, None]
-    torch.testing.assert_close(talking(x, x, mask)[0], plain(x, x, mask)[0])
-    talking.after.data = torch.eye(3)
-    assert not torch.allclose(talking(x, x, mask)[0], plain(x, x, mask)[0], atol=1e-3)
+    _, want = plain(x, x, mask, **settings)
+    g = torch.ones(())
+    if kind is GatedAttention:
+        assert not later.gate(x).any()                   # at the start every gate is 1/2
+        torch.nn.init.normal_(later.gate.weight)
+        g = torch.sigmoid(later.gate(x)).transpose(1, 2).unsqueeze(-1)       # [B, H, L_q, 1]
+    else:
+        permutation = torch.eye(3)[[2, 0, 1]]
+        later.before.data, later.after.data = permutation, permutation.T
+    out, heads = later(x, x, mask, **settings)
+    torch.testing.assert_close(heads.outputs, g * want.outputs)
+    torch.testing.assert_close(out, plain.aggregation(heads.outputs))
+    assert "need_weights" not in settings or heads.weights.allclose(want.weights, atol=1e-6)
+    if kind is TalkingHeads:
+        later.after.data = torch.eye(3)
+        assert not torch.allclose(later(x, x, mask, **settings)[0], out, atol=1e-3)
 
 
 @LATER

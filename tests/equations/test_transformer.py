@@ -97,25 +97,74 @@ def torch_transformer(model):
     return torch_model.train()  # train mode without dropout: no inference fast path
 
 
+RATE = 0.3
+
+
+def fixed_dropout(x, p=0.5, training=True, inplace=False):
+    """F.dropout without chance: factors around 1, no two alike, at this rate only."""
+    factors = 1 + 0.5 * torch.sin(torch.arange(1, x.numel() + 1, dtype=x.dtype)).view(x.shape)
+    return x * factors if training and p == RATE else x
+
+
+def plain_attention(Q, K, V, attn_mask=None, dropout_p=0.0, is_causal=False, **_):
+    """F.scaled_dot_product_attention written out, with the fixed dropout on the weights."""
+    logits = Q @ K.transpose(-2, -1) / math.sqrt(Q.shape[-1])
+    if is_causal:
+        attn_mask = torch.ones(logits.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        logits = logits.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        logits = logits + attn_mask
+    return fixed_dropout(logits.softmax(-1), dropout_p) @ V
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("rate", [0.0, RATE])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @torch.no_grad()
-def test_baseline_equals_torch_transformer(norm):
-    model = build(norm=norm, tie="none", layers=3)
+def test_baseline_equals_torch_transformer(norm, rate, need_weights, monkeypatch):
+    """Dropout is where torch has it, at the same rate: embeddings, attention weights, the FFN's
+    hidden layer and every residual branch."""
+    model = build(norm=norm, tie="none", layers=3, dropout=rate).train()
     torch_model = torch_transformer(model)
+    for module in torch_model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = rate
+        elif isinstance(module, nn.MultiheadAttention):
+            module.dropout = rate
+    asked = []
+    monkeypatch.setattr(nn.functional, "dropout", lambda x, p, training=True, inplace=False:
+                        asked.append((p, training)) or fixed_dropout(x, p, training))
+    if rate:
+        monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", plain_attention)
     source, target = batch()
+    logits, _ = model(source, target, need_weights)
+    # 2 embeddings; 3 in a layer of the encoder, 4 of the decoder, and the weights written out
+    assert asked == [(rate, True)] * (2 + 3 * (3 + 4) + need_weights * 3 * (1 + 2))
     tables = model.source_embedding, model.target_embedding
-    embedded = [table.weight[ids] * math.sqrt(8) + sinusoids(ids.shape[1], 8)
+    embedded = [fixed_dropout(table.weight[ids] * math.sqrt(8) + sinusoids(ids.shape[1], 8), rate)
                 for table, ids in zip(tables, (source, target))]
     causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
     states = torch_model(*embedded, tgt_mask=causal, src_key_padding_mask=source == 0,
                          tgt_key_padding_mask=target == 0, memory_key_padding_mask=source == 0)
-    logits, _ = model(source, target)
     memory = model.encode(source)
     assert logits.shape == (2, 6, 13)
     assert close(logits[target != 0], (states @ model.output.weight.T)[target != 0])
     assert torch.equal(memory.mask, source != 0)
     encoded = torch_model.encoder(embedded[0], src_key_padding_mask=source == 0)
     assert close(memory.states[source != 0], encoded[source != 0])
+
+
+def test_attention_weights_and_hidden_units_can_have_rates_of_their_own():
+    """By default they have the one rate."""
+    for rates, want in (((None, None), (0.3, 0.3)), ((0.2, 0.0), (0.2, 0.0)),
+                        ((0.0, None), (0.0, 0.3)), ((None, 0.0), (0.3, 0.0))):
+        attention_dropout, ffn_dropout = rates
+        model = build(dropout=0.3, attention_dropout=attention_dropout, ffn_dropout=ffn_dropout)
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            assert (layer.attention.dropout.p, layer.ffn[2].p) == want
+            assert layer.dropout.p == 0.3
+        assert {layer.cross.dropout.p for layer in model.decoder.layers} == {want[0]}
 
 
 def test_tied_embeddings():

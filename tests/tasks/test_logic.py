@@ -109,29 +109,27 @@ def find_places(training, ids):
 
 
 def test_spread_positions_in_a_test_are_even():
-    """floor(12 i / length), whatever the padding."""
-    for ids in (IDS_OF_FOUR, F.pad(IDS_OF_FOUR, (0, 20))):
-        rows = zip(find_places(False, ids), LENGTHS)
-        assert [row[:length] for row, length in rows] == [
+    """floor(12 i / length), whatever the padding; a longer formula is counted."""
+    long = torch.ones(1, 30, dtype=torch.long)
+    for ids in (IDS_OF_FOUR, F.pad(IDS_OF_FOUR, (0, 20)), torch.cat([F.pad(IDS_OF_FOUR, (0, 25)),
+                                                                     long])):
+        rows = find_places(False, ids)
+        assert [row[:length] for row, length in zip(rows, LENGTHS)] == [
             [0, 6], [0, 2, 4, 7, 9], [0], [0, 4, 8]]
+    assert rows[4] == list(range(30))
 
 
 def test_spread_positions_in_training_are_drawn_in_order():
     drawn = [set() for _ in LENGTHS]
-    for _ in range(100):
-        for row, length, seen in zip(find_places(True, IDS_OF_FOUR), LENGTHS, drawn):
+    long = torch.ones(1, 30, dtype=torch.long)
+    for i in range(100):
+        ids = torch.cat([F.pad(IDS_OF_FOUR, (0, 25)), long]) if i % 2 else IDS_OF_FOUR
+        rows = find_places(True, ids)
+        assert rows[4:] == [list(range(30))] * (i % 2)
+        for row, length, seen in zip(rows, LENGTHS, drawn):
             assert row[:length] == sorted(set(row[:length]))
             seen.update(row[:length])
     assert all(seen == set(range(12)) for seen in drawn)
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_a_formula_longer_than_the_spread_is_counted(training):
-    ids = torch.ones(2, 30, dtype=torch.long)
-    ids[1, 3:] = 0
-    for _ in range(20):
-        long, short = find_places(training, ids)
-        assert long == list(range(30)) and short[2] < 12
 
 
 # ---- A run

@@ -29,28 +29,21 @@ def configs(script, text=""):
     return {model: encoder_config(s, model, 9) for model in s.models}
 
 
-def test_li2019_has_three_layers_that_all_route():
-    by_name = configs(probe, "--protocol li2019")
-    assert {name: (c.agg, c.layers, c.agg_at) for name, c in by_name.items()} == {
-        "baseline": ("linear", 3, ()),
-        "simple": ("dynamic", 3, ("enc",)),
-        "em": ("em", 3, ("enc",)),
-    }
-    (config,) = configs(probe, "--models uniform").values()                  # does not route
-    assert (config.agg, config.iterations) == ("em", 1)
-
-
-@pytest.mark.parametrize("script, flags", [(probe, "--protocol li2021"), (logic, "--full")])
-def test_the_four_models_of_li2021(script, flags):
+@pytest.mark.parametrize("script, flags, models", [
+    (probe, "--protocol li2019 --models baseline simple em uniform", {
+        "baseline": ("linear", (), 3, ()), "simple": ("dynamic", (), 3, ("enc",)),
+        "em": ("em", (), 3, ("enc",)), "uniform": ("em", (), 3, ("enc",))}),
+    *((script, flags, {
+        "baseline": ("linear", (), layers, ()), "disagreement": ("linear", ("output",), layers, ()),
+        "aggregation": ("em", (), layers, ("enc:1-2",)),
+        "combined": ("em", ("output",), layers, ("enc:1-2",))})
+      for script, flags, layers in ((probe, "--protocol li2021", 6), (logic, "--full", 2)))])
+def test_the_models_of_the_papers(script, flags, models):
+    """Li 2019 routes in all layers; the control "uniform" does not route."""
     by_name = configs(script, flags)
-    assert {name: (c.agg, c.reg) for name, c in by_name.items()} == {
-        "baseline": ("linear", ()),
-        "disagreement": ("linear", ("output",)),
-        "aggregation": ("em", ()),
-        "combined": ("em", ("output",)),
-    }
-    assert by_name["combined"].agg_at == ("enc:1-2",)
-    assert not by_name["combined"].decoder
+    assert {name: (c.agg, c.reg, c.layers, c.agg_at) for name, c in by_name.items()} == models
+    for name, config in by_name.items():
+        assert config.iterations == (1 if name == "uniform" else 3) and not config.decoder
 
 
 @pytest.mark.parametrize("script, file", [(probe, "probe-toy"), (logic, "logic-bowman")])
