@@ -2,6 +2,7 @@
 the tasks of its body."""
 import ast
 import inspect
+import os
 import re
 import sys
 import time
@@ -200,9 +201,11 @@ def test_a_message_names_the_students_mistake(file, task, solution, error, tmp_p
     assert find_error(TASKS[task], tmp_path).endswith(error)
 
 
-def test_the_command_grades_a_folder(tmp_path, capsys):
+def test_the_command_grades_a_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
     write_solution(tmp_path, "routing_dynamic.py", "def agreement(V, capsules):\n    return V\n")
     main([str(tmp_path), "--session", "3"])
+    assert os.environ["OMP_NUM_THREADS"] == "1"
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: agreement has shape")
     assert lines[-1].split() == "all 7 of 8 4 of 5".split()

@@ -22,7 +22,8 @@ def notebook(tmp_path_factory):
     from course import notebooks
 
     folder = tmp_path_factory.mktemp("class")
-    notebooks.main([str(folder / "handout")])
+    assert notebooks.main([str(folder / "handout")]) == 0
+    assert notebooks.main([str(folder / "handout")]) == 2        # which would overwrite them
     handout = jupytext.read(folder / "handout" / "session3.ipynb")
     handout = notebooks.execute(handout, folder)
     session = [cell for cell in handout.cells if cell.source != "*Your prediction:*"]
@@ -190,6 +191,8 @@ def test_a_session_folds_what_is_to_be_predicted(number, pages, site):
             assert depth == 1
     assert depth == 0
     assert page.count("<summary>Output</summary>") == page.count("Predict before you run")
+    session = (ROOT / "course" / f"session{number}.py").read_text("utf-8")
+    assert page.count("<summary>Code of the figure") == session.count('{"source_hidden": true}')
     end = page[page.rindex("<strong>Next:</strong>"):]
     assert f"course.html#questions-of-session-{number}" in end and "</details>" not in end
     assert ("#what-came-after" if number == 7 else f"session{number + 1}.py.html") in end

@@ -33,11 +33,18 @@ def settings():
 
 
 def test_a_row_has_the_mechanism_of_its_name():
-    aggs = {name: parse(ModelFlags, flags.split()).agg for name, flags in bench.ROWS.items()}
+    configs = {name: parse(ModelFlags, flags.split()) for name, flags in bench.ROWS.items()}
     for name in ("linear", "torch", "reg-output", "capsule"):
-        assert aggs.pop(name) == "linear"
-    assert all(name.removesuffix("-enc") in (agg, f"{agg}-low", f"{agg}-all")
-               for name, agg in aggs.items())
+        config = configs.pop(name)
+        assert config.agg == "linear" and config.reg == ("output",) * (name == "reg-output")
+        assert config.capsule_attention == ("enc", "dec") * (name == "capsule")
+    assert all(name.removesuffix("-enc") in (config.agg, f"{config.agg}-low", f"{config.agg}-all")
+               for name, config in configs.items())
+
+
+def test_graphs_need_a_gpu(capsys):
+    assert bench.main(f"--graphs {SMALL}".split()) == 2
+    assert "--graphs needs a GPU" in capsys.readouterr().err
 
 
 def test_parameters_of_the_rows(settings):

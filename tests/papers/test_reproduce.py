@@ -100,7 +100,8 @@ def test_runs_that_differ_have_different_keys():
 
 @pytest.mark.parametrize("words, message", [
     ("duan-9", "no table duan-9"), ("duan-3 --reg output", "--reg"),
-    ("duan-3 --seed 2", "--seeds")])
+    ("duan-3 --seed 2", "--seeds"),
+    ("li2019-1 --steps 9", "li2019-1 is a table of probe.py")])
 def test_mistakes_are_one_line(words, message, capsys):
     assert reproduce.main([*words.split(), "--dry-run"]) == 2
     error = capsys.readouterr().err
@@ -287,6 +288,7 @@ def test_every_run_is_trained_once_and_shared(project, capsys):
     assert project("duan-3 --seeds 1 2") == 0
     assert len(project.trained) == 12 and project.at_once == 1
     out = capsys.readouterr().out
+    assert "; published on WMT17 Zh-En, base.\n" in out
     assert "Duan 2020 Table 3" in out and "24.76 (+0.48)" in out and "25.50 ± 0.71" in out
 
 

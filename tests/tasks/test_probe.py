@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import random
+import shutil
 
 import pytest
 import torch
@@ -83,6 +84,8 @@ def test_a_file_is_downloaded_once_and_must_be_the_published_one(publish, monkey
 def test_tokens_as_ordinary_text():
     tokens = "did n't she say : it 's ( too ) cold , is it ?".split()
     assert detokenize(tokens) == "Didn't she say: it's (too) cold, is it?"
+    tokens = "we 'll say ; they 've 9 % [ so ] ! I 'd go , I 'm , you 're .".split()
+    assert detokenize(tokens) == "We'll say; they've 9% [so]! I'd go, I'm, you're."
 
 
 def test_fill_balances_the_classes():
@@ -289,6 +292,9 @@ def test_frozen_encoders_are_probed_again_after_training(tmp_path, capsys, monke
 
 
 def test_an_encoder_has_to_read_english(tmp_path, translation_run, monkeypatch, capsys):
+    shutil.copytree(translation_run, tmp_path / "other" / "mt-seed1")
+    assert command(tmp_path / "runs", f"--encoder {translation_run} {tmp_path}/other/mt-seed1") == 2
+    assert "two runs are called mt-seed1: rename" in capsys.readouterr().err
     config = translation_run / "config.json"
     config.write_text(config.read_text("utf-8").replace('"en"', '"zh"'), "utf-8")
     monkeypatch.setattr(probe, "find_run", {"NAME": str(translation_run)}.get)
