@@ -397,6 +397,8 @@ def test_command_writes_tables_and_figures(folders, tmp_path, monkeypatch, capsy
     rows = [line.split() for line in out.splitlines()]
     kinds = ["subspace", "position", "output"]
     scores = analysis["disagreement"]["plain"]["mean"]["cross"]
+    assert f"(4 heads: {math.exp(-1 / 4):.3f}, 8: {math.exp(-1 / 8):.3f})" in out
+    assert "attention in cross, layer 1, in nats" in out
     assert kinds in rows and ["plain", "cross", *(f"{scores[kind]:.3f}" for kind in kinds)] in rows
     table_5 = rows.index(["layer", *"123456"])
     assert "published: output (enc) 0.989 0.006 0.997".split() in rows[:table_5]

@@ -100,7 +100,7 @@ def test_runs_that_differ_have_different_keys():
 
 @pytest.mark.parametrize("words, message", [
     ("duan-9", "no table duan-9"), ("duan-3 --reg output", "--reg"),
-    ("duan-3 --seed 2", "--seeds"),
+    ("duan-3 --seed 2", "--seeds"), ("duan-3 --name x", "--name: the rows of the table set it"),
     ("li2019-1 --steps 9", "li2019-1 is a table of probe.py")])
 def test_mistakes_are_one_line(words, message, capsys):
     assert reproduce.main([*words.split(), "--dry-run"]) == 2
@@ -249,8 +249,8 @@ def write_run(path: Path, settings) -> None:
     rows = [{"type": "valid", "step": step, "valid_bleu": bleu, "valid_loss": loss}
             for step, bleu, loss in ((1, 8.0, 3.0), (2, 8.0, 2.0), (3, 6.0, 1.0))]
     bleu = 20.0 + settings.seed + settings.heads
-    rows.append({"type": "test", "step": 3, "test_bleu": bleu, "test_chrf": 50.0, "sets": {},
-                 "signature": "nrefs:1", "disagreement": {"enc": EXP_D},
+    rows.append({"type": "test", "step": 3, "test_bleu": bleu, "test_chrf": 50.0,
+                 "sets": {"test": bleu}, "signature": "nrefs:1", "disagreement": {"enc": EXP_D},
                  "parameters": 1000 + settings.heads, "tokens": 3_600_000,
                  "tokens_per_second": 500.0, "sentences_per_second": 50.0})
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
@@ -331,7 +331,7 @@ def test_a_stored_run_is_a_line_and_is_not_trained_again(project, capsys):
         "--capsule-attention enc --capsule-parts horizontal"]
     numbers = dict(bleu=25.0, chrf=50.0, scores=EXP_D, parameters=1004, tokens=3_600_000, seed=1,
                    tokens_per_second=500.0, sentences_per_second=50.0, best_step=2,
-                   valid_bleu=8.0, valid_loss=2.0, signature="nrefs:1")
+                   valid_bleu=8.0, valid_loss=2.0, signature="nrefs:1", sets={"test": 25.0})
     assert numbers.items() <= lines[0].items()
     assert project("duan-3 --lr 0.05 --store") == 0
     assert len(project.trained) == 10

@@ -71,12 +71,6 @@ def test_the_settings_of_li2021():
     assert frozen.items() <= vars(settings(probe, "--encoder x --protocol small")).items()
 
 
-def test_sizes_reach_every_model():
-    for config in configs(logic, "--full --layers 6 --heads 2 --norm pre --dropout 0.3").values():
-        assert (config.layers, config.d_model, config.heads) == (6, 256, 2)
-        assert (config.norm, config.dropout) == ("pre", 0.3)
-
-
 @pytest.mark.parametrize("script, flags, name", [
     (logic, "", "logic"),
     (logic, "--full --heads 2", "logic-full-heads-2"),
@@ -90,7 +84,10 @@ def test_a_run_is_named_after_its_settings(script, flags, name):
     assert settings(script, flags).name == name
 
 
-def test_the_rate_reaches_every_dropout():
+def test_the_sizes_and_the_rate_reach_every_model():
+    for config in configs(logic, "--full --layers 6 --heads 2 --norm pre --dropout 0.3").values():
+        assert (config.layers, config.d_model, config.heads) == (6, 256, 2)
+        assert (config.norm, config.dropout) == ("pre", 0.3)
     config = encoder_config(settings(probe, "--dropout 0.3"), "baseline", 9)
     for model in (ProbeModel(config, 3), LogicModel(config), LogicModel(config, reach=40)):
         assert {x.p for x in model.modules() if isinstance(x, nn.Dropout)} == {0.3}

@@ -273,20 +273,21 @@ def test_frozen_encoders_are_probed_again_after_training(tmp_path, capsys, monke
     """They are tested on the test part, here of 40 sentences."""
     monkeypatch.setattr(probe, "TEST", 40)
     monkeypatch.setattr(probe, "accuracy", lambda model, examples: len(examples.labels) / 60)
-    flags = f"--task Tense --encoder {translation_run} {translation_run}/ --checkpoint last.pt"
+    flags = (f"--task Tense --encoder {translation_run} {translation_run}/ --checkpoint last.pt "
+             "--seeds 1 2")
     checkpoint = (translation_run / "best.pt").rename(translation_run / "last.pt")
     before = checkpoint.read_bytes()
     assert command(tmp_path / "runs", flags) == 0
     assert checkpoint.read_bytes() == before
     (line,) = results(tmp_path / "runs")["table"]
     assert list(line["cells"]) == ["majority", "bag of words", "mt"]
-    assert line["cells"]["mt"]["mean"] == 40 / 60
+    assert line["cells"]["mt"]["mean"] == 40 / 60 and line["cells"]["mt"]["seeds"] == 2
     with RunFolder(translation_run, {}) as folder:
         model, _, _ = load_run(translation_run, "last")
         folder.save("last.pt", model={name: x + 1 for name, x in model.state_dict().items()})
     assert command(tmp_path / "runs", flags) == 0
     rows = (tmp_path / "runs" / "x" / "metrics.jsonl").read_text("utf-8").splitlines()
-    assert [json.loads(row)["model"] for row in rows].count("mt-seed1") == 2
+    assert [json.loads(row)["model"] for row in rows].count("mt-seed1") == 4
     assert command(tmp_path / "runs", f"{flags} --checkpoint best") == 2
     assert "best.pt does not exist" in capsys.readouterr().err
 
