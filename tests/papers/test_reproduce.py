@@ -363,7 +363,9 @@ def test_probing_beside_the_published_numbers(tmp_path, capsys):
     (tmp_path / "li2019-1" / "results.json").write_text(
         json.dumps({"table": [{"group": "surface", "task": "WC", "cells": cells}]}), "utf-8")
     assert reproduce.main(["li2019-1", "--dry-run", "--runs", str(tmp_path)]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    out = capsys.readouterr().out
+    assert "\nMeasured: the small setting of probe.py\n" in out
+    lines = [line.split() for line in out.splitlines()]
     assert "baseline simple majority".split() in lines
     assert "surface WC 50.00 50.00 ±1.00 50.00".split() in lines
     assert "published baseline simple em".split() in lines

@@ -149,6 +149,20 @@ def test_a_table_of_gus_paper_names_our_departure():
         assert (DEPARTURE in table.notes) == name.startswith("gu-")
 
 
+def test_footnotes_have_the_numbers_of_their_sums():
+    H, d = 8, 1024
+    assert f"+{2 * (H * d ** 2 + H * d + 4 * d) / 1e6:.1f}M" in TABLES["li2021-6"].notes[0]
+    *_, em = TABLES["gu-1"].rows
+    scores = [float(cell.rstrip("*")) for cell in em.published[1:6]]
+    assert f"average {fmean(scores):.3f}, a gain of {fmean(scores) - 44.95:.2f}" in " ".join(
+        TABLES["gu-1"].notes)
+    assert f"are {6 * (16 ** 2 + 16):,}" in TABLES["duan-1"].notes[0]
+    *_, aggregation, _ = TABLES["li2021-7"].rows
+    first, second = aggregation.published[:2]
+    mean = fmean((float(first), float(second)))
+    assert f"{first} and {second} average {mean:.3f}" in TABLES["li2021-7"].notes[0]
+
+
 @pytest.mark.parametrize("kind, expected", [
     ("baseline", 0.0069), ("subspace", 0.0056), ("position", 0.2194), ("output", 0.0071)])
 def test_li2018_table4_has_the_exponential_of_the_mean_D_of_table5(kind, expected):
