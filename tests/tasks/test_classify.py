@@ -136,5 +136,5 @@ def test_batches_hold_every_example_once_by_length():
 
 
 def test_a_cell_is_the_mean_over_the_seeds():
-    assert percent(summarize_seeds([0.6, 0.8]), 1) == "70.0 ±14.1"
+    assert percent(summarize_seeds([0.6, 0.7, 0.95]), 1) == "75.0 ±18.0"
     assert percent(summarize_seeds([0.6]), 2) == "60.00"

@@ -224,13 +224,13 @@ def test_the_model_is_tested_on_the_test_part(tmp_path, publish, capsys):
 
 
 def test_sentences_and_seed_reach_the_tasks(monkeypatch):
-    for valid, test in ((20, 80), (80, 30)):             # not more than in training
+    for valid, test in ((20, 90), (90, 30)):             # not more than in training
         monkeypatch.setattr(probe, "VALID", valid)
         monkeypatch.setattr(probe, "TEST", test)
         first, same, other = (
-            probe.load_task(parse(probe.Settings, f"--sentences 60 {flags}".split()), "BShif")
+            probe.load_task(parse(probe.Settings, f"--sentences 70 {flags}".split()), "BShif")
             for flags in ("", "--data-seed 1", "--data-seed 7"))
-        assert [len(items) for items in first.values()] == [60, min(valid, 60), min(test, 60)]
+        assert [len(items) for items in first.values()] == [70, min(valid, 70), min(test, 70)]
         assert first == same != other
 
 
