@@ -2,7 +2,6 @@
 the generator's shares, files, pairs as tensors."""
 import random
 import zlib
-from collections import Counter
 
 import pytest
 import torch
