@@ -11,6 +11,7 @@ import io
 import re
 import sys
 import tokenize
+from argparse import ArgumentParser
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -161,4 +162,6 @@ def module(file: str) -> Module:
 
 
 if __name__ == "__main__":
+    ArgumentParser(prog="python -m docs.equations",
+                   description="Corrects the line numbers in docs/equations.md.").parse_args()
     EQUATIONS.write_text(set_lines(EQUATIONS.read_text("utf-8")), "utf-8")

@@ -5,6 +5,7 @@
 Letters are drawn as shapes, so that they are in their places whatever fonts a reader has. They can
 be read where the picture is 420 pixels wide, as on a phone.
 """
+from argparse import ArgumentParser
 from pathlib import Path
 
 from matplotlib import rc_context
@@ -93,4 +94,5 @@ def main(path: Path = Path(__file__).with_name("heads.svg")) -> None:
 
 
 if __name__ == "__main__":
+    ArgumentParser(prog="python -m docs.heads", description="Draws docs/heads.svg.").parse_args()
     main()

@@ -10,6 +10,7 @@ costs one task. The checks are in checks.py.
 """
 import contextlib
 import csv
+import math
 import multiprocessing
 import os
 import queue
@@ -32,7 +33,8 @@ from tools.command_line import flag
 from tools.command_line import run as run_command
 from tools.files import UserError, as_user_error
 
-SECONDS = 10                # limit for a task
+SECONDS = 10                # of processor time that a task may take (Linux)
+WAIT = 60                   # and of waiting, for instance on a busy machine
 OUTPUT = 100_000            # bytes that a task may print, and of a message
 LINUX = sys.platform == "linux" and hasattr(os, "fork")
 # Tasks that share a process. Only on Linux can torch be forked; elsewhere each start takes seconds.
@@ -44,7 +46,7 @@ if LINUX:
 
 # ---- Processes: what a solution does to Python must not affect other tasks
 
-def send_errors(sender, tasks: list[Task], folder: Path, output: Path) -> None:
+def send_errors(sender, tasks: list[Task], folder: Path, output: Path, seconds: int) -> None:
     """Sends "ready", then the error of each task, as text. Runs in a process of its own, whose
     output goes into a file."""
     # imported here because the command itself starts without torch
@@ -60,6 +62,9 @@ def send_errors(sender, tasks: list[Task], folder: Path, output: Path) -> None:
     sys.path += [str(folder.resolve()), str(folder.resolve().parent)]    # the student's modules
     sender.send_bytes(b"ready")
     for task in tasks:
+        if LINUX:
+            end = math.ceil(time.process_time()) + seconds
+            resource.setrlimit(resource.RLIMIT_CPU, (end, resource.RLIM_INFINITY))
         sender.send_bytes(find_error(task, folder).encode())
 
 
@@ -92,7 +97,7 @@ def run(tasks: list[Task], folder: Path) -> list[str]:
     texts = queue.Queue()
     with tempfile.TemporaryDirectory() as place:
         output = Path(place) / "output"
-        process = CONTEXT.Process(target=send_errors, args=(sender, tasks, folder, output))
+        process = CONTEXT.Process(target=send_errors, args=(sender, tasks, folder, output, SECONDS))
         start(process)
         sender.close()
         # a thread: a process that a solution has started may keep the pipe open
@@ -100,9 +105,9 @@ def run(tasks: list[Task], folder: Path) -> list[str]:
         errors = [texts.get()]          # "ready": the limit excludes the import of torch
         try:
             while errors[-1] is not None and len(errors) <= len(tasks):
-                errors.append(texts.get(timeout=SECONDS))
+                errors.append(texts.get(timeout=WAIT))
         except queue.Empty:
-            errors.append(f"did not end within {SECONDS} s")
+            errors.append(f"did not end within {WAIT} s")
         process.kill()
         if LINUX:
             with contextlib.suppress(ProcessLookupError):
@@ -110,7 +115,10 @@ def run(tasks: list[Task], folder: Path) -> list[str]:
         process.join()
         if output.exists():
             sys.stderr.write(output.read_bytes()[:OUTPUT].decode(errors="replace"))
-    return ["ended Python" if error is None else error for error in errors[1:]]
+    end = "ended Python"
+    if LINUX and process.exitcode == -signal.SIGXCPU:
+        end = f"did not end within {SECONDS} s of processor time"
+    return [end if error is None else error for error in errors[1:]]
 
 
 def grade(tasks: list[Task], folder: Path) -> list[str]:

@@ -8,6 +8,7 @@ number. The statistics are those of docs/plan.md.
 import json
 import math
 import sys
+from argparse import ArgumentParser
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -313,4 +314,5 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
 
 
 if __name__ == "__main__":
+    ArgumentParser(prog="python -m papers.claims", description=main.__doc__).parse_args()
     main()
