@@ -322,7 +322,7 @@ def write_everywhere():
 ])
 def test_the_other_tasks_survive(agreement, share, error, tmp_path, monkeypatch):
     monkeypatch.setattr("exercises.grade.SECONDS", 1)
-    monkeypatch.setattr("exercises.grade.WAIT", 3)
+    monkeypatch.setattr("exercises.grade.WAIT", 3 if "sleep" in agreement else 60)
     monkeypatch.setattr("exercises.grade.SHARE", share)
     write_solution(tmp_path, "routing_dynamic.py",
                    f"{WRITE_EVERYWHERE}\ndef agreement(V, capsules):\n    {agreement}\n")

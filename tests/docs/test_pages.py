@@ -111,7 +111,7 @@ def test_every_formula_is_mathml(pages, site):
 
 
 def test_links_lead_to_lines_of_code_and_parts_of_pages(site):
-    from docs.build import NAVIGATION, markdown
+    from docs.build import NAVIGATION, contents, markdown
     for file, name in (NAVIGATION["Code"] | NAVIGATION["Results"]).items():
         assert name in (file, Path(file).stem.title())
     docs = ROOT / "docs"
@@ -120,6 +120,8 @@ def test_links_lead_to_lines_of_code_and_parts_of_pages(site):
     line = module("routing_em.py").start("m_step")
     assert f'href="../routing_em.py.html#L{line}"' in text
     assert 'href="running.html#names"' in text and 'href="../transformer.py.html"' in text
+    heading = '<h2 id="x">X</h2>'
+    assert not contents(2 * heading) and contents(3 * heading).count("<li>") == 3
     assert "<summary>Contents</summary>" in (site / "docs" / "running.html").read_text("utf-8")
 
 

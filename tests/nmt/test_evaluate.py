@@ -113,7 +113,7 @@ SMALLER = [line.replace("large", "small") if i % 2 else line for i, line in enum
     ("Der Hund 犬", "ja", "13a"),
     # no letters: the name decides
     *[("42", code, "13a") for code in ("de", "", "cs")],
-    *[("42", code, "zh") for code in "zh zh-CN zho_Hans cmn yue".split()],
+    *[("42", code, "zh") for code in "zh ZH zh-CN zho_Hans cmn yue".split()],
     *[("42", code, "char") for code in "ja jpn th tha lo lao km khm my mya.clean bo bod".split()]])
 def test_the_text_chooses_the_tokenizer(line, tgt, tokenizer):
     assert f"tok:{tokenizer}|" in corpus_bleu([line], [line], tgt)[1]

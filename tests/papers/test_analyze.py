@@ -383,7 +383,7 @@ def test_command_writes_tables_and_figures(folders, tmp_path, monkeypatch, capsy
     monkeypatch.setattr(measure, "head_vectors", lambda *args:
                         vectors.append(head_vectors(*args)) or vectors[-1])
     runs = [str(folders / "plain"), str(folders / "routed")]
-    words = f"--out {tmp_path} --device cpu --component cross --layer 1 --sentence 2"
+    words = f"--out {tmp_path} --device cpu --component cross --layer 2 --sentence 2"
     assert analyze.main([*runs, *words.split()]) == 0
     out, error = capsys.readouterr()
     assert "routed and plain were trained on different texts" in error and error.count("\n") == 1
@@ -398,7 +398,7 @@ def test_command_writes_tables_and_figures(folders, tmp_path, monkeypatch, capsy
     kinds = ["subspace", "position", "output"]
     scores = analysis["disagreement"]["plain"]["mean"]["cross"]
     assert f"(4 heads: {math.exp(-1 / 4):.3f}, 8: {math.exp(-1 / 8):.3f})" in out
-    assert "attention in cross, layer 1, in nats" in out
+    assert "attention in cross, layer 2, in nats" in out
     assert kinds in rows and ["plain", "cross", *(f"{scores[kind]:.3f}" for kind in kinds)] in rows
     table_5 = rows.index(["layer", *"123456"])
     assert "published: output (enc) 0.989 0.006 0.997".split() in rows[:table_5]
@@ -415,10 +415,10 @@ def test_command_writes_tables_and_figures(folders, tmp_path, monkeypatch, capsy
     clouds = drawn["heads.png"].axes[0].collections
     assert [cloud.get_label() for cloud in clouds] == [" plain", " routed"]
     part = drawn["attention.png"].subfigs[0]
-    assert part.get_suptitle() == "plain\nattention weights, decoder to encoder, layer 1"
+    assert part.get_suptitle() == "plain\nattention weights, decoder to encoder, layer 2"
     assert part.get_supylabel() == "query: last token written"
     assert part.get_supxlabel() == "key: source token"
-    assert "two heads (cross)" in out and analysis["attention"]["plain"]["layer"] == 1
+    assert "two heads (cross)" in out and analysis["attention"]["plain"]["layer"] == 2
     assert join_labels(analysis["attention"]["routed"]["keys"][:-1]) == ENGLISH[1].replace(" ", "")
     bins = analysis["length"]["plain"]["bins"]
     assert sum(x["count"] for x in bins) == len(ENGLISH)
