@@ -104,6 +104,7 @@ MISTAKES = [
     (train_mt, NEW + "--agg em --agg-at enc:9", "--agg-at enc:9: no such place", "from 1 to 1"),
     (train_mt, NEW + "--capsule-attention cross", "--capsule-attention cross: no such place",
      "choose from enc, dec"),
+    (train_mt, NEW + "--agg dynamic --em-density sum", "--em-density sum is not used"),
     (train_mt, NEW + "--reg-weight 2", "--reg-weight 2.0 is not used: it needs a --reg"),
     # the text
     (train_mt, NEW + "--train gone", "--train: gone.en does not exist"),
@@ -175,6 +176,7 @@ MISTAKES = [
      "--output ./text.de is read as"),
     (translate, "runs/sound --input text.en --output no/such", "--output no/such: cannot write"),
     (translate, "runs/sound --input text.en --reference unequal.en", "unequal.en has 2 lines"),
+    (translate, "runs/sound --input unequal.en --reference text.en", "text.en has 40 lines"),
     (translate, "runs/sound --input empty.en --reference empty.en",
      "--reference empty.en is empty, as is the input"),
 ]
