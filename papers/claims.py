@@ -298,8 +298,8 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
         print(f"### {corpus}", *planned_rows(corpora[corpus]), "", sep="\n")
     draw_forest(corpora, figure)
     runs = corpora["The English-Japanese corpus"]
-    before, after = (np.mean([run["scores"]["output"] for run in runs[arm]])
-                     for arm in ("baseline", "output"))
+    before = np.mean([run["scores"]["output"] for run in runs["baseline"]])
+    after = np.mean([run["scores"]["output"] for run in runs["output"]])
     print(f"exp(D) of the encoder's outputs from {before:.3f} to {after:.3f}\n")
     print("## How the runs were made")
     for flags in ("--agg em", EM):      # the two gradients
