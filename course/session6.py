@@ -62,8 +62,9 @@ def draw(cubes, H, name):
     show(name)
 
 
-draw({"E": E, "vertical": up, "horizontal": across, "softmax(E')": routed.softmax(-1)}, H,
-     "session6-cubes")
+draw({"E": E, r"vertical $\Omega^\uparrow$": up,
+      r"horizontal $\Omega^\leftrightarrow$": across, "softmax(E')": routed.softmax(-1)},
+     H, "session6-cubes")
 
 # %% [markdown]
 # Vertical routing gives one capsule per token. Every head gets this row, multiplied by the head's

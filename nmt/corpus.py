@@ -184,9 +184,9 @@ def read_pairs(prefix, src: str, tgt: str) -> Pairs:
             paths = Path(prefix).parent.glob(f"{Path(prefix).name}.*")
             if os.path.isdir(prefix):
                 paths = Path(prefix).glob(f"*.{language}")
-            candidates = ", ".join(sorted(map(str, paths))[:9])
+            candidates = ", ".join(sorted(map(str, paths))[:9]) or f"no files {prefix}.*"
             raise UserError(f"{prefix}.{language} does not exist; a corpus is PREFIX.LANGUAGE; "
-                            f"there are {candidates or 'none with this PREFIX'}")
+                            f"there are {candidates}")
     source = Lines(f"{prefix}.{src}")
     target = Lines(f"{prefix}.{tgt}")
     if len(source) != len(target):

@@ -284,7 +284,7 @@ def other_rows(scores: dict) -> list[str]:
                          for seed in models[model].keys() & models[against].keys()]
                 if len(gains) > 1:
                     x = make_contrast(np.mean(gains), stats.sem(gains), len(gains) - 1)
-                    rows.append(f"- {place}: `{model or 'baseline'}` minus "
+                    rows.append(f"- {place}, {len(gains)} seeds: `{model or 'baseline'}` minus "
                                 f"`{against or 'baseline'}`: {figures(x, digits)}")
     return rows
 

@@ -111,7 +111,7 @@ MISTAKES = [
     (train_mt, NEW + "--train corpus", "corpus.en does not exist", "there are corpus/val.en"),
     (train_mt, NEW + "--tgt fr --valid no/val --test no/test ./no/test",         # all at once
      "--train: text.fr does not exist", "there are text.de, text.en", "--test: no/test.en does not",
-     "--valid: no/val.en does not exist", "none with", "--test: two sets are named test"),
+     "--valid: no/val.en does not exist", "no files ./no/test", "--test: two sets are named test"),
     (train_mt, NEW + "--train text.en", "text.en exists: write text"),
     (train_mt, NEW + "--valid unequal", "--valid: unequal.en has 2 lines and unequal.de has 1"),
     (train_mt, NEW + "--test empty", "--test: empty.en is empty", "one sentence per line"),
