@@ -38,9 +38,13 @@ def planted(each, seed, noise=0.1):
 
 zeros = torch.zeros(3)                                   # beta_A, beta_mu at the start of training
 ways = {
+    # lambda = 1, 2, 3, as in the released code
     "released": dict(beta_a=zeros, beta_mu=zeros, schedule="released"),
+    # lambda from 0.0005 on, as in Hinton et al. 2018
     "defaults": dict(beta_a=zeros, beta_mu=zeros),
+    # P is a sum over the dimensions, as Li prints it
     "sum": dict(beta_a=zeros, beta_mu=zeros, density="sum"),
+    # A = 1
     "no activations": {},
 }
 
@@ -90,10 +94,6 @@ show("session4-coupling")
 # %% [markdown]
 # In how many of 200 draws does every part end with its largest share in its own whole? The
 # activation $A_n$ depends on $\lambda$ times the cost $\chi_n$, which is low for a tight whole.
-# With $\lambda$ from 1 to 3 (the released code's schedule) the whole that happens to be tightest
-# in the first iteration takes two thirds of all parts at once. With Hinton et al.'s $\lambda$,
-# 0.0005 at first, the activations are nearly equal, and the densities decide. Li prints $P$ as the
-# sum of the densities over the dimensions, which is large as soon as one dimension fits by chance.
 #
 # **Predict before you run.** Which of the four ways gain from more iterations, and which from more
 # parts?
@@ -118,6 +118,11 @@ assert recovery_rates[4, 3, "defaults"] > 0.95 > 0.5 > recovery_rates[4, 3, "rel
 # %% [markdown]
 # **Answer.** Only `released` gains much from more iterations, and it stays below a quarter. Only
 # `sum` gains much from more parts. The other two succeed in nearly all draws from the start.
+#
+# With `released`, the whole that happens to be tightest in the first iteration takes two thirds of
+# all parts at once. With Hinton et al.'s $\lambda$ the activations are nearly equal, and the
+# densities decide. The sum of the densities over the dimensions is large as soon as one dimension
+# fits by chance.
 
 # %% [markdown]
 # ## A vote and its negative

@@ -46,7 +46,8 @@ assert up.norm(dim=-1).max() < 1 and across.norm(dim=-1).max() < 1
 # %% jupyter={"source_hidden": true}
 def draw(cubes, H, name):
     """A row per head, a column with its own scale per cube."""
-    figure, axes = pyplot.subplots(H, len(cubes), figsize=(10, 2.6 * H), layout="constrained")
+    figure, axes = pyplot.subplots(H, len(cubes), figsize=(8, 2.4 * H), layout="constrained",
+                                   sharex=True, sharey=True)
     for column, (title, cube) in zip(axes.T, cubes.items()):
         most = cube.abs().max()
         look = dict(cmap="RdBu_r", vmin=-most, vmax=most)
@@ -58,6 +59,7 @@ def draw(cubes, H, name):
             image = ax.imshow(cube[h], **look)
             ax.set(title=f"{title}, head {h + 1}", xticks=[], yticks=[])
             ax.set(xlabel="key", ylabel="query")
+            ax.label_outer()
         figure.colorbar(image, ax=column, location="bottom", label=label)
     show(name)
 

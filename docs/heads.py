@@ -73,11 +73,10 @@ def main(path: Path = Path(__file__).with_name("heads.svg")) -> None:
         ax.set(xlim=(0, SIZE[0]), ylim=(SIZE[1], 0))
         ax.axis("off")
         middle = SIZE[0] / 2
-        ax.text(middle, 0.25, "The attentions of a Transformer", ha="center", weight="bold")
+        ax.text(middle, 0.25, "The attentions of a Transformer, and their names in flags",
+                ha="center", weight="bold")
         for x, *lines in ATTENTIONS:
             draw_box(ax, (x, 0.7), 1.6, lines)
-        draw_arrow(ax, (1.8, 0.7), (2.1, 0.7))
-        draw_arrow(ax, (4.0, 0.7), (3.7, 0.7))
         ax.text(middle, 1.25, "Inside an attention, and what the papers change", ha="center",
                 weight="bold")
         for y, *lines in STEPS:

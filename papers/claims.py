@@ -166,7 +166,7 @@ def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
     """The forest plot: a panel per unit of BLEU, a row per contrast."""
     pairs = [*ROWS]
     papers = [pairs.index((arm, "baseline")) for arm in PRINTED]     # the first row of each paper
-    figure = Figure(figsize=(9, 6.8), layout="constrained")
+    figure = Figure(figsize=(7.5, 7.5), layout="constrained")
     axes = figure.subplots(1, len(PANELS), sharey=True, width_ratios=(2, 3))
     handles = []                                                     # for the legend
     for ax, (title, families) in zip(axes, PANELS):
@@ -175,7 +175,7 @@ def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
             _, control, contrasts = compare_arms(runs)
             adjusted = [*holm([x.p for x in contrasts.values()]), control.p]
             contrasts["one-head", "baseline"] = control
-            rows = [pairs.index(pair) - 0.22 + 0.2 * place for pair in contrasts]
+            rows = [pairs.index(pair) - 0.2 + 0.4 * place for pair in contrasts]
             handles.append(ax.errorbar(
                 [x.difference for x in contrasts.values()], rows,
                 xerr=[x.high - x.difference for x in contrasts.values()], fmt="o", markersize=5,
@@ -184,8 +184,7 @@ def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
             for x, row, p in zip(contrasts.values(), rows, adjusted):
                 if p < 0.05:
                     ax.plot(x.difference, row, "o", color=color, markersize=5, zorder=3)
-        below = [row + 0.22 for row in papers]
-        gains, = ax.plot([*PRINTED.values()], below, "D", color="black", fillstyle="none",
+        gains, = ax.plot([*PRINTED.values()], papers, "D", color="black", fillstyle="none",
                          markersize=5, zorder=3,
                          label="gain that the paper prints (English to German, base)")
         ax.axvline(0, color="gray", linewidth=0.8)
