@@ -300,6 +300,11 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
     before = np.mean([run["scores"]["output"] for run in runs["baseline"]])
     after = np.mean([run["scores"]["output"] for run in runs["output"]])
     print(f"exp(D) of the encoder's outputs from {before:.3f} to {after:.3f}")
+    # the first part's tests as paired t-tests
+    _, _, contrasts = compare_arms(runs)
+    bleu = {arm: [run["bleu"] for run in arm_runs] for arm, arm_runs in runs.items()}
+    p = holm([stats.ttest_rel(bleu[arm], bleu[against]).pvalue for arm, against in contrasts])
+    print(f"with paired t-tests {p[[*contrasts].index(('gu-em', 'baseline'))]:.3f}")
     runs = corpora["The English-Japanese corpus, second part"]
     tenth = np.mean([run["scores"]["output"] for run in runs["output-0.1"]])
     print(f"exp(D) is {tenth:.3f}\n")
