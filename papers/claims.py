@@ -186,7 +186,7 @@ def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
                     ax.plot(x.difference, row, "o", color=color, markersize=5, zorder=3)
         gains, = ax.plot([*PRINTED.values()], papers, "D", color="black", fillstyle="none",
                          markersize=5, zorder=3,
-                         label="gain that the paper prints (English to German, base)")
+                         label="gain that the paper prints (English to German, words)")
         ax.axvline(0, color="gray", linewidth=0.8)
         for row in (*papers[1:], len(pairs) - 1):
             ax.axhline(row - 0.5, color="lightgray", linewidth=0.8, zorder=0)
