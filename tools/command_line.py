@@ -172,9 +172,9 @@ def make_parser(kind: type) -> Parser:
     command = os.path.basename(getattr(module, "__file__", name))
     if "." in name:
         command = f"python -m {name.removesuffix('.__main__')}"
-    parser = Parser(command, module.__doc__ or "",
+    text = f"{(module.__doc__ or '').rstrip()}\n\nDefaults are in parentheses."
+    parser = Parser(command, text,
                     usage=f"%(prog)s [flags]{name_operands(kind)}",
-                    epilog="Defaults are in parentheses.",
                     argument_default=argparse.SUPPRESS)
     hints = typing.get_type_hints(kind)
     groups = {"": parser}
