@@ -97,7 +97,7 @@ def test_the_sizes_and_the_rate_reach_every_model():
 
 @pytest.mark.parametrize("script, words, flag", [
     *((probe, "--encoder x", flag) for flag in ("--models em", "--protocol li2019", "--norm post",
-                                                *(f"--{x} 2" for x in ("layers", "d-ff")))),
+                                                "--layers 2", "--d-ff 2")),
     (probe, "--data senteval", "--data-seed 2"), (probe, "", "--data-dir x"),
     (logic, "--data x", "--data-seed 1")])
 def test_a_flag_that_would_be_ignored_is_refused(script, words, flag, capsys):
