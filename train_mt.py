@@ -309,7 +309,7 @@ def train(s: Settings) -> None:
     stop = defer_signals()                               # a list: signals append to it
     stopped_by = 0
     bar = tqdm(total=s.steps, initial=progress.step, unit="step", dynamic_ncols=True,
-               disable=not (machine.first and sys.stderr.isatty()))
+               disable=None if machine.first else True)
     if progress.unvalidated and machine.first:           # killed between saving and validating
         validate_and_save(model, optimizer, progress, data, folder, s)
     objective.train()

@@ -6,7 +6,6 @@ Finished hypotheses are ranked by `score(y) = log P(y|x) / lp(y)`, `lp(y) = ((5 
 """
 import math
 import re
-import sys
 import unicodedata
 from itertools import islice
 from typing import Iterator, NamedTuple
@@ -243,8 +242,8 @@ def translate_text(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
     """
     lines = list(lines)
     window = window or len(lines) or 1
-    hidden = not (progress and sys.stderr.isatty())
-    with tqdm(total=len(lines), unit="line", leave=None, disable=hidden) as bar:
+    disable = None if progress else True                 # None: unless stderr is a terminal
+    with tqdm(total=len(lines), unit="line", leave=None, disable=disable) as bar:
         for start in range(0, len(lines), window):
             sources = []                                 # all pieces of the window's lines
             counts = []                                  # the pieces of each line

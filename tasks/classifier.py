@@ -8,7 +8,6 @@ import copy
 import json
 import math
 import statistics
-import sys
 import time
 
 import torch
@@ -81,7 +80,7 @@ def fit(build, data: dict, settings, seed: int, label: str, decay: bool = False)
         torch.manual_seed(epoch_seed)
         total = torch.zeros((), device=device)
         batches = like_length_batches(examples.lengths, settings.batch, epoch_seed)
-        for index in tqdm(batches, leave=False, disable=not sys.stderr.isatty()):
+        for index in tqdm(batches, leave=False, disable=None):
             step += 1
             for group in optimizer.param_groups:
                 group["lr"] = scheduled_rate(step, steps, settings.lr, decay)

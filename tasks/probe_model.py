@@ -5,7 +5,6 @@ Li 2019 §5.1 and Li 2021 §4.2 train all of the model on the task. Conneau et a
 encoder of a trained translation model as it is and train only the classifier.
 """
 import operator
-import sys
 from collections import Counter
 from typing import NamedTuple
 
@@ -142,7 +141,7 @@ def sentence_vectors(items: list[Item], model, tokenizer, device="cpu", size: in
         ids.append(torch.tensor(tokens[:MOST_TOKENS - 1] + [EOS]))
     by_length = torch.tensor([len(sentence) for sentence in ids]).argsort()
     vectors = torch.empty(len(items), model.config.d_model, device=device)   # [n, d]
-    for index in tqdm(by_length.split(size), leave=False, disable=not sys.stderr.isatty()):
+    for index in tqdm(by_length.split(size), leave=False, disable=None):
         batch = [ids[i] for i in index]
         memory = model.encode(pad_sequence(batch, batch_first=True, padding_value=PAD).to(device))
         vectors[index.to(device)] = mean_pool(memory.states, memory.mask)
