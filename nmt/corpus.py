@@ -14,14 +14,13 @@ from tokenizers import Tokenizer
 
 from nmt.download import CORPORA, corpus_files
 from nmt.encoded import EncodedPairs, encode_files, encode_pairs
-from nmt.tokenizer import lines_to_learn_from, load_tokenizer, save_tokenizer, train_tokenizer
+from nmt.tokenizer import lines_to_learn_from, load_tokenizer, train_tokenizer
 from tools.command_line import Flags, flag
-from tools.files import Lines, UserError, errors_of
+from tools.files import Lines, UserError, atomic_write, errors_of
 
 LANGUAGES = {"toy": ("en", "de"), **{name: languages for name, (languages, _) in CORPORA.items()}}
-VOCAB_SIZES = {"toy": 2_000, "multi30k": 10_000, "enja": 6_000, "wmt14-en-de": 32_000,
-               "wmt17-zh-en": 32_000}
-LARGE = 1_000_000               # pairs: from here on, own text gets 32,000 tokens
+VOCAB_SIZES = {"toy": 2_000, "enja": 6_000}              # others have 10,000 or 32,000 tokens
+LARGE = 1_000_000               # pairs: from here on, it is 32,000
 CACHE_FROM = 250_000            # training pairs: from here on, they are encoded into files
 
 
@@ -33,7 +32,6 @@ class Pairs(NamedTuple):
 
 class Corpora(NamedTuple):
     """The text of a run; train may be on disk, the rest is in memory."""
-    name: str                   # as in --data, or the --train prefix
     src: str
     tgt: str
     train: Pairs
@@ -114,11 +112,18 @@ def name_text(flags: DataFlags) -> str:
 def load_corpora(flags: DataFlags) -> Corpora:
     """The corpora that the flags name. Raises UserError for missing or unreadable files."""
     flags.check_text()
-    if not flags.train:
-        return load_known(flags)
-    tests = [("--test", prefix) for prefix in flags.test]
-    return read_corpora(flags.train, flags.src, flags.tgt,
-                        [("--train", flags.train), ("--valid", flags.valid), *tests])
+    if flags.train:
+        tests = [("--test", prefix) for prefix in flags.test]
+        return read_corpora(flags.src, flags.tgt,
+                            [("--train", flags.train), ("--valid", flags.valid), *tests])
+    src, tgt = known_languages(flags)
+    if flags.data == "toy":
+        train, valid, test = toy_pairs(src)
+        return Corpora(src, tgt, train, valid, {"test": test})
+    where = f"--data {flags.data}"
+    with errors_of(where):
+        prefixes = corpus_files(flags.data, Path(flags.data_dir))
+    return read_corpora(src, tgt, [(where, prefix) for prefix in prefixes])
 
 
 def known_languages(flags: DataFlags) -> tuple[str, str]:
@@ -127,18 +132,6 @@ def known_languages(flags: DataFlags) -> tuple[str, str]:
     if flags.src == tgt or flags.tgt == src:
         return tgt, src
     return src, tgt
-
-
-def load_known(flags: DataFlags) -> Corpora:
-    """The corpus of --data, see `known_languages`."""
-    name = flags.data
-    src, tgt = known_languages(flags)
-    if name == "toy":
-        train, valid, test = toy_pairs(src)
-        return Corpora(name, src, tgt, train, valid, {"test": test})
-    with errors_of(f"--data {name}"):
-        prefixes = corpus_files(name, Path(flags.data_dir))
-    return read_corpora(name, src, tgt, [(f"--data {name}", prefix) for prefix in prefixes])
 
 
 def toy_pairs(src: str) -> list[Pairs]:
@@ -152,7 +145,7 @@ def toy_pairs(src: str) -> list[Pairs]:
     return pairs
 
 
-def read_corpora(name: str, src: str, tgt: str, prefixes: list[tuple]) -> Corpora:
+def read_corpora(src: str, tgt: str, prefixes: list[tuple]) -> Corpora:
     """The texts of (flag, prefix): training, validation, tests. Raises UserError, which names every
     mistake."""
     texts = []
@@ -171,7 +164,7 @@ def read_corpora(name: str, src: str, tgt: str, prefixes: list[tuple]) -> Corpor
     if mistakes:
         raise UserError("; ".join(dict.fromkeys(mistakes)))
     train, valid, *tests = texts
-    return Corpora(name, src, tgt, train, valid, dict(zip(names, tests)))
+    return Corpora(src, tgt, train, valid, dict(zip(names, tests)))
 
 
 def read_pairs(prefix, src: str, tgt: str) -> Pairs:
@@ -199,14 +192,14 @@ def load_data(flags: DataFlags, tokenizer_path=None) -> Data:
     """Loads and encodes the text that the flags name. The tokenizer is read from
     tokenizer_path, or learned and written there; a large training text is encoded into files below
     --data-dir once. Raises UserError for missing, unreadable or too small files."""
-    name, src, tgt, train, valid, tests = load_corpora(flags)
+    src, tgt, train, valid, tests = load_corpora(flags)
     hashes = {f"train.{src}": hash_text(train.source), f"train.{tgt}": hash_text(train.target)}
     if tokenizer_path and os.path.exists(tokenizer_path):
         tokenizer = load_tokenizer(tokenizer_path)
     else:
         usual = 32_000 if len(train.source) >= LARGE else 10_000
         if not flags.train:
-            usual = VOCAB_SIZES.get(name, usual)
+            usual = VOCAB_SIZES.get(flags.data, usual)
         tokenizer = train_tokenizer(lines_to_learn_from(train), flags.vocab_size or usual,
                                     exact=flags.vocab_size is not None)
         held_out = {pair for pairs in (valid, *tests.values()) for pair in zip(*pairs)}
@@ -215,7 +208,7 @@ def load_data(flags: DataFlags, tokenizer_path=None) -> Data:
             print(f"warning: the training text contains {repeated:,} validation or test pairs")
         if tokenizer_path:
             Path(tokenizer_path).parent.mkdir(parents=True, exist_ok=True)
-            save_tokenizer(tokenizer, tokenizer_path)
+            atomic_write(tokenizer_path, tokenizer.to_str(pretty=True))
     if len(train.source) >= CACHE_FROM:
         key = hash_text([repr(hashes), tokenizer.to_str(), str(flags.max_length)])
         folder = Path(flags.data_dir) / "encoded" / f"{name_text(flags)}.{key}"
@@ -223,8 +216,8 @@ def load_data(flags: DataFlags, tokenizer_path=None) -> Data:
     else:
         encoded = encode_pairs(tokenizer, train, flags.max_length)
     if not len(encoded):
-        raise UserError(f"no training pair of {name} is left: all have an empty side, or more "
-                        f"tokens than --max-length {flags.max_length}")
+        raise UserError(f"no training pair of {flags.train or flags.data} is left: all have an "
+                        f"empty side, or more tokens than --max-length {flags.max_length}")
     return Data(src, tgt, tokenizer, encoded, encode_pairs(tokenizer, valid), valid, tests,
                 hashes, len(train.source))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tools.files import UserError, as_user_error, atomic_write
+from tools.files import UserError, as_user_error
 
 BOS = 1                                                  # 0 is transformer.PAD
 EOS = 2
@@ -64,13 +64,8 @@ def lines_to_learn_from(pairs):
         yield from islice(side, 0, None, step)
 
 
-def save_tokenizer(tokenizer: Tokenizer, path) -> None:
-    """Writes the tokenizer as JSON, atomically."""
-    atomic_write(path, tokenizer.to_str(pretty=True))
-
-
 def load_tokenizer(path) -> Tokenizer:
-    """Reads what `save_tokenizer` wrote. Raises UserError if it is missing or damaged."""
+    """Reads a run's tokenizer.json. Raises UserError if it is missing or damaged."""
     with as_user_error("read", path):
         content = Path(path).read_bytes()
     try:

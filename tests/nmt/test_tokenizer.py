@@ -49,7 +49,7 @@ def test_the_form_of_a_line(line, form):
 
 def test_special_tokens_are_the_same_after_save_and_load(tokenizer, tmp_path):
     """They have the ids 0 to 2, and decoding leaves them out."""
-    vocabulary.save_tokenizer(tokenizer, tmp_path / "tokenizer.json")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
     loaded = vocabulary.load_tokenizer(tmp_path / "tokenizer.json")
     ids = [loaded.token_to_id(token) for token in vocabulary.SPECIAL_TOKENS]
     assert ids == [PAD, BOS, EOS] == [0, 1, 2]

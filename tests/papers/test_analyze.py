@@ -17,7 +17,7 @@ from nmt.corpus import Corpora, Pairs
 from nmt.encoded import encode_pairs
 from nmt.evaluate import validate
 from nmt.run_folder import RunFolder
-from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, save_tokenizer, train_tokenizer
+from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, train_tokenizer
 from papers import analyze, figures, measure
 from papers.reproduce import plan, settings_of
 from papers.tables import TABLES
@@ -81,7 +81,7 @@ def folders(make_run, tokenizer, tmp_path_factory):
         with RunFolder(root / name, config) as folder:
             folder.begin()
             folder.save("best.pt", model=run.model.state_dict())
-        save_tokenizer(tokenizer, root / name / "tokenizer.json")
+        tokenizer.save(str(root / name / "tokenizer.json"))
     return root
 
 
@@ -499,7 +499,7 @@ def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
 
     def load_corpora(flags):
         folder.append(flags.data_dir)
-        return Corpora("multi30k", "en", "de", None, None, {"test": Pairs(["a"], ["b"])})
+        return Corpora("en", "de", None, None, {"test": Pairs(["a"], ["b"])})
     monkeypatch.setattr(analyze, "load_corpora", load_corpora)
     settings = parse(analyze.Settings, f"run --data-dir moved --valid {text}".split())
     known = config | {"train": None, "valid": None, "test": []}

@@ -15,7 +15,7 @@ import probe
 from disagreement import output_disagreement
 from nmt import download
 from nmt.run_folder import RunFolder, load_run
-from nmt.tokenizer import save_tokenizer, train_tokenizer
+from nmt.tokenizer import train_tokenizer
 from tasks import classifier, probe_data, probe_model
 from tasks.probe_data import TASKS, Item, detokenize, download_task, fill, read_task
 from tools.command_line import parse
@@ -244,7 +244,7 @@ def translation_run(tmp_path):
     with RunFolder(tmp_path / "mt-seed1", {}) as folder:
         folder.begin(model=dataclasses.asdict(config), languages=["en", "de"])
         folder.save("best.pt", model=Transformer(config).state_dict())
-        save_tokenizer(tokenizer, folder.path / "tokenizer.json")
+        tokenizer.save(str(folder.path / "tokenizer.json"))
     return folder.path
 
 
