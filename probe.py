@@ -152,9 +152,9 @@ def frozen_columns(s: Settings, device) -> dict[str, Column]:
             model, tokenizer, config = load_run(folder, s.checkpoint, device)
         if not config["languages"][0].lower().startswith("en"):
             raise UserError(f"--encoder {folder}: does not read English, as the tasks do")
-        checkpoint = path / f"{s.checkpoint.removesuffix('.pt')}.pt"
+        checkpoint = (path / f"{s.checkpoint}.pt").read_bytes()
         columns[name] = Column(partial(train_classifier, s, model, tokenizer, device), s.seeds,
-                               zlib.crc32(checkpoint.read_bytes()))
+                               zlib.crc32(checkpoint))
     return columns
 
 

@@ -348,7 +348,7 @@ def load_run(folder, name: str = "best", device="cpu"):
         raise UserError(f"{folder}: is not a translation model; {name_runs_beside(folder)}")
     model = Transformer(read_model_config(settings, folder)).to(device)
     check_classes(folder, settings, custom_classes(model))
-    path = folder / f"{name.removesuffix('.pt')}.pt"
+    path = folder / f"{name}.pt"
     load_weights(model, load_checkpoint(path), path)
     settings.setdefault("length_ratio", LENGTH_RATIO)    # older runs lack it
     tokenizer = load_tokenizer(folder / "tokenizer.json")

@@ -321,7 +321,7 @@ def describe_runs(runs: list[measure.TrainedRun], settings: Settings) -> dict[st
     """What the numbers of a run in analysis.json depend on, by the run's name there."""
     entries = {}
     for folder, run in zip(settings.runs, runs):
-        with open(Path(folder) / f"{settings.checkpoint.removesuffix('.pt')}.pt", "rb") as file:
+        with open(Path(folder) / f"{settings.checkpoint}.pt", "rb") as file:
             checksum = hashlib.file_digest(file, "sha256").hexdigest()
         entries[run.name] = {"checkpoint": settings.checkpoint, "sha256": checksum,
                              "seed": run.config["seed"], "flags": mechanism_flags(run.config),

@@ -118,7 +118,7 @@ def test_translate_gives_the_translations_of_the_test(finished, capsys):
     assert len(shown) == 6 and all(a.split() == b.split()[::-1] for a, b, _ in shown)
     texts = finished.folder.parents[1]
     flags = f"{finished.folder} --lenpen 1 --device cpu --input"
-    words = f"{flags} {texts}/test.en --checkpoint average.pt --beam 3"
+    words = f"{flags} {texts}/test.en --checkpoint average --beam 3"
     assert translate.main(words.split()) == 0
     assert capsys.readouterr().out == (finished.folder / "test.hyp").read_text("utf-8")
     words = f"{flags} {texts}/valid.en --checkpoint last --beam 1"

@@ -273,7 +273,7 @@ def test_frozen_encoders_are_probed_again_after_training(tmp_path, capsys, monke
     """They are tested on the test part, here of 40 sentences."""
     monkeypatch.setattr(probe, "TEST", 40)
     monkeypatch.setattr(probe, "accuracy", lambda model, examples: len(examples.labels) / 60)
-    flags = (f"--task Tense --encoder {translation_run} {translation_run}/ --checkpoint last.pt "
+    flags = (f"--task Tense --encoder {translation_run} {translation_run}/ --checkpoint last "
              "--seeds 1 2")
     checkpoint = (translation_run / "best.pt").rename(translation_run / "last.pt")
     before = checkpoint.read_bytes()
