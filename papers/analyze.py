@@ -70,9 +70,8 @@ class Settings:
                           "decoder self-attention", DRAWN, choices=COMPONENTS)
     layer: int | None = flag(None, "layer of the heat maps, from 1 at the bottom (the top one)",
                              DRAWN, 1, 1000)
-    sentence: str | None = flag(None, "validation pair N, from 1, or a source sentence, which "
-                                "the runs translate (a short validation pair)", DRAWN,
-                                metavar="N|TEXT")
+    sentence: str | None = flag(None, "source sentence, which the runs translate (a short "
+                                "validation pair)", DRAWN, metavar="TEXT")
 
 
 # ---- Runs and text
@@ -150,8 +149,7 @@ def check_runs(runs: list[measure.TrainedRun], settings: Settings) -> None:
 def choose_sentence(run: measure.TrainedRun, settings) -> tuple[measure.TrainedRun, int]:
     """The run and the index of the validation pair to draw. For a sentence of the user's, the run
     returned has this sentence and its own translation as its validation set. The default is the
-    first pair with 8 to 16 tokens on both sides, or else the shortest. Raises UserError for a
-    number that no pair has."""
+    first pair with 8 to 16 tokens on both sides, or else the shortest."""
     if settings.sentence is None:
         lengths = [*zip(run.encoded.source_lengths, run.encoded.target_lengths)]
         for i, pair in enumerate(lengths):
@@ -159,11 +157,6 @@ def choose_sentence(run: measure.TrainedRun, settings) -> tuple[measure.TrainedR
                 return run, i
         return run, min(range(len(lengths)), key=lambda i: max(lengths[i]))
     source = prepare_line(settings.sentence)
-    if source.isdecimal():
-        if not 1 <= int(source) <= len(run.encoded):
-            raise UserError(f"--sentence {source}: {run.name} has validation pairs 1 to "
-                            f"{len(run.encoded)}")
-        return run, int(source) - 1
     target = measure.translate(run, [source], settings.beam or run.config["beam"])
     return run._replace(encoded=encode_pairs(run.tokenizer, Pairs([source], target))), 0
 

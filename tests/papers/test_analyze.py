@@ -383,8 +383,8 @@ def test_command_writes_tables_and_figures(folders, tmp_path, monkeypatch, capsy
     monkeypatch.setattr(measure, "head_vectors", lambda *args:
                         vectors.append(head_vectors(*args)) or vectors[-1])
     runs = [str(folders / "plain"), str(folders / "routed")]
-    words = f"--out {tmp_path} --device cpu --component cross --layer 2 --sentence 2"
-    assert analyze.main([*runs, *words.split()]) == 0
+    words = f"--out {tmp_path} --device cpu --component cross --layer 2 --sentence"
+    assert analyze.main([*runs, *words.split(), ENGLISH[1]]) == 0
     out, error = capsys.readouterr()
     assert "routed and plain were trained on different texts" in error and error.count("\n") == 1
     files = [tmp_path / name for name in ("analysis.json", "heads.png", "attention.png",
@@ -510,7 +510,7 @@ def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("words, message", [
     ("", "which run?"), ("plain ./plain", "two runs are named plain"),
     ("plain --checkpoint last", "last.pt does not exist"),
-    ("plain --layer 3", "has layers 1 to 2"), ("plain --sentence 99", "validation pairs 1 to 18"),
+    ("plain --layer 3", "has layers 1 to 2"),
     ("plain routed --labels one", "--labels has 1 different names for 2 runs"),
     ("plain --only heads --sentence 2", "--sentence 2 is not used: it needs --only attention"),
     ("plain --only heads attention --beam 2", "--beam 2 is not used: it needs"),
