@@ -83,8 +83,8 @@ class Settings(TaskFlags):
     epochs: int = with_default(TaskFlags, "epochs", 2)
     lr: float = with_default(TaskFlags, "lr", 1e-3)
     decay: str = flag(
-        "linear", "of the learning rate: none, or linear, from --lr towards 0 after a rise in the "
-        "first twentieth of the steps", TRAINING, choices=("none", "linear"))
+        "linear", "how the learning rate falls: not at all (none), or linearly from --lr towards 0 "
+        "after a rise in the first twentieth of the steps", TRAINING, choices=("none", "linear"))
     learn: str = flag(
         "batch", "learn from the labels of the pairs (pairs), or from the relations between all "
         "formulas of a batch (batch), whose memory grows with the square of --batch",

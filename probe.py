@@ -65,7 +65,7 @@ class Settings(TaskFlags):
         (), "folders of trained translation models: only a classifier on their encoders is "
         "trained; NAME-seed1, NAME-seed2, ... share a column", ENCODERS,
         metavar="RUN")
-    checkpoint: str = flag("best", "of these runs: best, last, average, step-N", ENCODERS,
+    checkpoint: str = flag("best", "which one of theirs: best, last, average or step-N", ENCODERS,
                            metavar="NAME")
 
     data: str = flag("toy", "the embedded grammar, or Conneau et al.'s files", DATA,

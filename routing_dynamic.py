@@ -103,13 +103,13 @@ def agreement(V: Tensor, capsules: Tensor) -> Tensor:
     return (capsules.unsqueeze(-3) * V).sum(-1)                              # [..., M, N]
 
 
-def check_votes(votes: Tensor, **of_capsules: Tensor | None) -> None:
-    """Raises ValueError unless votes are [..., M, N, D], and the tensors `of_capsules` [..., N]."""
+def check_votes(votes: Tensor, **per_capsule: Tensor | None) -> None:
+    """Raises ValueError unless votes are [..., M, N, D], and the tensors `per_capsule` [..., N]."""
     if votes.dim() < 3:
         raise ValueError(f"votes has shape {list(votes.shape)}: give [..., M, N, D], for M input "
                          "capsules and N output capsules of width D")
     N = votes.shape[-2]
-    for name, x in of_capsules.items():
+    for name, x in per_capsule.items():
         if isinstance(x, Tensor) and x.shape[-1:] not in ((), (N,)):
             raise ValueError(f"{name} has shape {list(x.shape)}: votes {list(votes.shape)} have "
                              f"N = {N} output capsules")

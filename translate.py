@@ -30,6 +30,7 @@ WINDOW = 1_000                  # lines that are translated before the first of 
 
 @dataclass
 class Settings:
+    """What is translated with which run, how, and what it is compared with."""
     run: str | None = flag(None, "run folder, e.g. runs/NAME", metavar="RUN", positional=True)
     input: str | None = flag(None, "text to translate, UTF-8 (standard input)", metavar="FILE")
     output: str | None = flag(

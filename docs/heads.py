@@ -22,7 +22,7 @@ ATTENTIONS = (                  # their names in flags
     (1.0, "encoder", "enc"),
     (2.9, "decoder to encoder", "cross"),
     (4.8, "decoder", "dec"))
-STEPS = (                       # of an attention, from the top
+STEPS = (                       # inside an attention, from the top
     (1.8, "$Q^h,\\ K^h,\\ V^h$", "queries, keys, values"),
     (2.75, "$E^h = Q^h {K^h}^{\\top} / \\sqrt{d_k}$", "logits"),
     (3.7, "$A^h = \\mathrm{softmax}(E^h)$", "attention weights"),

@@ -33,8 +33,8 @@ from tools.command_line import flag
 from tools.command_line import run as run_command
 from tools.files import UserError, as_user_error
 
-SECONDS = 10                # of processor time that a task may take (Linux)
-WAIT = 60                   # and of waiting, for instance on a busy machine
+SECONDS = 10                # processor time that a task may take (Linux)
+WAIT = 60                   # seconds to wait for a task, for instance on a busy machine
 OUTPUT = 100_000            # bytes that a task may print, and of a message
 LINUX = sys.platform == "linux" and hasattr(os, "fork")
 # Tasks that share a process. Only on Linux can torch be forked; elsewhere each start takes seconds.

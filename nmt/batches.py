@@ -127,7 +127,7 @@ def training_steps(encoded: EncodedPairs, place: tuple[int, int], machine, max_t
     """Yields the updates from `place` on, endlessly. Each has `accumulate x world` micro-batches,
     assigned to the processes round-robin; one may span two epochs. rectangles: see `rectangle`."""
     size = accumulate * machine.world
-    all_of_them, ahead = itertools.tee(micro_batches(encoded, place, max_tokens, seed))
+    all_batches, ahead = itertools.tee(micro_batches(encoded, place, max_tokens, seed))
     own = (indices for indices, _ in itertools.islice(ahead, machine.rank, None, machine.world))
     # one loader for all epochs: its processes start once
     loaded = load_batches(DataLoader(
@@ -135,7 +135,7 @@ def training_steps(encoded: EncodedPairs, place: tuple[int, int], machine, max_t
         num_workers=workers, worker_init_fn=setup_worker,
         pin_memory=machine.device.type == "cuda", generator=torch.Generator()))
     while True:
-        group = list(itertools.islice(all_of_them, size))
+        group = list(itertools.islice(all_batches, size))
         tokens = sum(int(encoded.target_lengths[indices].sum()) + len(indices)       # EOS counts
                      for indices, _ in group)
         yield Step(list(itertools.islice(loaded, accumulate)), tokens, group[-1][1])

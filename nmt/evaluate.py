@@ -39,8 +39,8 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
     sums = {}                                            # (component, kind) -> [layers]
     counts = {}                                          # (component, kind) -> number of terms
     check_lengths(encoded, model.config)
-    heads = model.config.heads * model.config.layers
-    for indices in validation_batches(encoded, max_tokens, heads):
+    heads_of_component = model.config.heads * model.config.layers
+    for indices in validation_batches(encoded, max_tokens, heads_of_component):
         source, target = (rows.to(device) for rows in collate(encoded, indices))
         target_out = target[:, 1:]                                           # [B, L_t]
         source_mask = source != PAD
@@ -205,11 +205,11 @@ def score_sets(model, data, sets: dict, s, beam: int) -> Scores:
     # the shapes of the search differ at every step: it runs uncompiled
     with torch.compiler.set_stance("force_eager"):
         for name, pairs in sets.items():
-            of_set = list(translate_text(
+            translated = list(translate_text(
                 model, data.tokenizer, pairs.source, beam=beam, lenpen=s.lenpen,
                 max_source=data.longest_source, length_ratio=length_ratio, progress=True))
-            translations[name] = [translation.text for translation in of_set]
-            results += of_set
+            translations[name] = [translation.text for translation in translated]
+            results += translated
     seconds = time.perf_counter() - started              # text: the device has finished
     for name, pairs in sets.items():
         bleu, _ = corpus_bleu(translations[name], pairs.target, data.tgt, s.lowercase)

@@ -267,8 +267,8 @@ def read_scores(lines: dict[tuple, dict]) -> dict:
         for run in read_result(place)["runs"]:           # a frozen encoder is NAME-seed1
             model, seed, *_ = f"{run['model']}-seed{run['seed']}".split("-seed")
             accuracies[model, int(seed)].append(run["accuracy"])
-        for (model, seed), of_tasks in accuracies.items():
-            scores["probing"][place][model][seed] = 100 * np.mean(of_tasks)
+        for (model, seed), shares in accuracies.items():
+            scores["probing"][place][model][seed] = 100 * np.mean(shares)
     return scores
 
 

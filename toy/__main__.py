@@ -20,6 +20,7 @@ from tools.files import UserError, atomic_write
 
 @dataclass
 class Settings:
+    """The folder, and how much training text it gets."""
     folder: Path = flag(help="where the files go", positional=True, metavar="FOLDER")
     pairs: int = flag(toy.PAIRS[0], "the first N training pairs", low=1, high=toy.PAIRS[0])
 
