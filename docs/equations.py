@@ -41,7 +41,6 @@ class Entry(NamedTuple):
     anchor: str                 # the heading's, on GitHub and on the page
     text: str                   # Markdown below the heading, up to "Code:"
     numbers: tuple              # "Li 2019 Eq. 10", ...; sections only where there is no other
-    latex: list
     code: list                  # (file, function or class)
     tests: list                 # (file, test)
 
@@ -78,7 +77,6 @@ def parse_entry(section: str) -> Entry:
     printed = [number for number in all_numbers if "§" not in number]
     return Entry(title, re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-"),
                  text.partition("\nCode:")[0], tuple(printed or all_numbers),
-                 re.findall(r"\$\$(.+?)\$\$", text),
                  re.findall(r"`([\w/]+\.py): ([\w.]+)`", text),
                  re.findall(r"`(test_\w+\.py)::(\w+)`", text))
 
@@ -135,11 +133,6 @@ class Module:
         """Returns the first line of a function or class, with its decorators."""
         node = self.nodes[name]
         return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-
-    def named(self, entry: Entry, name: str) -> bool:
-        """Whether a comment or docstring of a function or class has one of the entry's numbers."""
-        text = "\n".join(self.lines[self.start(name) - 1:self.nodes[name].end_lineno])
-        return bool(set(entry.numbers) & set(numbers(text, self.paper)))
 
     def place(self, entry: Entry, name: str) -> int:
         """Returns the line of a function or class where the entry belongs: the comment with most
