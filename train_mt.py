@@ -399,7 +399,8 @@ def validate_and_save(model, optimizer, progress: Progress, data: Data, folder: 
     step = progress.step
     nll, D = validate(model, data.valid, s.max_tokens, s.amp)
     check_finite(nll, step)
-    scores = score_sets(model, data, {"valid": data.valid_pairs}, s, beam=1)
+    scores = score_sets(model, data, {"valid": data.valid_pairs}, beam=1, lenpen=s.lenpen,
+                        lowercase=s.lowercase)
     folder.log("valid", step=step, valid_loss=nll, valid_perplexity=math.exp(min(nll, 700)),
                valid_bleu=scores.bleu, valid_at_limit=scores.at_limit or None,
                valid_disagreement=D)
@@ -432,7 +433,7 @@ def test(model, progress: Progress, data: Data, folder: RunFolder, s: Settings) 
         name = "average.pt" if numbered else "best.pt"
         load_weights(model, load_checkpoint(folder.path / name), folder.path / name)
         _, D = validate(model, data.valid, s.max_tokens, s.amp)
-        scores = score_sets(model, data, sets, s, beam=s.beam)
+        scores = score_sets(model, data, sets, s.beam, s.lenpen, s.lowercase)
         for set_name, lines in scores.translations.items():
             (folder.path / f"{set_name}.hyp").write_text("\n".join([*lines, ""]), "utf-8")
         rows = [folder.log(

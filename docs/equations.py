@@ -82,6 +82,7 @@ def parse_entry(section: str) -> Entry:
 
 
 def read(path: Path) -> list[Entry]:
+    """Returns the entries of equations.md."""
     sections = split_sections(path.read_text("utf-8"))
     return [parse_entry(section) for section in sections if section.startswith("### ")]
 

@@ -20,6 +20,7 @@ from exercises.make import NOT_WRITTEN, ROOT, TASKS, Task, find_functions
 
 
 def project_module(task: Task):
+    """Imports the project's own file of a task."""
     return importlib.import_module(task.file.removesuffix(".py").replace("/", "."))
 
 

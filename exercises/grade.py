@@ -183,6 +183,7 @@ def report(tasks: list[Task], messages: list[str], with_advice: bool) -> str:
 
 @dataclass
 class Settings:
+    """The solutions, the tasks that are graded, and the table of the points."""
     folders: tuple[Path, ...] = flag(help="folders of solutions", positional=True,
                                      metavar="FOLDER")
     session: int | None = flag(None, "grade only the tasks of this session, 1 to 7",
@@ -195,6 +196,7 @@ class Settings:
 
 
 def print_grades(s: Settings) -> None:
+    """Grades the folders. Prints messages and points, or writes the points of all into a table."""
     tasks = choose_tasks(s.session, s.task)
     for folder in s.folders:
         if not folder.is_dir():

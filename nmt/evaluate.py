@@ -195,8 +195,8 @@ class Scores(NamedTuple):
     sentences_per_second: float
 
 
-def score_sets(model, data, sets: dict, s, beam: int) -> Scores:
-    """Translates test sets {name: pairs} and scores them, separately and pooled; s: settings."""
+def score_sets(model, data, sets: dict, beam: int, lenpen: float, lowercase: bool) -> Scores:
+    """Translates test sets {name: pairs} and scores them, separately and pooled."""
     translations = {}
     scores = {}
     length_ratio = data.length_ratio                     # computed once, and not timed
@@ -206,19 +206,19 @@ def score_sets(model, data, sets: dict, s, beam: int) -> Scores:
     with torch.compiler.set_stance("force_eager"):
         for name, pairs in sets.items():
             translated = list(translate_text(
-                model, data.tokenizer, pairs.source, beam=beam, lenpen=s.lenpen,
+                model, data.tokenizer, pairs.source, beam=beam, lenpen=lenpen,
                 max_source=data.longest_source, length_ratio=length_ratio, progress=True))
             translations[name] = [translation.text for translation in translated]
             results += translated
     seconds = time.perf_counter() - started              # text: the device has finished
     for name, pairs in sets.items():
-        bleu, _ = corpus_bleu(translations[name], pairs.target, data.tgt, s.lowercase)
-        chrf, _ = corpus_chrf(translations[name], pairs.target, s.lowercase)
+        bleu, _ = corpus_bleu(translations[name], pairs.target, data.tgt, lowercase)
+        chrf, _ = corpus_chrf(translations[name], pairs.target, lowercase)
         scores[name] = {"bleu": bleu, "chrf": chrf}
     hypotheses = sum(translations.values(), [])
     references = sum((pairs.target for pairs in sets.values()), [])
-    bleu, signature = corpus_bleu(hypotheses, references, data.tgt, s.lowercase)
-    chrf, _ = corpus_chrf(hypotheses, references, s.lowercase)
+    bleu, signature = corpus_bleu(hypotheses, references, data.tgt, lowercase)
+    chrf, _ = corpus_chrf(hypotheses, references, lowercase)
     return Scores(bleu, chrf, signature, scores, translations, *count_long(results),
                   len(hypotheses) / seconds)
 

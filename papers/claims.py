@@ -47,7 +47,8 @@ def make_contrast(difference: float, error: float, freedom: float) -> Contrast:
                     equivalent=max(t.cdf(-MARGIN), t.sf(MARGIN)) < 0.05)
 
 
-def figures(x: Contrast, digits: int = 2) -> str:
+def format_contrast(x: Contrast, digits: int = 2) -> str:
+    """The difference and its interval as text."""
     return f"{x.difference:+.{digits}f} [{x.low:+.{digits}f}, {x.high:+.{digits}f}]"
 
 
@@ -119,10 +120,10 @@ def planned_rows(runs: dict[str, list[dict]]) -> list[str]:
     millions = [arm_runs[0]["parameters"] / 1e6 for arm_runs in runs.values()]
     rows = [f"{min(millions):.1f}M to {max(millions):.1f}M",
             f"the {len(runs['baseline'])} seeds with runs of all arms", test,
-            f"one head, differs from the baseline by {figures(control)}"]
+            f"one head, differs from the baseline by {format_contrast(control)}"]
     adjusted = holm([x.p for x in contrasts.values()])
     for (pair, x), p in zip(contrasts.items(), adjusted):
-        cells = [*pair, figures(x), f"{x.detectable:.2f}", format_p(x.p), format_p(p),
+        cells = [*pair, format_contrast(x), f"{x.detectable:.2f}", format_p(x.p), format_p(p),
                  "yes" if x.equivalent else "no"]
         rows.append(f"| {' | '.join(cells)} |")
     for arm in sorted(runs):
@@ -234,6 +235,7 @@ COMPARED = (
 
 
 def read_result(name: str) -> dict:
+    """The content of results/NAME.json."""
     return json.loads((ROOT / "results" / f"{name}.json").read_text("utf-8"))
 
 
@@ -265,8 +267,8 @@ def read_scores(lines: dict[tuple, dict]) -> dict:
     for place in ("probe-frozen-multi30k-toy", "probe-toy"):
         accuracies = defaultdict(list)                   # one per task
         for run in read_result(place)["runs"]:           # a frozen encoder is NAME-seed1
-            model, seed, *_ = f"{run['model']}-seed{run['seed']}".split("-seed")
-            accuracies[model, int(seed)].append(run["accuracy"])
+            model, _, seed = run["model"].partition("-seed")
+            accuracies[model, int(seed or run["seed"])].append(run["accuracy"])
         for (model, seed), shares in accuracies.items():
             scores["probing"][place][model][seed] = 100 * np.mean(shares)
     return scores
@@ -284,7 +286,7 @@ def other_rows(scores: dict) -> list[str]:
                 if len(gains) > 1:
                     x = make_contrast(np.mean(gains), stats.sem(gains), len(gains) - 1)
                     rows.append(f"- {place}, {len(gains)} seeds: `{model or 'baseline'}` minus "
-                                f"`{against or 'baseline'}`: {figures(x, digits)}")
+                                f"`{against or 'baseline'}`: {format_contrast(x, digits)}")
     return rows
 
 
@@ -315,7 +317,7 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
     # both parts from English to Japanese as one family
     both = read_arms(lines, ["plan-enja", "plan-enja-more"], (2, 4, 5, 6, 7, 8))
     _, _, contrasts = compare_arms(both)
-    gain = figures(contrasts["uniform", "baseline"])
+    gain = format_contrast(contrasts["uniform", "baseline"])
     print(f"`uniform` gains significantly ({gain})\n")
     print("## Other measurements", *other_rows(read_scores(lines)), sep="\n")
 

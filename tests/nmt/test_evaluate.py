@@ -163,7 +163,7 @@ def test_unusual_references_are_one_warning(line, warning):
 def score(sets: dict, model=None, tokenizer=None, beam=1, longest_source=99, tgt="de", **settings):
     """`score_sets` with these settings."""
     data = Namespace(tokenizer=tokenizer, longest_source=longest_source, length_ratio=3.0, tgt=tgt)
-    return evaluate.score_sets(model, data, sets, Namespace(**settings), beam)
+    return evaluate.score_sets(model, data, sets, beam, **settings)
 
 
 def test_case_and_language_reach_every_score(monkeypatch):
