@@ -36,7 +36,7 @@ from tools.files import UserError, as_user_error
 SECONDS = 10                # processor time that a task may take (Linux)
 WAIT = 60                   # seconds to wait for a task, for instance on a busy machine
 OUTPUT = 100_000            # bytes that a task may print, and of a message
-LINUX = sys.platform == "linux" and hasattr(os, "fork")
+LINUX = sys.platform == "linux"
 # Tasks that share a process. Only on Linux can torch be forked; elsewhere each start takes seconds.
 SHARE = 1 if LINUX else len(TASKS)
 CONTEXT = multiprocessing.get_context("forkserver" if LINUX else "spawn")

@@ -36,8 +36,7 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
     training = model.training
     model.eval()
     nll = tokens = 0
-    sums = {}                                            # (component, kind) -> [layers]
-    counts = {}                                          # (component, kind) -> number of terms
+    totals = {}                          # (component, kind) -> [sum of D [layers], its terms]
     check_lengths(encoded, model.config)
     heads_of_component = model.config.heads * model.config.layers
     for indices in validation_batches(encoded, max_tokens, heads_of_component):
@@ -59,13 +58,13 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
                 count = len(source)                      # "sum" averages over the sentences
                 if kind != "position":
                     count = int(choose_mask(kind, component, source_mask, target_mask).sum())
-                key = component, kind
-                sums[key] = sums.get(key, 0) + np.array(torch.stack(D).tolist()) * count
-                counts[key] = counts.get(key, 0) + count
+                total = totals.setdefault((component, kind), [0, 0])
+                total[0] += np.array(torch.stack(D).tolist()) * count
+                total[1] += count
     model.train(training)
     means = {}
-    for (component, kind), total in sums.items():
-        means.setdefault(component, {})[kind] = (total / counts[component, kind]).tolist()
+    for (component, kind), (total, count) in totals.items():
+        means.setdefault(component, {})[kind] = (total / count).tolist()
     return nll / tokens, means
 
 

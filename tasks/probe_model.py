@@ -128,9 +128,8 @@ def encode(parts: Parts, words: dict[str, int], device="cpu") -> dict[str, Encod
 
 
 @torch.no_grad()
-def sentence_vectors(items: list[Item], model, tokenizer, device="cpu", size: int = 128) -> Tensor:
-    """The mean [n, d] of the top encoder layer of a trained Transformer, `size` sentences at a
-    time.
+def sentence_vectors(items: list[Item], model, tokenizer, device="cpu") -> Tensor:
+    """The mean [n, d] of the top encoder layer of a trained Transformer, 128 sentences at a time.
 
     Sentences go as plain text through the model's own tokenizer, with the end-of-sentence token
     that it was trained with, which counts in the mean.
@@ -141,7 +140,7 @@ def sentence_vectors(items: list[Item], model, tokenizer, device="cpu", size: in
         ids.append(torch.tensor(tokens[:MOST_TOKENS - 1] + [EOS]))
     by_length = torch.tensor([len(sentence) for sentence in ids]).argsort()
     vectors = torch.empty(len(items), model.config.d_model, device=device)   # [n, d]
-    for index in tqdm(by_length.split(size), leave=False, disable=None):
+    for index in tqdm(by_length.split(128), leave=False, disable=None):
         batch = [ids[i] for i in index]
         memory = model.encode(pad_sequence(batch, batch_first=True, padding_value=PAD).to(device))
         vectors[index.to(device)] = mean_pool(memory.states, memory.mask)
