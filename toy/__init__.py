@@ -15,8 +15,6 @@ from typing import Iterator, NamedTuple
 from .grammar import sentence
 from .readings import Tree
 
-__all__ = ["LONGEST", "PAIRS", "SHORTEST", "Example", "Tree", "corpus", "derive", "splits", "words"]
-
 PAIRS = 30_000, 500, 1_000                     # as in train_mt.py: training, validation, test
 SHORTEST = 6                                   # English words in a sentence, without punctuation
 LONGEST = 20

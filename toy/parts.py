@@ -1,20 +1,19 @@
 """The parts of a grammar, built bottom up: `Leaf`, `Join` and `Choice`.
 
-`part.count` is the number of its derivations. `part.sample(uniform)` draws one of them, where
-`uniform()` returns a number in [0, 1), such as random.Random.random.
+`part.sample(uniform)` draws one of its derivations, where `uniform()` returns a number in [0, 1),
+such as random.Random.random. `part.possible` is False where it has none.
 """
 from bisect import bisect
 from itertools import accumulate
-from math import prod
 from typing import Any, Callable
 
 
 class Leaf:
     """One value."""
+    possible = True
 
     def __init__(self, value: Any):
         self.value = value
-        self.count = 1
 
     def sample(self, uniform: Callable[[], float]) -> Any:
         """The value."""
@@ -33,7 +32,7 @@ class Join:
                 self.parts[name] = field
             else:
                 self.constants[name] = field
-        self.count = prod(part.count for part in self.parts.values())
+        self.possible = all(part.possible for part in self.parts.values())
 
     def sample(self, uniform: Callable[[], float]) -> Any:
         """`make` of a sample of every part, drawn from left to right."""
@@ -48,11 +47,11 @@ class Choice:
     """
 
     def __init__(self, name: str, alternatives: list[tuple[int, str, Any]]):
-        possible = [alternative for alternative in alternatives if alternative[2].count]
+        possible = [alternative for alternative in alternatives if alternative[2].possible]
         self.name = name
         self.parts = [part for weight, label, part in possible]
         self.bounds = list(accumulate(weight for weight, label, part in possible))
-        self.count = sum(part.count for part in self.parts)
+        self.possible = bool(possible)
 
     def sample(self, uniform: Callable[[], float]) -> Any:
         """A sample of one alternative, drawn by weight."""
