@@ -174,6 +174,7 @@ def test_costs_are_the_bleu_that_is_lost(make_run, monkeypatch):
     rows = [line.split() for line in analyze.analyze_ablation([run], None)[1].splitlines()]
     assert ["mean", "layer", "1", "layer", "2"] in rows
     assert ["run", "enc", f"{cost / 8:.2f}", "0.00", f"{cost / 4:.2f}"] in rows
+    assert ["run", "all", f"{cost / 24:.2f}"] in rows
 
 
 @pytest.mark.parametrize("words, tgt, references", [
