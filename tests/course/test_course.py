@@ -85,10 +85,12 @@ def test_a_session_draws_and_prints_what_its_surroundings_lack(tmp_path):
     Japanese Windows cannot show."""
     code = ("import sys; sys.stdout.reconfigure(encoding='cp932'); "
             "import lesson; lesson.pyplot.plot([1]); lesson.show('line'); print('H\\xf6ren')")
-    environment = dict(os.environ, MPLBACKEND="module://missing.backend", FIGURES=str(tmp_path))
+    environment = dict(os.environ, MPLBACKEND="module://missing.backend",
+                       FIGURES=str(tmp_path / "new" / "folder"))
     program = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "course", env=environment,
                              capture_output=True)
-    assert (tmp_path / "line.png").exists() and program.stdout.strip() == b"H?ren"
+    assert (tmp_path / "new" / "folder" / "line.png").exists()
+    assert program.stdout.strip() == b"H?ren"
 
 
 # ---- What came after: course/later.py

@@ -179,7 +179,7 @@ def test_a_job_that_fails_does_not_stop_the_others(run_scripts, tmp_path, capsys
     assert run_scripts("--fail", "--go", "--go") == (["run0"], ["run1", "run2"])
     out = capsys.readouterr().out
     assert "run0: exit status 1: cpu 4 the last line" in out
-    assert str(tmp_path / "run0.log") in out and "run2: finished" in out
+    assert f"run2: started, output in {tmp_path / 'run2.log'}\n" in out and "run2: finished" in out
 
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows ends without signals")
