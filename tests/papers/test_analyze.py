@@ -1,5 +1,6 @@
 """analyze.py and its parts in papers/, on tiny models with random weights. Measurements are checked
 against loops written from their definitions."""
+import hashlib
 import itertools
 import json
 import math
@@ -36,7 +37,7 @@ for noun, nomen in (("man", "Mann"), ("dog", "Hund"), ("boy", "Junge")):
                            ("in the park near a house ", "im Park bei einem Haus ")):
             ENGLISH.append(f"a {noun} {verb} {place}.")
             GERMAN.append(f"ein {nomen} {form} {ort}.")
-SIZE = "--layers 2 --d-model 16 --heads 4 --d-ff 16 --beam 1 "
+SIZE = "--layers 2 --d-model 16 --heads 4 --d-ff 16 --beam 1 --seed 3 "
 PLAIN = ""
 ROUTED = ("--agg em --agg-at enc:1 cross:2 --capsules 4 "
           "--capsule-attention enc:1 dec:2")
@@ -171,7 +172,9 @@ def test_costs_are_the_bleu_that_is_lost(make_run, monkeypatch):
     assert costs["bleu"] == pytest.approx(100) and list(costs["cost"]) == ["enc", "cross", "dec"]
     cost = costs["cost"]["enc"][1][1]
     assert 10 < cost < 90 and costs["mean"] == pytest.approx(cost / 24)
-    rows = [line.split() for line in analyze.analyze_ablation([run], None)[1].splitlines()]
+    _, search, *lines = analyze.analyze_ablation([run], None)[1].splitlines()
+    assert search == f"beam 1, {costs['signature']}" and "nrefs:1|" in search
+    rows = [line.split() for line in lines]
     assert ["mean", "layer", "1", "layer", "2"] in rows
     assert ["run", "enc", f"{cost / 8:.2f}", "0.00", f"{cost / 4:.2f}"] in rows
     assert ["run", "all", f"{cost / 24:.2f}"] in rows
@@ -214,7 +217,7 @@ def test_a_character_of_several_tokens_is_at_its_first(tokenizer):
                                               ("dec", None)])
 def test_attention_map(make_run, component, layer):
     """The model's own weights, of that component and layer, by default the top one; tokens on their
-    axes."""
+    axes, and what they are."""
     run = make_run(ROUTED)
     heatmap = measure.attention_map(run, component, layer, 1)
     source, target = collate(run.encoded, [1])
@@ -228,6 +231,9 @@ def test_attention_map(make_run, component, layer):
     target_text = SPECIAL_TOKENS[BOS] + GERMAN[1].replace(" ", "")
     assert join_labels(heatmap["queries"]) == (source_text if component == "enc" else target_text)
     assert join_labels(heatmap["keys"]) == (target_text if component == "dec" else source_text)
+    _, query, key = analyze.ATTENTIONS[component]
+    assert query == ("source token" if component == "enc" else "last token written")
+    assert key == ("token written so far" if component == "dec" else "source token")
 
 
 @pytest.mark.parametrize("flags", [ROUTED, DYNAMIC, GU], ids=["em", "dynamic", "gu-em"])
@@ -297,8 +303,9 @@ def test_gu_fig3_bleu_by_length(make_run, tmp_path, monkeypatch):
         (1, 4, 6), (5, 7, 6), (8, None, 6)]
     assert [x["bleu"] for x in scores["bins"]] == pytest.approx([100, 100, 0], abs=1)
     assert scores["bins"][0]["interval"] == pytest.approx((100, 100)) and 0 < scores["bleu"] < 100
-    text = analyze.analyze_length([run], None, tmp_path)[1]
-    assert text.splitlines()[-1].split() == ["all", f"{scores['bleu']:.2f}"]
+    heading, *_, last = analyze.analyze_length([run], None, tmp_path)[1].splitlines()
+    assert heading.endswith(f" {scores['signature']}") and "nrefs:1|" in heading
+    assert last.split() == ["all", f"{scores['bleu']:.2f}"]
 
 
 @pytest.mark.parametrize("lengths, ends", [
@@ -329,7 +336,8 @@ def test_figures_name_what_they_draw(monkeypatch):
     figures.draw_lengths({"$1": {"bins": bins}}, "length.png")
     figures.draw_heads(["a", "b"], [[[0, 1], [2, 3]], [[4, 5], [6, 7]]], "heads.png")
     maps = {"a": {"weights": [[[0.1, 0.9]], [[0.2, 0.8]]], "queries": ["q"], "keys": ["k", "l"],
-                  "entropy": [0.5, 0.75]}}
+                  "entropy": [0.5, 0.75]},
+            "b": {"weights": [[[0.4, 0.6, 1.0]]], "queries": ["q"], "keys": "klm", "entropy": [1]}}
     figures.draw_attention(maps, "layer 2", "source token", "word", "attention.png")
     lengths, heads, attention = drawn
     axes = lengths.axes[0]
@@ -344,10 +352,13 @@ def test_figures_name_what_they_draw(monkeypatch):
     assert points == {(0, 1): "1", (2, 3): "2", (4, 5): "1", (6, 7): "2"}
     clouds = {x.get_label(): x.get_offsets().tolist() for x in heads.axes[0].collections}
     assert clouds == {" a": [[0, 1], [2, 3]], " b": [[4, 5], [6, 7]]}
-    part, = attention.subfigs
+    assert len({tuple(*x.get_facecolor()) for x in heads.axes[0].collections}) == 2
+    part, _ = attention.subfigs
     assert part.get_suptitle() == "a\nlayer 2"
     assert (part.get_supylabel(), part.get_supxlabel()) == ("query: source token", "key: word")
     titles = ("head 1, entropy 0.50", "head 2, entropy 0.75")
+    norm = attention.axes[0].images[0].norm              # the same for both runs
+    assert (norm.gamma, norm.vmin, norm.vmax) == (0.5, 0, 1)
     for panel, title, weights in zip(attention.axes, titles, maps["a"]["weights"]):
         assert panel.get_title() == title and panel.images[0].get_array().tolist() == weights
         assert [text.get_text() for text in panel.get_xticklabels()] == ["k", "l"]
@@ -413,6 +424,8 @@ def test_command_writes_tables_and_figures(folders, tmp_path, monkeypatch, capsy
     for name, v in zip(("plain", "routed"), vectors):                        # [layers, H, d_k]
         cosines = [measure.mean_cosine(x) for x in (v.mean(0), *v)]
         assert [name, *(f"{x:.3f}" for x in cosines)] in rows
+        assert [name, *(f"{x:.3f}" for x in analysis["attention"][name]["entropy"])] in rows
+    assert analysis["attention"]["plain"]["keys"] in rows
     clouds = drawn["heads.png"].axes[0].collections
     assert [cloud.get_label() for cloud in clouds] == [" plain", " routed"]
     part = drawn["attention.png"].subfigs[0]
@@ -441,7 +454,11 @@ def test_analysis_json_keeps_what_was_measured_before(folders, tmp_path, monkeyp
     both = analyze_part("disagreement routing", "--labels after")
     assert both["disagreement"] == {name: before["disagreement"]["before"]
                                     for name in ("before", "after")}
-    assert both["runs"].keys() == {"before", "after"} and both["routing"].keys() == {"after"}
+    checksum = hashlib.sha256((folders / "plain" / "best.pt").read_bytes()).hexdigest()
+    entry = {"checkpoint": "best", "sha256": checksum, "seed": 3, "valid": None, "test": [],
+             "flags": "--layers 2 --d-model 16 --d-ff 16"}
+    assert both["runs"] == {"before": entry, "after": entry}
+    assert both["routing"].keys() == {"after"}
     assert "removes" not in capsys.readouterr().err
     other = analyze_part("heads", f"--labels after --valid {folders / 'text'}")
     assert other["routing"] == {} and other["disagreement"] == before["disagreement"]

@@ -217,7 +217,8 @@ def test_the_model_is_tested_on_the_test_part(tmp_path, publish, capsys):
     assert by_model["bag of words"]["accuracy"] == 2 / 5
     assert by_model["baseline"]["valid"] in (1 / 4, 3 / 4)           # one class for all sentences
     assert by_model["baseline"]["accuracy"] in (1 / 5, 4 / 5)
-    capsys.readouterr()
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["Semantic", "Tense", "20.00", "40.00"] in [row[:4] for row in rows]
     (tmp_path / "senteval" / "sentence_length.txt").touch()          # not the published file
     assert command(tmp_path / "both", f"{flags} --task Tense SeLen") == 2
     assert "epoch" not in capsys.readouterr().out        # files are checked before training
