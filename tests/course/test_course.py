@@ -60,6 +60,7 @@ def test_a_session_prints_what_the_course_says(number, monkeypatch, tmp_path, ca
     assert words(printed) == words(promised)
     for got, want in zip(re.findall(NUMBER, printed), re.findall(NUMBER, promised), strict=True):
         _, _, decimals = want.partition(".")
+        assert len(got.partition(".")[2]) == len(decimals)
         tolerance = 1.01 * 10.0 ** -len(decimals)
         if number in (2, 6, 7):
             tolerance = max(tolerance, 0.02, 0.02 * abs(value(want)))

@@ -115,10 +115,12 @@ def test_links_lead_to_lines_of_code_and_parts_of_pages(site):
     for file, name in (NAVIGATION["Code"] | NAVIGATION["Results"]).items():
         assert name in (file, Path(file).stem.title())
     docs = ROOT / "docs"
-    source = "`routing_em.py: m_step`, `transformer.py`, [names](running.md#names)"
+    source = ("`routing_em.py: m_step`, `transformer.py`, [names](running.md#names), "
+              "[`routing_em.py: e_step`](../routing_em.py)")
     text = markdown(source, docs / "claims.md", docs)
-    line = module("routing_em.py").start("m_step")
-    assert f'href="../routing_em.py.html#L{line}"' in text
+    for name in ("m_step", "e_step"):
+        line = module("routing_em.py").start(name)
+        assert text.count(f'href="../routing_em.py.html#L{line}"') == 1
     assert 'href="running.html#names"' in text and 'href="../transformer.py.html"' in text
     heading = '<h2 id="x">X</h2>'
     assert not contents(2 * heading) and contents(3 * heading).count("<li>") == 3

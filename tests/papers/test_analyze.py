@@ -282,6 +282,12 @@ def test_routing_statistics(make_run):
     """Means over the validation set, whatever the batches."""
     run = make_run(ROUTED)
     whole = measure.routing_statistics(run, 10 ** 6)
+    (heads, masks), = measure.passes(run, 10 ** 6)
+    module = measure.attentions(run.model)["cross:2"].aggregation
+    rows, A = measure.trace(module, measure.cast_votes(run.model, heads, masks)["cross:2"])
+    x = whole["cross:2"]
+    assert [x["entropy"], x["agreement"]] == rows.T.tolist()
+    assert x["activations"] == pytest.approx(A.mean(0).tolist())
     for place, x in measure.routing_statistics(run, 40).items():
         for key in ("entropy", "agreement", "activations"):
             assert x[key] == pytest.approx(whole[place][key], abs=1e-4)
@@ -337,11 +343,12 @@ def test_figures_name_what_they_draw(monkeypatch):
     figures.draw_heads(["a", "b"], [[[0, 1], [2, 3]], [[4, 5], [6, 7]]], "heads.png")
     maps = {"a": {"weights": [[[0.1, 0.9]], [[0.2, 0.8]]], "queries": ["q"], "keys": ["k", "l"],
                   "entropy": [0.5, 0.75]},
-            "b": {"weights": [[[0.4, 0.6, 1.0]]], "queries": ["q"], "keys": "klm", "entropy": [1]}}
+            "b": {"weights": [[[0.05, 0.95]]], "queries": "q", "keys": "kl", "entropy": [1]}}
     figures.draw_attention(maps, "layer 2", "source token", "word", "attention.png")
     lengths, heads, attention = drawn
     axes = lengths.axes[0]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("source length (number of sentences)", "BLEU")
+    assert "length, 95 % intervals (" in axes.get_title()
     assert [text.get_text() for text in lengths.legends[0].texts] == [" $1"]
     assert heads.axes[0].get_title().endswith("mean over words and layers; numbers: heads")
     bars, = lengths.axes[0].collections
@@ -358,7 +365,7 @@ def test_figures_name_what_they_draw(monkeypatch):
     assert (part.get_supylabel(), part.get_supxlabel()) == ("query: source token", "key: word")
     titles = ("head 1, entropy 0.50", "head 2, entropy 0.75")
     norm = attention.axes[0].images[0].norm              # the same for both runs
-    assert (norm.gamma, norm.vmin, norm.vmax) == (0.5, 0, 1)
+    assert (norm.gamma, norm.vmin, norm.vmax) == (0.5, 0, 0.95)
     for panel, title, weights in zip(attention.axes, titles, maps["a"]["weights"]):
         assert panel.get_title() == title and panel.images[0].get_array().tolist() == weights
         assert [text.get_text() for text in panel.get_xticklabels()] == ["k", "l"]

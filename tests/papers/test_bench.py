@@ -132,18 +132,19 @@ def test_the_command_prints_a_table(capsys):
 
 
 def test_training_is_in_bfloat16_with_amp_and_decoding_without_dropout(monkeypatch, capsys):
-    """A call of either takes two seconds."""
+    """And with label smoothing and the usual lambda. A call of either takes two seconds."""
     seen = []
-    monkeypatch.setattr(bench, "train_step", lambda objective, *args, amp, **more:
-                        seen.append((objective.training, amp)))
+    monkeypatch.setattr(bench, "train_step", lambda objective, *args, reg_weight, amp, replay:
+                        seen.append((objective.training, args[-1], reg_weight, amp)))
     monkeypatch.setattr(bench, "beam_search", lambda model, source, beam, max_length:
                         seen.append((model.training, beam, max_length)))
     monkeypatch.setattr(bench, "measure_seconds", lambda f, device: f() or 2.0)
+    monkeypatch.setattr(bench, "measure_kernels", lambda f, device: 1.0)
     assert bench.main(f"--rows linear --amp --arch small {SMALL}".split()) == 0
-    assert seen == [(True, True), (False, 4, 25)]
+    assert seen == [(True, 0.1, 1.0, True), (False, 4, 25)]
     out = capsys.readouterr().out
     assert "size small, vocabulary 300, batches of 128 tokens; bfloat16\n" in out
-    assert "linear: 62 target tokens/s, 16.00 sentences/s" in out
+    assert "linear: 62 target tokens/s, 16.00 sentences/s, nan MiB, GPU busy 0.50\n" in out
 
 
 @pytest.mark.parametrize("device, clock, calls", [("cpu", "process_time", 3),

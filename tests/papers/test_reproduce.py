@@ -128,7 +128,7 @@ def test_text_is_made_and_read_before_any_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(reproduce, "write_corpus", lambda folder, pairs:
                         made.append((folder, pairs)))
     monkeypatch.setattr(reproduce, "train_jobs", None)
-    words = f"plan-toy --device cpu --runs {tmp_path}".split()
+    words = f"plan-toy duan-3 --device cpu --runs {tmp_path}".split()
     assert reproduce.main(words) == 2                    # since nothing was made
     assert f"{tmp_path}/toy4000/train.en does not exist" in capsys.readouterr().err
     assert made == [(tmp_path / "toy4000", 4_000)]
