@@ -168,6 +168,7 @@ def test_a_session_has_its_output_figures_and_notebook(site, pages):
     assert output_html(new_output("stream", name="stderr", text="a warning")) == ""
     page = pages[site / "course" / "session3.py.html"]
     assert "<title>Session 3: Dynamic routing</title>" in page
+    assert "Finds the project" not in page               # the notebook's first cell
     assert "<math" in page and "squash: length  0.1 -&gt; " in page
     assert page.count('<img src="data:image/png;base64,') == 3
     assert page.count('] = "data:image/png;base64,') == 4          # the frames of the player
