@@ -99,7 +99,7 @@ class NounPhrase(NamedTuple):
 
         A relative clause is missing: `german_clause` adds it, perhaps further back.
         """
-        name = "no" if negated and self.determiner == "a" else self.determiner
+        name = "no" if negated else self.determiner
         determiner, ending = lexicon.article(name, self.slot, case)
         words = [determiner] if determiner else []
         for adjective in self.adjectives:
