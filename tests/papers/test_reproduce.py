@@ -56,6 +56,8 @@ def test_published_rows_are_printed_in_the_papers(name):
     paper = TABLES[name].source.rpartition(" Table")[0].lower().replace(" ", "")     # "li2018"
     text = "".join(path.read_text("utf-8") for path in PAPERS.glob(f"{paper}*.txt"))
     rows = [row.published for row in TABLES[name].rows]
+    if name == "gu-1":                                   # whose columns are test sets
+        assert " ".join(TABLES[name].columns[1:]) in " ".join(text.split())
     if name == "li2018-1":
         rows += [*SCORES.values(), *SCORES_BY_LAYER.values()]
     for row in zip(*rows) if name == "li2021-7" else rows:
@@ -309,9 +311,11 @@ def test_a_folder_of_other_settings_is_not_taken(project, monkeypatch, capsys):
     config.write_text(config.read_text("utf-8").replace('"lr": 0.0032', '"lr": 0.1'), "utf-8")
     assert project("duan-3") == 2
     assert "another configuration (lr was 0.1, is now 0.0032)" in capsys.readouterr().err
+    assert project("duan-2 --lr 0.05") == 0              # two of the four
     monkeypatch.setattr(reproduce, "train_jobs", lambda jobs, *_: [jobs[0].path.name])
     assert project("duan-3 --lr 0.05") == 2
-    assert "1 of 4 runs failed" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert re.search(r": 1 of 4 runs failed \(\S+-seed1\): see their logs", error)
 
 
 def test_a_stored_run_is_a_line_and_is_not_trained_again(project, capsys):
@@ -416,6 +420,8 @@ def test_a_table_has_every_number_in_its_column():
     assert ["big", "0.58", "24.56", "0.61", "28.58"] in rows
     assert ["base + Disagreement", "1.06 (0.88)", "24.85↑ (+0.72)", "1.10 (0.86)",
             "28.51↑ (+0.87)"] in rows
+    assert ["big + Disagreement", "0.47 (0.81)", "25.08↑ (+0.52)", "0.51 (0.84)",
+            "29.28↑ (+0.70)"] in rows
     text = reproduce.runs_text(TABLES["li2019-2"], [[run_of(20.0, 1000, 500.0)], *[[]] * 6])
     assert "28.28  +0.97" in text and "28.28 (" not in text      # the paper prints the gain
 
@@ -427,6 +433,7 @@ def test_tables_have_120_columns(tmp_path, capsys):
     listed = [re.split("  +", line) for line in texts[0].splitlines()]
     assert ["duan-4", "Duan 2020 Table 4", "4 rows",
             "capsule routing in different encoder layers"] in listed
+    assert len({tuple(line[1:]) for line in listed}) == len(TABLES)
     runs_of_row = [run_of(bleu, 9_999_999, 99_999.0) for bleu in (0, 99)]
     for table in TABLES.values():
         if table.kind == "mt":

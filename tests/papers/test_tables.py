@@ -100,6 +100,7 @@ def test_a_model_has_one_published_number_in_a_paper():
         for row in table.rows:
             for column, cell in zip(table.columns, row.published):
                 pair, quantity = re.fullmatch(r"(Zh-En|En-De|) ?(.*)", column).groups()
+                assert pair in table.data
                 if quantity in ("BLEU", "steps/s"):
                     data = pair or table.data.split(",")[0]
                     model = table.source[:7], data[-5:], quantity, row.size, row.flags
