@@ -272,8 +272,7 @@ def analyze_length(runs, beam: int | None, folder: Path):
     rows.append(["all", *(f"{result['bleu']:.2f}" for result in bleu_by_run.values())])
     signatures = "; ".join(dict.fromkeys(result["signature"] for result in bleu_by_run.values()))
     text = (f"BLEU (and number of sentences) by source length (Gu 2019 Fig. 3). {signatures}\n"
-            + tabulate(rows, ["source length", *bleu_by_run], "plain", disable_numparse=True,
-                       missingval="-"))
+            + tabulate(rows, ["source length", *bleu_by_run], "plain", missingval="-"))
     return bleu_by_run, text, figure
 
 
