@@ -21,24 +21,40 @@ def test_the_numbers_on_the_page(tmp_path, monkeypatch, capsys):
     assert sorted(re.findall(row, computed, re.M)) == sorted(re.findall(row, page, re.M))
     text = " ".join(page.split())
     assert [phrase for phrase in computed.splitlines() if phrase not in text] == []
+    for phrase in ("exp(D) of the encoder's outputs from", "BLEU on average", "`uniform` gains",
+                   "seeds with runs of all arms", "residual standard deviation"):
+        assert phrase in computed
     figures = r"[+-]\S+ \[.*?\]"
     assert {*re.findall(figures, text)} == {*re.findall(figures, computed)}
     assert (tmp_path / "verdicts.png").stat().st_size > 5_000
 
-    # filled dots: Holm's p in the tables, and where an interval of one head does not hold 0
-    cells = re.findall(r"^\| .* \| (\S+) \[.*\] \| .* \| (?:< )?(\S+) \| \w+ \|$", computed, re.M)
-    significant = [difference for difference, p in cells if float(p) < 0.05]
+    # every difference of the tables at its row; filled by Holm's p, for one head by its interval
+    wanted = set()                                       # (label of the row, difference, filled)
+    cells = r"^\| (\S+) \| (\S+) \| (\S+) \[.*\] \| .* \| (?:< )?(\S+) \| \w+ \|$"
+    for arm, against, difference, p in re.findall(cells, computed, re.M):
+        wanted.add((claims.ROWS[arm, against], difference, float(p) < 0.05))
     for difference, low, high in re.findall(r"^one head.* (\S+) \[(\S+), (\S+)\]$", computed, re.M):
-        if float(low) * float(high) > 0:
-            significant.append(difference)
-    filled = [f"{line.get_xdata()[0]:+.2f}" for axes in drawn[0].axes for line in axes.lines
-              if line.get_marker() == "o" and line.get_markerfacecolor() != "white"]
-    assert sorted(filled) == sorted(significant)
+        wanted.add(("positive control: one-head", difference, float(low) * float(high) > 0))
+    labels = [text.get_text() for text in drawn[0].axes[0].get_yticklabels()]
+    dots = {}
+    for axes in drawn[0].axes:
+        assert axes.get_xlabel() == "difference in BLEU"
+        for line in axes.lines:
+            for x, y in line.get_xydata() if line.get_marker() == "o" else ():
+                place = labels[round(y)], f"{x:+.2f}"
+                dots[place] = dots.get(place) or line.get_markerfacecolor() != "white"
+    assert {(*place, filled) for place, filled in dots.items()} == wanted
+    assert len({bars[0].get_color() for axes in drawn[0].axes for bars in axes.containers}) == 4
+    titles = [axes.get_title() for axes in drawn[0].axes]
+    assert titles == ["English to Japanese,\nBLEU over characters",
+                      "English to German,\nBLEU over words"]
     diamonds, = [line for line in drawn[0].axes[0].lines if line.get_marker() == "D"]
     assert diamonds.get_xdata().tolist() == [*claims.PRINTED.values()]
     for arm, row in zip(claims.PRINTED, diamonds.get_ydata()):
         assert [*claims.ROWS][round(row)] == (arm, "baseline")
-    legend = [text.get_text() for text in drawn[0].legends[0].texts]
+    legend, = drawn[0].legends
+    assert "filled: significant (Holm)" in legend.get_title().get_text()
+    legend = [text.get_text() for text in legend.texts]
     assert legend[:-1] == ["English-Japanese corpus (8 seeds)", "its second part (6 seeds)",
                            "embedded corpus (20 seeds)",
                            "Multi30K, where one head does not lose (4 seeds)"]

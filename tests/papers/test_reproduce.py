@@ -45,6 +45,8 @@ def test_published_cells_fit_their_columns_and_footnotes(name):
     assert all(len(row.published) == len(table.columns) for row in table.rows)
     cells = " ".join(cell or "" for row in table.rows for cell in row.published)
     assert isinstance(table.notes, tuple)
+    notes = " ".join(table.notes)                        # explain the marks of significance
+    assert {*cells} & {*"↑⇑*"} == {*notes} & {*"↑⇑*"}
     marks = {int(mark) for mark in re.findall(r"\[(\d+)\]", cells)}
     assert marks <= set(range(1, len(table.notes) + 1))
 

@@ -154,6 +154,7 @@ def test_finished_models_are_kept_and_others_added(tmp_path, capsys):
     assert error == ""                                   # a log has no progress bar
     again = results(tmp_path)
     assert again["runs"][:1] == first["runs"] and len(again["runs"]) == 4
+    assert command(tmp_path, "--pairs 500") == 2
 
 
 def test_flags_reach_the_training_and_the_data(tmp_path):
@@ -246,17 +247,16 @@ def labelled(names):
 
 
 def test_the_table_weights_bins_by_their_pairs():
-    """Three bins of 4, 12 and 2 pairs; a model of two seeds."""
-    test = {1: labelled("##=<"), 3: labelled("#" * 12), 12: labelled("v|")}
+    """Three bins of 4, 996 and 2 pairs; a model of two seeds."""
+    test = {1: labelled("##=<"), 3: labelled("#=" * 498), 12: labelled("v|")}
     rows = []
     for seed, first in ((1, 0.5), (2, 1.0)):
-        accuracy = {"1": first, "3": 1.0, "12": 0.5}
+        accuracy = {"1": first, "3": 0.75, "12": 0.5}
         rows.append({"model": "baseline", "seed": seed, "accuracy": accuracy})
     summary = logic.summarize({"test": test}, rows)
-    assert summary["majority"]["<=6"] == pytest.approx(14 / 16)
+    assert summary["majority"]["<=6"] == pytest.approx(500 / 1000)
     lines = [line.split() for line in logic.table(summary).splitlines()]
     assert lines[0] == ["operators", "pairs", "majority", "baseline"]
     assert [line[0] for line in lines[1:]] == ["1", "3", "12+", "<=6", ">=7"]
     assert lines[1] == ["1", "4", "50.0", "75.0", "±35.4"]
-    mean = ((0.5 * 4 + 12) / 16 + 1) / 2
-    assert lines[4][:4] == ["<=6", "16", "87.5", f"{100 * mean:.1f}"]
+    assert lines[4] == ["<=6", "1,000", "50.0", "75.0", "±0.1"]

@@ -173,7 +173,10 @@ def test_a_table_is_kept_and_extended(tmp_path, monkeypatch, capsys):
     results are those of a run without a break."""
     flags = f"{TINY} --models baseline combined"
     assert command(tmp_path / "whole", flags) == 0
-    assert "Tense, combined, seed 1: epoch 2/2" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "x: 1 tasks, majority, bag of words, baseline, combined; cpu\n" in out
+    assert "Tense, combined, seed 1: epoch 2/2" in out
+    assert command(tmp_path / "whole", f"{flags} --sentences 70") == 2
     accuracy = classifier.accuracy
     calls = []
 
@@ -205,9 +208,10 @@ def test_a_table_is_kept_and_extended(tmp_path, monkeypatch, capsys):
 
 
 def test_the_model_is_tested_on_the_test_part(tmp_path, publish, capsys):
-    """Class A is 5 of 8 in training, 1 of 4 in validation, 1 of 5 in the test. The word "yes" means
-    A but in the test, where it means B except once. So every part would give other numbers."""
-    kinds = ["tr A yes"] * 5 + ["tr B no"] * 3 + ["va A yes"] + ["va B no"] * 3
+    """Class A is 40 of the 60 sentences to train on, of which there are 150, 1 of 4 in validation,
+    1 of 5 in the test. The word "yes" means A but in the test, where it means B except once. So
+    every part would give other numbers."""
+    kinds = ["tr A yes"] * 40 + ["tr B no"] * 110 + ["va A yes"] + ["va B no"] * 3
     kinds += ["te A yes"] + ["te B yes"] * 3 + ["te B no"]
     publish("\t".join(kind.split()) + f" {i}" for i, kind in enumerate(kinds))
     flags = f"{TINY} --data senteval --data-dir {tmp_path} --models baseline --lr 1e-9"
