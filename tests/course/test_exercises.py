@@ -205,6 +205,8 @@ def test_the_command_grades_a_folder(tmp_path, monkeypatch, capsys):
     assert lines[0].startswith("Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: agreement has shape")
     assert lines[-1].split() == "all 7 of 8 4 of 5".split()
     assert [line.split()[-1] for line in lines[-6:-1]] == ["yes", "yes", "yes", "no", "yes"]
+    assert lines[-8].split() == "session task equation points passed".split()
+    assert lines[-6].split() == "3 squash Li 2019 Eq. 8 1 yes".split()
     assert lines[1].startswith("--task NAME") and "--task" not in report(SESSION3, [""] * 5, True)
     assert find_error(TASKS["E-step"], tmp_path) == "missing file routing_em.py"
     assert main(["none"]) == 2

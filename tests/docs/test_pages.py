@@ -172,6 +172,7 @@ def test_a_session_has_its_output_figures_and_notebook(site, pages):
     assert "<math" in page and "squash: length  0.1 -&gt; " in page
     assert page.count('<img src="data:image/png;base64,') == 3
     assert page.count('] = "data:image/png;base64,') == 4          # the frames of the player
+    assert "►" in page and "fa-play" not in page         # buttons without icons from the web
     assert 'type="range"' in page and 'href="session3.ipynb"' in page
     assert re.findall(r' aria-current="page">(.*?)</a>', page) == ["Session 3"]
     assert "squash: length  0.1 -> " in (site / "course" / "session3.ipynb").read_text("utf-8")

@@ -123,8 +123,8 @@ def test_dry_run_lists_runs_and_their_commands(tmp_path, capsys):
     assert lines[8] == "4 of 4 runs would start"
     assert lines[-1] == "duan-4: nothing is finished"
     assert lines[6].split() == ["step", "7", name]
-    assert lines[7].strip() == ("python train_mt.py --steps 9 --capsule-attention enc --seed 1 "
-                                f"--runs {tmp_path}")
+    assert lines[7] == (14 * " " + "python train_mt.py --steps 9 --capsule-attention enc --seed 1 "
+                        f"--runs {tmp_path}")
 
 
 def test_text_is_made_and_read_before_any_run(tmp_path, monkeypatch, capsys):
@@ -164,7 +164,7 @@ def run_scripts(tmp_path, monkeypatch):
     (tmp_path / "script.py").write_text(SCRIPT, "utf-8")
     monkeypatch.setattr(reproduce, "ROOT", tmp_path)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(reproduce, "count_cores", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*words, device="cpu", end=None):

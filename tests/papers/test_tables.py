@@ -82,6 +82,7 @@ def test_rows_and_stored_runs_belong_together():
     found = set()
     for name, table in TABLES.items():
         if table.scale or name == "claims":
+            assert (table.amp is None) == (name == "claims")
             seed = 2 if "enja" in table.scale else 1
             for _, (run,) in plan(table, {}, [seed]):
                 line = stored[run.key]

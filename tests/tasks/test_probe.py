@@ -76,7 +76,8 @@ def test_a_file_is_downloaded_once_and_must_be_the_published_one(publish, monkey
         download_task("Tense", path.parent)
     path.unlink()
     content = b"other lines"                             # a page in place of the file
-    with pytest.raises(UserError, match="is not the published file.*try again"):
+    with pytest.raises(UserError, match=f"is not the published file.*try again, or fetch .* {path}"
+                                        ", or use --data toy"):
         download_task("Tense", path.parent)
     assert not path.exists()
 
