@@ -43,7 +43,8 @@ def test_a_session_prints_what_the_course_says(number, monkeypatch, tmp_path, ca
     document = (ROOT / "docs" / "course.md").read_text("utf-8")
     promised = re.search(rf"```\n\$ python {name}\n(.*?)```", document, flags=re.DOTALL)[1]
     file_format = "svg" if number == 2 else "png"
-    monkeypatch.setenv("FIGURES", str(tmp_path))
+    folder = tmp_path / "new" / "folder"
+    monkeypatch.setenv("FIGURES", str(folder))
     monkeypatch.setenv("FIGURE_FORMAT", file_format)
     pyplot.switch_backend("Agg")
     savefig = pyplot.savefig
@@ -67,7 +68,7 @@ def test_a_session_prints_what_the_course_says(number, monkeypatch, tmp_path, ca
         assert value(got) == pytest.approx(value(want), rel=0, abs=tolerance)
     code = (ROOT / name).read_text("utf-8")
     figures = re.findall(rf'"(session{number}-\w+)"', code)
-    assert {path.name for path in tmp_path.iterdir()} == {f"{x}.{file_format}" for x in figures}
+    assert {path.name for path in folder.iterdir()} == {f"{x}.{file_format}" for x in figures}
     assert not pyplot.get_fignums()
 
 
@@ -87,11 +88,10 @@ def test_a_session_draws_and_prints_what_its_surroundings_lack(tmp_path):
     code = ("import sys; sys.stdout.reconfigure(encoding='cp932'); "
             "import lesson; lesson.pyplot.plot([1]); lesson.show('line'); print('H\\xf6ren')")
     environment = dict(os.environ, MPLBACKEND="module://missing.backend",
-                       FIGURES=str(tmp_path / "new" / "folder"))
-    program = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "course", env=environment,
+                       PYTHONPATH=str(ROOT / "course"))
+    program = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment,
                              capture_output=True)
-    assert (tmp_path / "new" / "folder" / "line.png").exists()
-    assert program.stdout.strip() == b"H?ren"
+    assert (tmp_path / "figures" / "line.png").exists() and program.stdout.strip() == b"H?ren"
 
 
 # ---- What came after: course/later.py

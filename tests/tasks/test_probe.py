@@ -230,6 +230,8 @@ def test_the_model_is_tested_on_the_test_part(tmp_path, publish, capsys):
 
 
 def test_sentences_and_seed_reach_the_tasks(monkeypatch):
+    words = probe.Settings.__dataclass_fields__["sentences"].metadata["help"]
+    assert f"up to {probe.VALID:,} more to validate and {probe.TEST:,} to test" in words
     for valid, test in ((20, 90), (90, 30)):             # not more than in training
         monkeypatch.setattr(probe, "VALID", valid)
         monkeypatch.setattr(probe, "TEST", test)
