@@ -29,9 +29,8 @@ EIGHT = ("attention.py", "disagreement.py", "routing_dynamic.py", "routing_em.py
 YEARS = {"Li": "2019", "Gu": "2019", "Duan": "2020", "Vaswani": "2017", "Hinton": "2018",
          "Sabour": "2017"}                       # where a paper is named without it
 PAPER = re.compile(rf"\b({'|'.join(YEARS)})\b(?: and Feng)?(?: et\s+al\.)?(?:,?\s+(\d{{4}})\b)?")
-NUMBER = re.compile(r"(Eq\.|Alg\.|Algorithms?|Procedure|footnote|section|§)\s*"
+NUMBER = re.compile(r"(Eq\.|Alg\.|Procedure|footnote|§)\s*"
                     r"(\d[\d.]*(?:(?:-|, | and | or )\d[\d.]*)*)")
-KINDS = {"Algorithm": "Alg.", "Algorithms": "Alg.", "section": "§"}
 LINK = re.compile(r"(\[`[\w/]+\.py(?:: |::)([\w.]+)`\])\((.+?\.py)(?:#L\d+)?\)")
 
 
@@ -60,7 +59,7 @@ def numbers(text: str, paper: str | None = None) -> list[str]:
                 every = [first]
                 if first.isdigit() and last.isdigit():                       # not of 5.2-5.3
                     every = range(int(first), int(last) + 1)
-                references += [f"{paper} {KINDS.get(kind, kind)} {number}" for number in every]
+                references += [f"{paper} {kind} {number}" for number in every]
     return references
 
 
