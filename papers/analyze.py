@@ -374,7 +374,7 @@ def analyze(settings: Settings) -> None:
             numbers, text, figure = analyze_ablation(runs, settings.beam)
         print(f"{text}\n", flush=True)
         result[part] = result.get(part, {}) | numbers
-        atomic_write(folder / "analysis.json", json.dumps(result, ensure_ascii=False) + "\n")
+        atomic_write(folder / "analysis.json", json.dumps(result) + "\n")
         if figure:
             written.append(figure)
     print(f"written: {', '.join(map(str, written))}")
