@@ -136,6 +136,7 @@ def test_an_equation_is_beside_its_line(site, title, number):
     back = f'<a href="docs/equations.html#{title.lower()}">{title}</a>.'
     line, = [line for line, note in beside.items() if back in note]
     assert number in module("routing_em.py").lines[line - 1]
+    assert 'href="tests/equations/test_routing_em.py.html#L' in beside[line]
     page = (site / "docs" / "equations.html").read_text("utf-8")
     assert f'<h3 id="{title.lower()}">' in page and f'routing_em.py.html#L{line}"' in page
     row = f'<div class="row" id="L{line}"><div class="note">{beside[line]}</div>'

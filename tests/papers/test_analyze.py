@@ -467,8 +467,11 @@ def test_analysis_json_keeps_what_was_measured_before(folders, tmp_path, monkeyp
     assert both["runs"] == {"before": entry, "after": entry}
     assert both["routing"].keys() == {"after"}
     assert "removes" not in capsys.readouterr().err
+    earlier = json.dumps({**both, "ablation": {"after": {}}})
+    (tmp_path / "analysis.json").write_text(earlier, "utf-8")
     other = analyze_part("heads", f"--labels after --valid {folders / 'text'}")
-    assert other["routing"] == {} and other["disagreement"] == before["disagreement"]
+    assert other["routing"] == other["ablation"] == {}
+    assert other["disagreement"] == before["disagreement"]
     assert other["heads"]["after"]["component"] == "enc"
     error = capsys.readouterr().err
     assert "removes earlier numbers of after" in error and error.count("\n") == 1
@@ -501,9 +504,10 @@ def test_the_beam_reaches_every_search(folders, tmp_path, monkeypatch):
 
 
 def test_heads_of_other_widths_do_not_fit_into_one_plot(make_run):
-    settings = parse(analyze.Settings, ["run"])
+    runs = [make_run(PLAIN), make_run("--heads 2")]
     with pytest.raises(UserError, match="the runs' heads have 4 and 8 dimensions"):
-        analyze.check_runs([make_run(PLAIN), make_run("--heads 2")], settings)
+        analyze.check_runs(runs, parse(analyze.Settings, ["run"]))
+    analyze.check_runs(runs, parse(analyze.Settings, ["run", "--only", "attention"]))
 
 
 def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
@@ -536,6 +540,7 @@ def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
     ("", "which run?"), ("plain ./plain", "two runs are named plain"),
     ("plain --checkpoint last", "last.pt does not exist"),
     ("plain --layer 3", "has layers 1 to 2"),
+    ("plain --out text.en", "--out text.en: cannot write"),
     ("plain routed --labels one", "--labels has 1 different names for 2 runs"),
     ("plain --only heads --sentence 2", "--sentence 2 is not used: it needs --only attention"),
     ("plain --only heads attention --beam 2", "--beam 2 is not used: it needs"),
