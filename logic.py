@@ -145,7 +145,7 @@ def table(summary: dict) -> str:
         majority = {"mean": summary["majority"][group], "spread": None}
         cells = [cells[group] for cells in summary["models"].values()]
         lines.append([label, f"{pairs:,}", *(percent(cell, 1) for cell in (majority, *cells))])
-    return tabulate(lines, tablefmt="plain", disable_numparse=True, stralign="right")
+    return tabulate(lines, tablefmt="plain", stralign="right")
 
 
 # ---- The command
