@@ -140,11 +140,15 @@ def test_training_is_in_bfloat16_with_amp_and_decoding_without_dropout(monkeypat
                         seen.append((model.training, beam, max_length)))
     monkeypatch.setattr(bench, "measure_seconds", lambda f, device: f() or 2.0)
     monkeypatch.setattr(bench, "measure_kernels", lambda f, device: 1.0)
-    assert bench.main(f"--rows linear --amp --arch small {SMALL}".split()) == 0
-    assert seen == [(True, 0.1, 1.0, True), (False, 4, 25)]
+    words = f"--rows linear --amp --arch small {SMALL} --vocab-size 3000 --repeats 2"
+    assert bench.main(words.split()) == 0
+    assert seen == [(True, 0.1, 1.0, True), (False, 4, 25)] * 2
     out = capsys.readouterr().out
-    assert "size small, vocabulary 300, batches of 128 tokens; bfloat16\n" in out
-    assert "linear: 62 target tokens/s, 16.00 sentences/s, nan MiB, GPU busy 0.50\n" in out
+    machine = f"{bench.processor(torch.device('cpu'))}, threads: 1; PyTorch {torch.__version__}"
+    heading, turn, *_ = out.splitlines()
+    assert heading == f"{machine}; size small, vocabulary 3,000, batches of 128 tokens; bfloat16"
+    assert turn == ("turn 1 of 2, linear: 62 target tokens/s, 16.00 sentences/s, nan MiB, GPU busy "
+                    "0.50")
 
 
 @pytest.mark.parametrize("device, threads, clock, calls", [

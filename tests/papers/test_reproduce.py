@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -320,9 +321,12 @@ def test_a_folder_of_other_settings_is_not_taken(project, monkeypatch, capsys):
     assert re.search(r": 1 of 4 runs failed \(\S+-seed1\): see their logs", error)
 
 
-def test_a_stored_run_is_a_line_and_is_not_trained_again(project, capsys):
+def test_a_stored_run_is_a_line_and_is_not_trained_again(project, monkeypatch, capsys):
     """Also one that was trained before; of another scale it is trained. Numbers are those of the
     best step."""
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(reproduce.subprocess, "run", lambda words, **_:
+                        SimpleNamespace(stdout=f"the answer to {words[0]}\n"))
     assert project("duan-2") == 0
     assert project("duan-2 --dry-run --store") == 0
     assert not (project.root / "results").exists()
@@ -337,7 +341,8 @@ def test_a_stored_run_is_a_line_and_is_not_trained_again(project, capsys):
         "--capsule-attention enc --capsule-parts horizontal"]
     numbers = dict(bleu=25.0, chrf=50.0, scores=EXP_D, parameters=1004, tokens=3_600_000, seed=1,
                    tokens_per_second=500.0, sentences_per_second=50.0, best_step=2,
-                   valid_bleu=8.0, valid_loss=2.0, signature="nrefs:1", sets={"test": 25.0})
+                   valid_bleu=8.0, valid_loss=2.0, signature="nrefs:1", sets={"test": 25.0},
+                   commit="the answer to git")
     assert numbers.items() <= lines[0].items()
     assert project("duan-3 --lr 0.05 --store") == 0
     assert len(project.trained) == 10
@@ -415,6 +420,7 @@ def test_a_table_has_every_number_in_its_column():
     rows = [re.split("  +", line) for line in text.splitlines()]
     assert rows[0] == ["", "seeds", "BLEU", "Δ", "parameters", "tokens/s", "sentences/s"]
     assert ["published", *table.columns] in rows
+    assert "\nembedded corpus, size tiny; CPU, torch 2.9\n" in text
     assert rows[1] == ["base", "2", "25.00 ± 7.07", "1,000", "550", "55.0"]
     assert rows[2] == ["base + Disagreement", "3", "47.67 ± 37.07", "+22.67", "+250", "400 (0.73)",
                        "40.0 (0.73)"]
