@@ -234,9 +234,10 @@ def test_an_error_after_a_job_stops_the_others(run_scripts, tmp_path):
 def test_jobs_at_once_have_a_gpu_each_and_the_users_threads(run_scripts, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    (tmp_path / "run0.log").write_text("before\n", "utf-8")
     run_scripts("--go", "--go", device="cuda")
-    logs = sorted(path.read_text("utf-8") for path in tmp_path.glob("*.log"))
-    assert logs == ["cuda:0 3 the last line\n", "cuda:1 3 the last line\n"]
+    logs = [(tmp_path / f"run{i}.log").read_text("utf-8") for i in (0, 1)]
+    assert logs == ["before\ncuda:1 3 the last line\n", "cuda:0 3 the last line\n"]
 
 
 # ---- Tables, with a training that takes no time
@@ -285,7 +286,7 @@ def project(tmp_path, monkeypatch):
     return command
 
 
-def test_every_run_is_trained_once_and_shared(project, capsys):
+def test_every_run_is_trained_once_and_shared(project, monkeypatch, capsys):
     assert project("duan-3 duan-4 --seeds 2 1 --jobs 3") == 0
     assert project.at_once == 3
     assert len(project.trained) == len(set(project.trained)) == 12      # two baselines, two `enc`
@@ -295,6 +296,10 @@ def test_every_run_is_trained_once_and_shared(project, capsys):
     out = capsys.readouterr().out
     assert "; published on WMT17 Zh-En, base.\n" in out
     assert "Duan 2020 Table 3" in out and "24.76 (+0.48)" in out and "25.50 ± 0.71" in out
+    monkeypatch.setattr(reproduce, "pick_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(reproduce, "processor", str)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert project("duan-3") == 0 and project.at_once == 2       # a run per GPU
 
 
 def test_rows_that_mean_the_same_share_a_run(project, capsys):
@@ -302,6 +307,7 @@ def test_rows_that_mean_the_same_share_a_run(project, capsys):
     out = capsys.readouterr().out
     rows = [line for line in out.splitlines() if line.startswith("output disagreement")]
     assert len(rows) == 4 and len(project.trained) == 16 and "–" not in "".join(rows)
+    assert "published on" not in out
     assert project("gu-3 --heads 8") == 0
     out = " ".join(capsys.readouterr().out.split())      # a footnote has the number of its cell
     assert "47.43 (+0.11) [1]" in out and f"[1] {TABLES['gu-3'].notes[0]}." in out
@@ -430,6 +436,10 @@ def test_a_table_has_every_number_in_its_column():
             "28.51↑ (+0.87)"] in rows
     assert ["big + Disagreement", "0.47 (0.81)", "25.08↑ (+0.52)", "0.51 (0.84)",
             "29.28↑ (+0.70)"] in rows
+    new = run_of(20.0, 1000, 500.0)
+    old = new | {"tokens_per_second": None}
+    for lines, base in (([new], [old]), ([old], [new]), ([old, new], [])):
+        assert reproduce.speed_cell(lines, base, "tokens_per_second", 0) == "–"
     text = reproduce.runs_text(TABLES["li2019-2"], [[run_of(20.0, 1000, 500.0)], *[[]] * 6])
     assert "28.28  +0.97" in text and "28.28 (" not in text      # the paper prints the gain
 

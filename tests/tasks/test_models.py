@@ -105,8 +105,12 @@ def test_a_flag_that_would_be_ignored_is_refused(script, words, flag, capsys):
     assert f"{flag} is not used: it needs" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", ["--epochs 0", "--lr 0", "--batch 0", "--seeds -1"])
-def test_a_number_outside_its_range_is_refused(words, capsys):
+@pytest.mark.parametrize("script, words", [
+    *((logic, f"--{name} x") for name in ("notation", "decay", "learn", "models")),
+    *((probe, f"--{name} x") for name in ("data", "protocol", "task", "norm")),
+    (logic, "--epochs 0"), (logic, "--lr 0"), (logic, "--batch 0"), (logic, "--seeds -1"),
+    (logic, "--pairs 299"), (probe, "--sentences 49")])
+def test_a_value_outside_its_range_is_refused(script, words, capsys):
     with pytest.raises(SystemExit, match="2"):
-        settings(logic, words)
+        settings(script, words)
     assert words.split()[0] in capsys.readouterr().err
