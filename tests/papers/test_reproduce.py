@@ -19,6 +19,7 @@ from nmt.run_folder import FORMAT
 from papers import reproduce
 from papers.tables import OWN, SCORES, SCORES_BY_LAYER, TABLES
 from tools.files import UserError
+from transformer import Transformer
 
 PAPERS = SHARED / "papers"
 TRAINED = [name for name, table in TABLES.items() if table.kind != "probe"]
@@ -92,13 +93,25 @@ def test_sizes():
         plan_runs("li2018-3", arch="big")
 
 
+def test_the_wider_ffn_has_the_parameters_of_em_routing():
+    """But for half a unit in each of the 4 layers, since the width is a whole number."""
+    counts = []
+    for (label, _), run in plan_runs("claims", layers=2, d_model=16, d_ff=64).items():
+        if label in ("EM routing", "control: FFN wider by EM's parameters"):
+            model = Transformer(run.settings.model_config(100))
+            counts.append(sum(p.numel() for p in model.parameters()))
+    em, wide = counts
+    assert abs(wide - em) <= 4 * (2 * 16 + 1) / 2
+
+
 def test_runs_that_differ_have_different_keys():
     """Both tables train "big", with another dropout; from Chinese, baselines differ, too."""
     big = {plan_runs(name, arch="base")["big", "big"].key for name in ("li2018-3", "li2021-5")}
     bases = {next(iter(plan_runs(name, data="wmt17-zh-en").values())).key
              for name in ("li2018-3", "duan-1", "gu-1")}
     assert (len(big), len(bases)) == (2, 3)
-    machine = dict(data_dir="elsewhere", workers=0, graphs=True)
+    machine = dict(data_dir="elsewhere", workers=0, graphs=True, compile=False, log_every=1,
+                   save_every=1)
     run, *_ = plan_runs("duan-1", data="multi30k", **machine).values()
     assert run.key == ("--data multi30k", "base", "", 1)
 
