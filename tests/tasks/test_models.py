@@ -65,10 +65,21 @@ def test_the_settings_of_li2021():
                 lr=1e-4, batch=32, decay="none", pairs=500_000, notation="brackets", spread=0,
                 learn="pairs")
     assert full.items() <= vars(settings(logic, "--full")).items()
-    assert settings(logic).pairs == 600_000
+    assert (settings(logic).pairs, settings(logic).data_seed) == (600_000, 0)
+    assert settings(probe).sentences == 4_000
     assert settings(probe, "--data senteval").sentences == probe.ALL
     frozen = dict(models=(), epochs=30, lr=1e-3, batch=64)
     assert frozen.items() <= vars(settings(probe, "--encoder x --protocol small")).items()
+
+
+@pytest.mark.parametrize("script, text", [
+    (logic, "width of the model (small 128, --full 256)"),
+    (probe, "layers of the encoder (small 2, li2019 3, li2021 6)"),
+    (probe, "passes over the training examples (small 6, li2019 250, li2021 250, --encoder 30)")])
+def test_help_has_the_default_of_every_setting(script, text, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        script.main(["--help"])
+    assert text in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("script, flags, name", [
@@ -88,7 +99,8 @@ def test_the_sizes_and_the_rate_reach_every_model():
     for config in configs(logic, "--full --layers 6 --heads 2 --norm pre --dropout 0.3").values():
         assert (config.layers, config.d_model, config.heads) == (6, 256, 2)
         assert (config.norm, config.dropout) == ("pre", 0.3)
-    config = encoder_config(settings(probe, "--dropout 0.3"), "baseline", 9)
+    config = encoder_config(settings(probe, "--dropout 0.3 --norm post"), "baseline", 9)
+    assert config.norm == "post"
     for model in (ProbeModel(config, 3), LogicModel(config), LogicModel(config, reach=40)):
         assert {x.p for x in model.modules() if isinstance(x, nn.Dropout)} == {0.3}
     spread = model.classifier[0].weight.std().item()     # He et al. 2015, for ReLU
