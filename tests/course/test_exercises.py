@@ -234,6 +234,8 @@ def names_of(text: str | None) -> list[str]:
 
 def test_a_task_is_chosen_by_its_name_a_part_of_it_or_its_function():
     assert sorted(names_of(None)) == sorted(TASKS)
+    sessions = [task.session for task in choose_tasks(None, None)]
+    assert sessions == sorted(sessions)
     assert parse(Settings, ["folder", "--session", "7"]).session == 7        # the last one
     assert names_of("attention") == ["attention"]        # not the two that end in it
     assert names_of("m-step") == ["M-step, mean and deviation", "M-step, activations"]
@@ -269,6 +271,7 @@ def test_a_folder_without_files_is_a_warning(tmp_path, capsys):
     ("routing_dynamic.py", "    # Session 3, Li 2019 Eq. 8: squash, 1 point\n", "length ="),
     ("routing_dynamic.py", "    #   at s = 0, where s / ||s|| is nan, the result", "length ="),
     ("attention.py", "# Session 6, Duan 2020 §3.2: routed attention, 1 point", "E.softmax"),
+    ("transformer.py", "# Session 1, Vaswani 2017 §3.5: positions, 2 points\n", "torch.sin"),
     ("nmt/loss.py", "the share eps", "softmax"),
     ("nmt/loss.py", "the share eps", "(1 - eps)"),
     ("nmt/loss.py", "the share eps", "def fused_piece_loss"),

@@ -152,6 +152,8 @@ def test_vocabulary_and_classes_are_those_of_training(monkeypatch):
     inputs, labels = data["train"].batch(torch.tensor([2, 1]))
     assert inputs.tolist() == [[1, 0], [3, 2]] and labels.tolist() == [2, 0]
     assert probe_model.majority(parts) == 1              # "maybe", the first by name
+    parts["train"].append(Item("no", ("a",)))
+    assert probe_model.majority(parts) == 0
 
 
 # ---- The command
