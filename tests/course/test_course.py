@@ -104,7 +104,7 @@ LATER = pytest.mark.parametrize("kind", [GatedAttention, TalkingHeads])
 def test_later_attention_is_plain_but_for_its_gates_and_mixtures(kind, settings):
     """Heads that a permutation before the softmax moves are moved back after it."""
     plain = MultiHeadAttention(12, 3).eval()
-    later = kind(12, 3).eval()
+    later = kind(12, 3, 0.5).eval()
     later.load_state_dict(plain.state_dict(), strict=False)
     x = torch.randn(2, 5, 12)
     mask = torch.arange(5) < torch.tensor([5, 2])[:, None, None, None]
@@ -124,6 +124,8 @@ def test_later_attention_is_plain_but_for_its_gates_and_mixtures(kind, settings)
     if kind is TalkingHeads:
         later.after.data = torch.eye(3)
         assert not torch.allclose(later(x, x, mask, **settings)[0], out, atol=1e-3)
+    later.train()                                        # with dropout
+    assert not torch.equal(later(x)[0], later(x)[0])
 
 
 @LATER
