@@ -70,9 +70,9 @@ def test_a_file_is_downloaded_once_and_must_be_the_published_one(publish, monkey
     path.unlink()
     for _ in range(2):
         assert download_task("Tense", path.parent).read_bytes() == content
-    assert len(asked) == 1
+    assert asked == [probe_data.URL + path.name]
     path.write_text("other lines", "utf-8")
-    with pytest.raises(UserError, match="is not the published file.*delete it"):
+    with pytest.raises(UserError, match="published file https.*/past_present.txt: delete it"):
         download_task("Tense", path.parent)
     path.unlink()
     content = b"other lines"                             # a page in place of the file
