@@ -375,7 +375,7 @@ def show_table(name: str, rows, settings: Settings, lines: dict[tuple, dict]) ->
     published_on = f"; published on {table.data}" if table.data else ""
     heading = fill(f"{table.source} ({name}): {table.title}{published_on}.")
     print(f"\n{heading}\n\n{text}")
-    printed = " ".join(cell or "" for row in table.rows for cell in row.published)
+    printed = " ".join(cell for row in table.rows for cell in row.published)
     for i, note in enumerate(table.notes, 1):            # with a number if a cell refers to it
         print(fill(f"[{i}] {note}." if f"[{i}]" in printed else f"{note}."))
 
@@ -456,10 +456,9 @@ def published_cells(table: Table, row: Row, base: Row) -> list[str]:
     """The published cells of a row. A speed has its ratio to the baseline's in parentheses, and
     BLEU its gain, if the paper does not print gains."""
     cells = []
-    for column, text, base_text in zip(table.columns, row.published, base.published):
-        number = printed_number(text)
-        base_number = printed_number(base_text)
-        cell = text or NONE
+    for column, cell, base_cell in zip(table.columns, row.published, base.published):
+        number = printed_number(cell)
+        base_number = printed_number(base_cell)
         if base is not row and None not in (number, base_number):
             if column.endswith("/s"):
                 cell += f" ({number / base_number:.2f})"
@@ -469,10 +468,10 @@ def published_cells(table: Table, row: Row, base: Row) -> list[str]:
     return cells
 
 
-def printed_number(text: str | None) -> float | None:
+def printed_number(text: str) -> float | None:
     """The number in a published cell, without marks of significance and footnotes; None if the cell
     is not a plain number."""
-    match = re.fullmatch(r"(\d+\.?\d*)[↑⇑*]?(?: \[\d+\])?", text or "")
+    match = re.fullmatch(r"(\d+\.?\d*)[↑⇑*]?(?: \[\d+\])?", text)
     return float(match[1]) if match else None
 
 

@@ -20,7 +20,7 @@ class Row(NamedTuple):
     """
     label: str
     flags: str = ""
-    published: tuple = ()       # by column, as printed; None where nothing is
+    published: tuple = ()       # by column, as printed
     size: str = "base"
 
 

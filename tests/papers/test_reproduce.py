@@ -45,7 +45,7 @@ def test_published_cells_fit_their_columns_and_footnotes(name):
         assert table.source.lower().replace(" ", "").startswith(paper)
         assert table.source.endswith(f" {number.removeprefix('fig')}")
     assert all(len(row.published) == len(table.columns) for row in table.rows)
-    cells = " ".join(cell or "" for row in table.rows for cell in row.published)
+    cells = " ".join(cell for row in table.rows for cell in row.published)
     assert isinstance(table.notes, tuple)
     notes = " ".join(table.notes)                        # explain the marks of significance
     assert {*cells} & {*"↑⇑*"} == {*notes} & {*"↑⇑*"}
@@ -481,6 +481,6 @@ def test_tables_have_120_columns(tmp_path, capsys):
 
 @pytest.mark.parametrize("text, value", [
     ("24.13", 24.13), ("28.26⇑", 28.26), ("47.97*", 47.97), ("88M", None), ("+0.65", None),
-    ("-", None), (None, None), ("45.70 (+0.75) [2]", None), ("27.98 [1]", 27.98)])
+    ("-", None), ("45.70 (+0.75) [2]", None), ("27.98 [1]", 27.98)])
 def test_number_of_a_published_cell(text, value):
     assert reproduce.printed_number(text) == value
