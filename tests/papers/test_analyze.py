@@ -339,7 +339,7 @@ def test_figures_name_what_they_draw(monkeypatch):
     monkeypatch.setattr(figures.Figure, "savefig", lambda figure, path: drawn.append(figure))
     bins = [{"low": 1, "high": 9, "count": 3, "bleu": 20.0, "interval": (15.0, 22.0)},
             {"low": 10, "high": None, "count": 4, "bleu": 30.0, "interval": (25.0, 32.0)}]
-    figures.draw_lengths({"$1": {"bins": bins}}, "length.png")
+    figures.draw_lengths({"$1": {"bins": bins}, "b": {"bins": bins}}, "length.png")
     figures.draw_heads(["a", "b"], [[[0, 1], [2, 3]], [[4, 5], [6, 7]]], "heads.png")
     maps = {"a": {"weights": [[[0.1, 0.9]], [[0.2, 0.8]]], "queries": ["q"], "keys": ["k", "l"],
                   "entropy": [0.5, 0.75]},
@@ -349,9 +349,10 @@ def test_figures_name_what_they_draw(monkeypatch):
     axes = lengths.axes[0]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("source length (number of sentences)", "BLEU")
     assert "length, 95 % intervals (" in axes.get_title()
-    assert [text.get_text() for text in lengths.legends[0].texts] == [" $1"]
+    assert [text.get_text() for text in lengths.legends[0].texts] == [" $1", " b"]
     assert heads.axes[0].get_title().endswith("mean over words and layers; numbers: heads")
-    bars, = lengths.axes[0].collections
+    bars, beside = lengths.axes[0].collections           # of two runs, which do not overlap
+    assert [x.get_segments()[1][0, 0] for x in (bars, beside)] == [0.96, 1.04]
     assert [x[:, 1].tolist() for x in bars.get_segments()] == [[15.0, 22.0], [25.0, 32.0]]
     ticks = [text.get_text() for text in lengths.axes[0].get_xticklabels()]
     assert ticks == ["1-9\n(3)", "10+\n(4)"]
@@ -360,6 +361,7 @@ def test_figures_name_what_they_draw(monkeypatch):
     clouds = {x.get_label(): x.get_offsets().tolist() for x in heads.axes[0].collections}
     assert clouds == {" a": [[0, 1], [2, 3]], " b": [[4, 5], [6, 7]]}
     assert len({tuple(*x.get_facecolor()) for x in heads.axes[0].collections}) == 2
+    assert len({len(x.get_paths()[0]) for x in heads.axes[0].collections}) == 2      # o and s
     part, _ = attention.subfigs
     assert part.get_suptitle() == "a\nlayer 2"
     assert (part.get_supylabel(), part.get_supxlabel()) == ("query: source token", "key: word")
