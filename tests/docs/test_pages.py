@@ -154,12 +154,12 @@ def test_a_docstring_keeps_the_ends_of_its_lines():
 @pytest.mark.parametrize("file", [*EIGHT, "train_mt.py"])
 def test_the_code_is_whole_but_for_docstrings(pages, site, file):
     shown = re.findall(r'data-n="(\d+)">(.*?)\n</span>', pages[site / f"{file}.html"], re.DOTALL)
-    code = {int(n): html.unescape(re.sub(r"<[^>]+>", "", line)) for n, line in shown}
+    code = [(int(n), html.unescape(re.sub(r"<[^>]+>", "", line))) for n, line in shown]
     lines = dict(enumerate((ROOT / file).read_text("utf-8").splitlines(), 1))
     for _, hidden in module(file).docstrings().values():
         for n in hidden:
             del lines[n]
-    assert [*code.items()] == [*lines.items()]
+    assert code == [*lines.items()]
 
 
 def test_a_session_has_its_output_figures_and_notebook(site, pages):

@@ -131,7 +131,7 @@ def test_the_command_prints_a_table(capsys):
     assert em.startswith("em-all --agg em --agg-at enc cross dec")
 
 
-def test_training_is_in_bfloat16_with_amp_and_decoding_without_dropout(monkeypatch, capsys):
+def test_training_is_in_the_usual_precision_and_decoding_without_dropout(monkeypatch, capsys):
     """And with label smoothing and the usual lambda. A call of either takes two seconds."""
     seen = []
     monkeypatch.setattr(bench, "train_step", lambda objective, *args, reg_weight, amp, replay:
@@ -140,7 +140,9 @@ def test_training_is_in_bfloat16_with_amp_and_decoding_without_dropout(monkeypat
                         seen.append((model.training, beam, max_length)))
     monkeypatch.setattr(bench, "measure_seconds", lambda f, device: f() or 2.0)
     monkeypatch.setattr(bench, "measure_kernels", lambda f, device: 1.0)
-    words = f"--rows linear --amp --arch small {SMALL} --vocab-size 3000 --repeats 2"
+    monkeypatch.setattr(train_mt, "machine_defaults", lambda name:
+                        dict(amp=True, compile=False, graphs=False))
+    words = f"--rows linear --arch small {SMALL} --vocab-size 3000 --repeats 2"
     assert bench.main(words.split()) == 0
     assert seen == [(True, 0.1, 1.0, True), (False, 4, 25)] * 2
     out = capsys.readouterr().out
