@@ -231,7 +231,8 @@ def test_attention_map(make_run, component, layer):
     target_text = SPECIAL_TOKENS[BOS] + GERMAN[1].replace(" ", "")
     assert join_labels(heatmap["queries"]) == (source_text if component == "enc" else target_text)
     assert join_labels(heatmap["keys"]) == (target_text if component == "dec" else source_text)
-    _, query, key = analyze.ATTENTIONS[component]
+    name, query, key = analyze.ATTENTIONS[component]
+    assert ("self-attention" in name) == (component != "cross")
     assert query == ("source token" if component == "enc" else "last token written")
     assert key == ("token written so far" if component == "dec" else "source token")
 
