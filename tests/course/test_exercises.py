@@ -325,6 +325,7 @@ def write_everywhere():
     ("time.sleep(99)", 1, "did not end within 3 s"),
     ("os.closerange(3, 99)", 5, "ended Python"),
     ("write_everywhere()", 5, "ended Python"),
+    ("V.__class__.log_softmax = None; raise Exception('not written yet')", 1, "not written yet"),
 ])
 def test_the_other_tasks_survive(agreement, share, error, tmp_path, monkeypatch):
     monkeypatch.setattr("exercises.grade.SECONDS", 1)
