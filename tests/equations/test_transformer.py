@@ -165,6 +165,9 @@ def test_attention_weights_and_hidden_units_can_have_rates_of_their_own():
             assert (layer.attention.dropout.p, layer.ffn[2].p) == want
             assert layer.dropout.p == 0.3
         assert {layer.cross.dropout.p for layer in model.decoder.layers} == {want[0]}
+    source, target = batch()
+    logits, _ = model.eval()(source, target)             # without dropout, by the fused kernel, too
+    assert close(logits, model(source, target, need_weights=True)[0])
 
 
 def test_tied_embeddings():
