@@ -146,12 +146,13 @@ def test_text_is_made_and_read_before_any_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(reproduce, "write_corpus", lambda folder, pairs:
                         made.append((folder, pairs)))
     monkeypatch.setattr(reproduce, "train_jobs", None)
-    words = f"plan-toy duan-3 --device cpu --runs {tmp_path}".split()
+    runs = tmp_path / "new" / "runs"
+    words = f"plan-toy duan-3 --device cpu --runs {runs}".split()
     assert reproduce.main(words) == 2                    # since nothing was made
-    assert f"{tmp_path}/toy4000/train.en does not exist" in capsys.readouterr().err
-    assert made == [(tmp_path / "toy4000", 4_000)]
+    assert f"{runs}/toy4000/train.en does not exist" in capsys.readouterr().err
+    assert made == [(runs / "toy4000", 4_000)] and runs.is_dir()
     assert reproduce.main([*words, "--dry-run"]) == 0
-    assert f"first: python -m toy {tmp_path}/toy4000 --pairs 4000\n" in capsys.readouterr().out
+    assert f"first: python -m toy {runs}/toy4000 --pairs 4000\n" in capsys.readouterr().out
 
 
 # ---- Processes

@@ -33,6 +33,13 @@ def test_same_corpus_on_every_machine_and_python():
     assert toy.splits(train=5, valid=4, test=6, seed=2) != toy.splits(train=5, valid=4, test=6)
 
 
+def test_no_english_sentence_is_there_twice(monkeypatch):
+    """Others may have the same German."""
+    drawn = iter("abacbd")
+    monkeypatch.setattr(toy, "derive", lambda rng: toy.Example(next(drawn), "x", None))
+    assert [pair.english for pair in toy.corpus(4)] == ["a", "b", "c", "d"]
+
+
 # ---- Trees
 
 def test_the_leaves_of_the_tree_are_the_sentence(pairs):
