@@ -17,7 +17,7 @@ from small_run import name_files, write_text
 
 from nmt.run_folder import FORMAT
 from papers import reproduce
-from papers.tables import OWN, SCORES, SCORES_BY_LAYER, TABLES
+from papers.tables import DEPARTURE, OWN, SCORES, SCORES_BY_LAYER, TABLES
 from tools.files import UserError
 from transformer import Transformer
 
@@ -47,6 +47,7 @@ def test_published_cells_fit_their_columns_and_footnotes(name):
     assert all(len(row.published) == len(table.columns) for row in table.rows)
     cells = " ".join(cell for row in table.rows for cell in row.published)
     assert isinstance(table.notes, tuple)
+    assert (DEPARTURE in table.notes) == (paper == "gu")
     notes = " ".join(table.notes)                        # explain the marks of significance
     assert {*cells} & {*"↑⇑*"} == {*notes} & {*"↑⇑*"}
     marks = {int(mark) for mark in re.findall(r"\[(\d+)\]", cells)}

@@ -7,7 +7,7 @@ from statistics import fmean, geometric_mean
 import pytest
 
 from papers.reproduce import plan, stored_lines
-from papers.tables import DEPARTURE, OWN, SCORES, SCORES_BY_LAYER, TABLES
+from papers.tables import OWN, SCORES, SCORES_BY_LAYER, TABLES
 from transformer import COMPONENTS, TransformerConfig
 
 LETTERS = {"Enc": "enc", "E-D": "cross", "ED": "cross", "Dec": "dec"}
@@ -144,11 +144,6 @@ def test_only_a_chinese_source_has_limits_which_a_given_flag_replaces():
                                ({"src": "zh-CN", "tgt": "en"}, True)):
         (_, (run,)), *_ = plan(TABLES["gu-1"], languages, [1])
         assert run.settings.lowercase == chinese
-
-
-def test_a_table_of_gus_paper_names_our_departure():
-    for name, table in TABLES.items():
-        assert (DEPARTURE in table.notes) == name.startswith("gu-")
 
 
 def test_footnotes_have_the_numbers_of_their_sums():
