@@ -255,6 +255,8 @@ def test_a_folder_without_files_is_a_warning(tmp_path, capsys):
     """Which names the folder that has them, as a student hands them in."""
     below = tmp_path / "mine"
     below.mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "other.py").touch()
     warning = f"warning: {tmp_path}: has no file of these tasks"
     assert describe_missing(tmp_path, SESSION3) == warning
     write_solution(below, "routing_dynamic.py")
