@@ -516,6 +516,8 @@ def test_heads_of_other_widths_do_not_fit_into_one_plot(make_run):
 
 
 def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
+    run, = analyze.load_runs(parse(analyze.Settings, [str(folders / "plain"), "--device", "cpu"]))
+    assert len(run.encoded) == len(run.valid.source) == len(run.test.source) / 2
     text = str(folders / "text")
     shutil.copytree(folders / "plain", tmp_path / "run")
     path = tmp_path / "run" / "config.json"
