@@ -71,3 +71,9 @@ def test_a_gain_is_that_of_the_papers_table(arm, table, label):
     gain = printed_number(cells[label]) - printed_number(cells["base"])
     assert claims.PRINTED[arm] == pytest.approx(gain)
     assert claims.ROWS[arm, "baseline"] == f"{paper}: {arm}"
+
+
+def test_two_one_sided_tests_place_a_difference_within_the_margin():
+    """At 0.05: of a difference of 0, t is 0.3 / error, and 1.66 is significant."""
+    assert claims.make_contrast(0, 0.3 / 1.7, 100).equivalent
+    assert not claims.make_contrast(0, 0.3 / 1.6, 100).equivalent
