@@ -121,12 +121,13 @@ MISTAKES = [
     (train_mt, "--train text --name new", "own text needs --valid, --src, --tgt"),
     (train_mt, "--test text --name new", "own text needs --train, --valid, --src, --tgt"),
     (train_mt, NEW + "--data multi30k", "--data multi30k and --train text: leave out one"),
-    *[(train_mt, f"--data toy {flag} fr --name new", "--data toy is between en and de")
-      for flag in ("--src", "--tgt")],
+    *[(train_mt, f"--data toy {flag} fr --max-length 1 --name new",
+       "--data toy is between en and de") for flag in ("--src", "--tgt")],
     (train_mt, NEW + "--src de --tgt de", "--src and --tgt are both de"),
     # the run's folder
     # (before it reads the text)
-    (train_mt, TRAIN + "sound --train gone --agg em", "agg was 'linear', is now 'em'", "--name"),
+    (train_mt, TRAIN + "sound --train gone --agg em --beam 2 --clip 0 --lr 0.1", "(agg was 'linear', "
+     "is now 'em'; beam was 1, is now 2; clip was 1.0, is now 0.0): choose another --name"),
     (train_mt, TRAIN + "busy", "runs/busy: another run is at work", "--name"),
     (train_mt, TRAIN + "thesis --runs .", "thesis: holds files", "choose another --name"),
     (train_mt, NEW + "--runs text.en", "--runs, --name: text.en/new: cannot open"),

@@ -94,6 +94,7 @@ def test_a_long_name_of_a_run_is_cut():
     pytest.param("--count 1" + "0" * 5000, "--count", id="a long number"),
     ("--rate 0", "--rate: '0' is not a number above 0, at most 2"),
     ("--rate nan", "--rate: 'nan' is not a number"),
+    ("--count 0", "--count: '0' is not a whole number from 1 to 1000000000"),
     ("--count", "--count: expected one argument"),
     ("--long-name=yes", "takes no value such as 'yes'"),
     ("--sizes 1 10", "--sizes: '10' is not a whole number from 1 to 9"),
