@@ -74,6 +74,7 @@ def place(tmp_path_factory):
         damage("swapped", "tokenizer.json", swapped.encode())
         edit("foreign", languages=["en", "fr"])
         edit("misshapen", model={"heads": 2})
+        damage("probed", "config.json", b'{"format": 4}')
         damage("headless", "config.json", b"")
         Path("runs/headless/config.json").unlink()
         write_text(folder, "other", ["the dog"], ["der Hund"])
@@ -91,6 +92,7 @@ MISTAKES = [
      "mean --agg, --arch, --arch, --agg-at, --capsule-attention, --device, --beam, --lenpen?"),
     (train_mt, "--amp yes", "arguments: yes; --amp takes no value"),
     (train_mt, "--agg em dynamic", "arguments: dynamic; --agg takes one value"),
+    (train_mt, "em", "unrecognized arguments: em (--help lists the arguments)"),
     (train_mt, "--reg output,subspace", "separate several values by spaces"),
     (train_mt, "--data multi30k --data-dir text.en --name new",
      "--data-dir text.en: cannot make the folder", "choose another place"),
@@ -126,8 +128,9 @@ MISTAKES = [
     (train_mt, NEW + "--src de --tgt de", "--src and --tgt are both de"),
     # the run's folder
     # (before it reads the text)
-    (train_mt, TRAIN + "sound --train gone --agg em --beam 2 --clip 0 --lr 0.1", "(agg was 'linear', "
-     "is now 'em'; beam was 1, is now 2; clip was 1.0, is now 0.0): choose another --name"),
+    (train_mt, TRAIN + "sound --train gone --agg em --beam 2 --clip 0 --lr 0.1",
+     "(agg was 'linear', is now 'em'; beam was 1, is now 2; clip was 1.0, is now 0.0): choose "
+     "another --name or --runs"),
     (train_mt, TRAIN + "busy", "runs/busy: another run is at work", "--name"),
     (train_mt, TRAIN + "thesis --runs .", "thesis: holds files", "choose another --name"),
     (train_mt, NEW + "--runs text.en", "--runs, --name: text.en/new: cannot open"),
@@ -147,6 +150,7 @@ MISTAKES = [
     # translation and analysis
     (translate, "runs/swapped --input text.en", "swapped: tokenizer.json differs"),
     (translate, "runs/misshapen --input text.en", "misshapen/config.json: describes no model"),
+    (translate, "runs/probed --input text.en", "probed: is not a translation model", "runs/sound"),
     (translate, "runs/sound --input text.en --reference text.en --compare runs/foreign",
      "--compare runs/foreign: translates between other languages"),
     (analyze, "runs/sound --out text.en", "--out text.en: cannot write", "another place"),

@@ -203,6 +203,10 @@ def test_help_has_80_columns_and_names_what_is_needed(module, operands, capsys):
     assert max(map(len, lines)) <= 80 and lines[0].endswith(f" [flags]{operands}")
     if module == "papers.reproduce":                     # its tables set the flags of the model
         assert "--capsules" not in "".join(lines)
+    if operands.startswith(" FOLDER"):
+        with pytest.raises(SystemExit):
+            script.main([])
+        assert "are required: FOLDER (--help lists the" in capsys.readouterr().err
 
 
 def test_the_version_is_that_of_the_project(monkeypatch, capsys):

@@ -1,7 +1,9 @@
 """machine.py: what the processor is asked for; seeds."""
 import itertools
+import platform
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from tools.machine import (
     machine_defaults,
     mixed_precision,
     pick_device,
+    processor,
     seed_torch,
     setup_machine,
 )
@@ -32,6 +35,19 @@ def test_bfloat16_of_a_processor(capabilities, has, monkeypatch):
     assert machine_defaults("cpu") == {"amp": has, "workers": 0, "graphs": False, "compile": False}
     monkeypatch.delattr(torch.cpu, "get_capabilities")
     assert not has_bfloat16(CPU) and not has_bfloat16(torch.device("mps"))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported",
+                        lambda including_emulation=True: including_emulation)
+    assert not has_bfloat16(torch.device("cuda"))        # an older GPU, which emulates it
+
+
+def test_the_name_of_the_processor(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", str)
+    assert processor(torch.device("cuda:1")) == "cuda:1"
+    monkeypatch.setattr(Path, "exists", lambda path: True)
+    monkeypatch.setattr(Path, "read_text", lambda path, *_: "cores\t: 2\nmodel name\t: A 9\nx: y")
+    assert processor(CPU) == "A 9"
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    assert processor(CPU) == platform.machine()
 
 
 @pytest.mark.parametrize("name, gpus", [("cuda", 0), ("cuda:2", 2), ("mps", 0)])
@@ -89,6 +105,25 @@ def test_some_of_torchruns_variables_start_no_process_group(monkeypatch):
     machine = setup_machine("cpu")
     with machine.first_on_each_node():
         assert (machine.world, machine.rank) == (1, 0)
+
+
+@pytest.mark.parametrize("name, backend, more", [
+    ("cpu", "gloo", {}), ("cuda", "nccl", {"device_id": torch.device("cuda:2")})])
+def test_processes_wait_for_half_a_day(name, backend, more, monkeypatch):
+    """While the first validates and tests; on a GPU each has the one of its rank on its node."""
+    groups = []
+    for variable in TORCHRUN:
+        monkeypatch.setenv(variable, "2")
+    monkeypatch.setattr("tools.machine.pick_device", torch.device)
+    monkeypatch.setattr(dist, "init_process_group",
+                        lambda *args, **options: groups.append((*args, options)))
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(dist, "new_group", lambda **options: options)
+    machine = setup_machine(name)
+    hours = {"timeout": timedelta(hours=12)}
+    assert groups == [(backend, hours | more)]
+    device = more.get("device_id", CPU)
+    assert machine == (device, 1, 2, hours | {"backend": "gloo"}) and not machine.first
 
 
 @pytest.mark.parametrize("rank, order", [(0, ["works", "waits"]), (1, ["waits", "works"])])
