@@ -1,5 +1,7 @@
 """train_mt.py: settings, names, the learning rate, and three updates worked out by hand."""
+import contextlib
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -11,8 +13,9 @@ import train_mt
 import translate
 from nmt.batches import batches, collate
 from nmt.corpus import load_data
-from nmt.run_folder import read_config
+from nmt.run_folder import RunFolder, read_config
 from tools.command_line import parse
+from tools.files import UserError
 from tools.machine import Machine
 from transformer import PAD, Transformer
 
@@ -61,17 +64,21 @@ def test_what_is_given_and_the_steps_set_the_rest(words, expected):
     assert expected.items() <= vars(settings(words)).items()
 
 
-@pytest.mark.parametrize("script, words", [
-    (train_mt, "steps=0 warmup=0 max-tokens=0 accumulate=0 eval-every=0 save-every=0 log-every=0 "
-               "max-length=0 beam=0 beam=1001 lr=0 lr=0.11 lenpen=-1 lenpen=101 clip=-1 average=-1 "
-               "label-smoothing=-1 label-smoothing=1 seed=-1 seed=2147483649 workers=-1 "
-               "workers=257 vocab-size=258 vocab-size=1000001"),
-    (translate, "beam=0 beam=1001 lenpen=-1 lenpen=101 max-tokens=0")])
-def test_numbers_have_limits(script, words, capsys):
-    for word in words.split():
+@pytest.mark.parametrize("script, limits", [
+    (train_mt, "steps=0,1 warmup=0,1 max-tokens=0,1 accumulate=0,1 eval-every=0,1 save-every=0,1 "
+               "log-every=0,1 max-length=0,1 max-length=1000001,1000000 beam=0,1 beam=1001,1000 "
+               "lr=0,1e-9 lr=0.11,0.1 lenpen=-1,0 lenpen=101,100 clip=-1,0 average=-1,0 "
+               "label-smoothing=-1,0 label-smoothing=1,0.99 seed=-1,0 seed=2147483649,2147483648 "
+               "workers=-1,0 workers=257,256 vocab-size=258,259 vocab-size=1000001,1000000"),
+    (translate, "beam=0,1 beam=1001,1000 lenpen=-1,0 lenpen=101,100 max-tokens=0,1")])
+def test_numbers_have_limits(script, limits, capsys):
+    """A number outside and the nearest one inside."""
+    for words in limits.split():
+        outside, inside = words.split(",")
         with pytest.raises(SystemExit):
-            parse(script.Settings, [f"--{word}"])
+            parse(script.Settings, [f"--{outside}"])
         assert " is not a" in capsys.readouterr().err
+        parse(script.Settings, [f"--{outside.partition('=')[0]}={inside}"])
 
 
 @pytest.mark.parametrize("words, compiled, graphs", [
@@ -102,6 +109,21 @@ def test_vaswani_learning_rate():
         s = settings(f"--steps 8 --warmup {warmup}")
         rates = [train_mt.learning_rate(step, s) for step in range(1, 9)]
         assert rates == pytest.approx([s.lr * step / warmup for step in range(1, 9)])
+
+
+def test_what_may_differ_when_a_run_is_resumed(tmp_path):
+    """What does not change what it learns from a step, and where things are."""
+    values = asdict(settings(""))
+    with RunFolder(tmp_path, values) as folder:
+        folder.begin()
+    free = set()
+    for name in values:
+        with (contextlib.suppress(UserError),
+              RunFolder(tmp_path, values | {name: "other"}, train_mt.FREE)):
+            free.add(name)
+    words = ("accumulate device amp compile graphs workers data data_dir train valid test src tgt "
+             "log_every save_every runs name")
+    assert free == {*words.split()}
 
 
 # ---- Names

@@ -2,6 +2,7 @@
 import contextlib
 import io
 import itertools
+import math
 import re
 from types import SimpleNamespace
 
@@ -38,7 +39,11 @@ def test_the_best_checkpoint_by_bleu_then_by_loss_is_tested(chinese, tmp_path, c
     steps = [row["step"] for row in valid]
     assert steps == [2, 4, 6, 8, 10, 12]
     assert rows(folder, "test")[0]["average"] == steps   # of as many as there are, if fewer
-    assert "average of 6 checkpoints, steps 2 to 12" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "average of 6 checkpoints, steps 2 to 12" in out
+    at_limit = [row["valid_at_limit"] for row in valid if row["valid_at_limit"]]
+    assert [int(n) for n in re.findall("cut at the length limit: (.*)", out)] == at_limit
+    assert len(at_limit) < 6
     best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
     lowest = min(valid, key=lambda row: row["valid_loss"])
     assert best["step"] not in (lowest["step"], 12)
@@ -116,6 +121,7 @@ def test_translate_gives_the_translations_of_the_test(finished, capsys):
     """And those that are shown at a validation, which are greedy."""
     shown = re.findall(r"source +(.*)\n +reference +(.*)\n +translation (.*)\n", finished.out)
     assert len(shown) == 6 and all(a.split() == b.split()[::-1] for a, b, _ in shown)
+    assert len({*shown[-2:]}) == 2
     texts = finished.folder.parents[1]
     flags = f"{finished.folder} --lenpen 1 --device cpu --input"
     words = f"{flags} {texts}/test.en --checkpoint average --beam 3"
@@ -162,7 +168,8 @@ def test_the_curves_are_drawn(finished, tmp_path, monkeypatch):
 def test_a_finished_run_is_not_trained_or_tested_again(finished, capsys):
     """Nor on a machine that sets other defaults, or with other log lines."""
     before = {path: path.read_bytes() for path in finished.folder.iterdir()}
-    assert train(finished.text, f"{finished.words} --workers 1 --log-every 9 --save-every 9") == 0
+    words = f"{finished.words} --workers 1 --log-every 9 --save-every 9 --device auto"
+    assert train(finished.text, words) == 0
     out = capsys.readouterr().out
     assert "train step" not in out
     assert out.splitlines()[-9:] == finished.out.splitlines()[-9:]           # of the test
@@ -220,6 +227,7 @@ def test_what_is_unusual_in_the_text_is_said(text, tmp_path, capsys):
     assert train([*text, f"{tmp_path}/words", f"{tmp_path}/numbers"],
                  "--steps 1 --max-length 50 --name a") == 0
     out = capsys.readouterr().out
+    assert out.startswith(f"{tmp_path / 'runs' / 'a'}: reading the text and its vocabulary\n")
     assert "a: 118 pairs, vocabulary 290 (" in out
     assert ("warning: 2 of 120 training pairs are left out: a side is empty or has more than 50 "
             "tokens (--max-length)\n") in out
@@ -264,17 +272,17 @@ def test_the_time_of_a_run_adds_up(text, tmp_path, monkeypatch):
     assert tested["tokens_per_second"] == pytest.approx(state["tokens"] / state["seconds"])
 
 
-def spoil(folder, weight: str, row: int) -> bytes:
-    """Makes a number (or row) of a weight in last.pt NaN; returns the file's content."""
+def spoil(folder, weight: str, place, number: float = torch.nan) -> bytes:
+    """Changes a number (or row) of a weight in last.pt; returns the file's content."""
     state = load_checkpoint(folder / "last.pt")
-    state["model"][weight][row] = torch.nan
+    state["model"][weight][place] = number
     torch.save(state, folder / "last.pt")
     return (folder / "last.pt").read_bytes()
 
 
 def test_a_loss_or_gradient_that_is_not_finite_ends_the_run(text, tmp_path, monkeypatch, capsys):
     """Whether it is logged, or saved, or only a validation shows it: there, a word that is not in
-    the training text has an embedding of NaN."""
+    the training text has an embedding of NaN. A large loss is finite, and so is its perplexity."""
     write_text(tmp_path, "valid", ["Q"], ["das Haus"])
     words = "--steps 4 --tie none --name a"
     train_step = train_mt.train_step
@@ -292,7 +300,9 @@ def test_a_loss_or_gradient_that_is_not_finite_ends_the_run(text, tmp_path, monk
         patch.setattr(train_mt, "SAVE_SECONDS", 0)
         for more in ("", "--log-every 9"):
             assert train(text, f"{words} {more}") == 2
-            assert "step 3: the loss or its gradient is not finite" in capsys.readouterr().err
+            printed, error = capsys.readouterr()
+            assert "parameters on 1 x cpu, float32, step 2 of 4\n" in printed
+            assert "step 3: the loss or its gradient is not finite" in error and "--clip" in error
             assert (folder / "last.pt").read_bytes() == before
     spoiled = spoil(folder, "encoder.norm.weight", 0)
     assert train(text, words) == 2
@@ -303,3 +313,8 @@ def test_a_loss_or_gradient_that_is_not_finite_ends_the_run(text, tmp_path, monk
     assert train(text, words) == 2
     assert "step 4: the loss" in capsys.readouterr().err
     assert not (folder / "best.pt").exists()
+    (folder / "last.pt").write_bytes(before)
+    spoil(folder, "output.weight", (5, 0), 1e6)
+    assert train(text, words) == 0
+    row, = rows(folder, "valid")
+    assert row["valid_loss"] > 1_000 and row["valid_perplexity"] == math.exp(700)
