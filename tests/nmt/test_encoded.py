@@ -121,7 +121,7 @@ def test_a_large_text_is_encoded_once(pairs, tmp_path, monkeypatch):
     flags = DataFlags(data_dir=str(tmp_path), train=prefix, valid=prefix, src="en", tgt="de")
     small = load_data(flags)
     assert not (tmp_path / "encoded").exists()
-    monkeypatch.setattr(corpus, "CACHE_FROM", 1)
+    monkeypatch.setattr(corpus, "CACHE_FROM", 300)
 
     def files() -> int:
         large = load_data(flags)

@@ -73,6 +73,7 @@ def place(tmp_path_factory):
             swapped = swapped.replace(a, b)
         damage("swapped", "tokenizer.json", swapped.encode())
         edit("foreign", languages=["en", "fr"])
+        edit("distant", languages=["fr", "de"])
         edit("misshapen", model={"heads": 2})
         damage("probed", "config.json", b'{"format": 4}')
         damage("headless", "config.json", b"")
@@ -151,8 +152,9 @@ MISTAKES = [
     (translate, "runs/swapped --input text.en", "swapped: tokenizer.json differs"),
     (translate, "runs/misshapen --input text.en", "misshapen/config.json: describes no model"),
     (translate, "runs/probed --input text.en", "probed: is not a translation model", "runs/sound"),
-    (translate, "runs/sound --input text.en --reference text.en --compare runs/foreign",
-     "--compare runs/foreign: translates between other languages"),
+    *[(translate, f"runs/sound --input text.en --reference text.en --compare runs/{name}",
+       f"--compare runs/{name}: translates between other languages than runs/sound")
+      for name in ("foreign", "distant")],
     (analyze, "runs/sound --out text.en", "--out text.en: cannot write", "another place"),
     (translate, "", "which RUN?", "runs/sound"),
     (translate, "runs/nowhere", "runs/nowhere: is not a run folder", "runs/sound"),

@@ -145,7 +145,9 @@ def test_pairs_too_long_for_the_memory_are_left_out(corpus, monkeypatch, capsys)
 @pytest.mark.parametrize("line, warning", [
     ("the o@@ ld wo@@ man", "segmented or tokenized, as in 'the o@@ ld wo@@ man'"),
     ("the old wo@@", "segmented or tokenized"),
-    ("▁the ▁old ▁wo man", "segmented or tokenized"), ("the old woman .", "segmented or tokenized"),
+    ("▁the ▁old ▁wo man", "segmented or tokenized"),
+    ("the old woman " * 9 + ".",
+     "segmented or tokenized, as in ' old woman the old woman the old woman .'"),
     ("die mu\u0308de Frau", "1 of 9 references are not in NFC"),
     ("die\u200b Frau", "have invisible characters"), ("the  old woman\xa0sees . . . it.", None),
     ("a@@b @ c", None), ("猫が見る 。", None)])

@@ -213,7 +213,8 @@ def cut(line, tokenizer, limit=20):
 
 def test_pieces_are_short_and_lose_nothing(tokenizer):
     for line in ("The dog sees. A man sees! " * 9, "a man sees the dog " * 1_000, "x" * 9_000,
-                 "猫が見る。犬が見る。" * 8, "😀 " * 30, "a dog " + "A" * 99 + " a man"):
+                 "猫が見る。犬が見る。" * 8, "😀 " * 30, "a dog " + "A" * 99 + " a man",
+                 "x" + "\u0301" * 99):
         assert "".join(cut(line, tokenizer)).replace(" ", "") == line.replace(" ", "")
         assert all(0 < len(ids) <= 20 for ids in search.pieces(line, tokenizer, 20))
 

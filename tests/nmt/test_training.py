@@ -291,7 +291,8 @@ def test_a_loss_or_gradient_that_is_not_finite_ends_the_run(text, tmp_path, monk
     before = (folder / "last.pt").read_bytes()
 
     def step_with_nan(objective, optimizer, *args):
-        assert (optimizer.defaults["betas"], optimizer.defaults["eps"]) == ((0.9, 0.98), 1e-9)
+        adam = optimizer.defaults
+        assert (adam["betas"], adam["eps"], adam["fused"]) == ((0.9, 0.98), 1e-9, True)
         total, norm = train_step(objective, optimizer, *args)
         return total, norm * torch.nan
 

@@ -53,7 +53,8 @@ def test_as_a_filter(runs, model, tokenizer, monkeypatch, capfd):
 
 @pytest.mark.filterwarnings("ignore:.*to a meta parameter")
 def test_the_flags_of_the_search_reach_it(runs, monkeypatch):
-    """And the device. A file has a bar of progress, a terminal has the translations."""
+    """And the device, in both runs of a comparison, each with the limits of its training. A file
+    has a bar of progress, a terminal has the translations."""
     calls = []
 
     def translate_text(model, tokenizer, lines, **given):
@@ -69,10 +70,15 @@ def test_the_flags_of_the_search_reach_it(runs, monkeypatch):
     change_config(runs / "NAME", length_ratio=2.5, longest_source=20)
     flags |= dict(beam=3, lenpen=1.5, max_tokens=99, max_source=20, length_ratio=2.5, device="meta")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(translate, "print_scores", lambda *_: None)
+    for name in ("NAME", "OTHER"):
+        (runs / name / "best.pt").rename(runs / name / "step-2.pt")
     for output, progress in (("", False), (f"--output {os.devnull}", True)):
+        flags["progress"] = progress
         assert call("NAME --input in.txt --beam 3 --lenpen 1.5 --max-tokens 99 --device meta "
-                    + output) == 0
-        assert calls.pop() == flags | {"progress": progress}
+                    f"--reference in.txt --compare OTHER --checkpoint step-2 {output}") == 0
+        assert calls.pop() == flags | dict(max_source=512, length_ratio=1.5)
+        assert calls.pop() == flags
 
 
 def test_what_is_translated_is_written_at_once(runs, monkeypatch, capfd):

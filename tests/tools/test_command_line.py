@@ -90,7 +90,7 @@ def test_a_long_name_of_a_run_is_cut():
 
 @pytest.mark.parametrize("words, message", [
     ("--co 3", "--co; did you mean --count?"),                   # no abbreviations
-    ("--unlike-any", "--unlike-any (--help"),
+    ("--sign", "--sign (--help"),                                # nor is it --kind
     pytest.param("--count 1" + "0" * 5000, "--count", id="a long number"),
     ("--rate 0", "--rate: '0' is not a number above 0, at most 2"),
     ("--rate nan", "--rate: 'nan' is not a number"),
@@ -98,6 +98,8 @@ def test_a_long_name_of_a_run_is_cut():
     ("--count", "--count: expected one argument"),
     ("--long-name=yes", "takes no value such as 'yes'"),
     ("--sizes 1 10", "--sizes: '10' is not a whole number from 1 to 9"),
+    ("--kinds a,b", "separate several values by spaces"),
+    ("--kind a,b", "invalid choice"),
 ])
 def test_the_parser_errs_in_one_line(words, message, capsys):
     with pytest.raises(SystemExit) as exit:
@@ -106,6 +108,7 @@ def test_the_parser_errs_in_one_line(words, message, capsys):
     assert exit.value.code == 2
     assert message in error and error.startswith("test_command_line.py: error: ")
     assert error.count("\n") == 1 and len(error) < 200
+    assert ("several" in error) == ("--kinds" in words)
 
 
 @pytest.mark.parametrize("script, recipe, words", [
@@ -156,6 +159,7 @@ def call(error=None) -> int:
     (UserError("--x 3\n does\tnot fit"), 2, "--x 3 does not fit"),
     (PermissionError(13, "Permission denied", "a/b"), 2,
      "a/b: Permission denied: choose another place"),
+    (OSError(28, "No space left on device"), 2, "output: No space left on device: free some space"),
     (MemoryError(), 2, "not enough memory: choose a smaller model or smaller batches"),
     (torch.OutOfMemoryError("CUDA out of memory"), 2, "not enough memory"),
     (RuntimeError("DefaultCPUAllocator: not enough memory"), 2, "choose a smaller model"),
@@ -198,11 +202,19 @@ def test_help_has_80_columns_and_names_what_is_needed(module, operands, capsys):
     script = importlib.import_module(module)
     with pytest.raises(SystemExit) as exit:
         script.main(["--help"])
-    lines = capsys.readouterr().out.splitlines()
+    out = capsys.readouterr().out
+    lines = out.splitlines()
     assert exit.value.code == 0
     assert max(map(len, lines)) <= 80 and lines[0].endswith(f" [flags]{operands}")
-    if module == "papers.reproduce":                     # its tables set the flags of the model
-        assert "--capsules" not in "".join(lines)
+    texts = [script.__doc__, "Defaults are in parentheses."]
+    for field in fields(script.Settings):
+        if field.name in getattr(script.Settings, "HIDDEN", ()):         # its tables set them
+            assert f"--{field.name.replace('_', '-')} " not in out
+        else:
+            texts.append(field.metadata["help"])
+            assert f"\n{field.metadata['group'] or 'options'}:\n" in out
+    for text in texts:
+        assert "".join(text.split()) in "".join(out.split())
     if operands.startswith(" FOLDER"):
         with pytest.raises(SystemExit):
             script.main([])
