@@ -97,14 +97,14 @@ def write_translations(translations, output: str | None) -> list[Translation]:
             stack.enter_context(as_user_error("write", f"--output {output}"))
             file = stack.enter_context(open(output, "w", 1, encoding="utf-8", newline="\n"))
         else:
-            file.reconfigure(encoding="utf-8", newline="\n", line_buffering=True)
+            file.reconfigure(encoding="utf-8", newline="\n")
         for translation in translations:
             file.write(f"{translation.text}\n")
             written.append(translation)
     return written
 
 
-def comparison_table(systems: dict, references, tgt: str = "", lowercase: bool = False) -> str:
+def comparison_table(systems: dict, references, tgt: str, lowercase: bool) -> str:
     """BLEU of systems {name: lines} with its 95 % interval, and p of the difference to the first,
     the baseline."""
     baseline, *_ = systems

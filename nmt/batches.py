@@ -133,7 +133,7 @@ def training_steps(encoded: EncodedPairs, place: tuple[int, int], machine, max_t
     loaded = load_batches(DataLoader(
         BatchesOfPairs(encoded, max_tokens if rectangles else 0), sampler=own, batch_size=None,
         num_workers=workers, worker_init_fn=setup_worker,
-        pin_memory=machine.device.type == "cuda", generator=torch.Generator()))
+        pin_memory=machine.device.type == "cuda"))
     while True:
         group = list(itertools.islice(all_batches, size))
         tokens = sum(int(encoded.target_lengths[indices].sum()) + len(indices)       # EOS counts

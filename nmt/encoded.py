@@ -59,7 +59,7 @@ def encode_pairs(tokenizer, pairs, max_length: int | None = None) -> EncodedPair
         sides = []
         for lines in zip(*texts):
             lines = list(map(prepare_line, lines))
-            sides.append(tokenizer.encode_batch_fast(lines, add_special_tokens=False))
+            sides.append(tokenizer.encode_batch_fast(lines))
         for encodings in zip(*sides):
             lengths = list(map(len, encodings))
             if max_length is None or min(lengths) > 0 and max(lengths) <= max_length:

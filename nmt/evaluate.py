@@ -124,7 +124,7 @@ def score_table(scores: dict) -> str:
     return tabulate(rows, ["", *MEASURED], tablefmt="plain", floatfmt=".3f")
 
 
-def bleu_metric(references, tgt: str = "", lowercase: bool = False):
+def bleu_metric(references, tgt: str, lowercase: bool = False):
     """sacreBLEU's BLEU with the tokenizer of the references, see `bleu_tokenizer`."""
     from sacrebleu.metrics import BLEU
     return BLEU(tokenize=bleu_tokenizer(references, tgt), lowercase=lowercase, force=True)
@@ -137,13 +137,13 @@ def corpus_bleu(hypotheses, references, tgt="", lowercase: bool = False) -> tupl
     return score, str(metric.get_signature())
 
 
-def has_4_grams(references, tgt: str = "") -> bool:
+def has_4_grams(references, tgt: str) -> bool:
     """Whether a line has four tokens; otherwise BLEU says nothing (NO_4_GRAMS)."""
     metric = bleu_metric(references, tgt)
     return any(len(metric.tokenizer(line).split()) >= 4 for line in references)
 
 
-def check_references(references, tgt: str = "") -> list[str]:
+def check_references(references, tgt: str) -> list[str]:
     """Warnings about references whose BLEU is not that of ordinary text: a tenth of them or more
     segmented or tokenized, or some in another form than all translations."""
     segmented = [line for line in references if SUBWORD.search(line)]

@@ -168,8 +168,9 @@ def stream_of_workers():
     return training_steps(random_pairs(99, 9), (0, 0), machine, 32, workers=2)
 
 
-def test_a_killed_worker_is_one_line_and_its_siblings_end():
-    """They ignore SIGTERM, with which Python would end them and wait for ever."""
+def test_a_killed_worker_is_one_line_and_its_siblings_end(encoded, monkeypatch):
+    """They ignore SIGTERM, with which Python would end them and wait for ever. An error without
+    workers is a bug."""
     steps = stream_of_workers()
     next(steps)
     multiprocessing.active_children()[0].kill()
@@ -178,6 +179,9 @@ def test_a_killed_worker_is_one_line_and_its_siblings_end():
     for worker in multiprocessing.active_children():
         worker.join(timeout=9)
         assert not worker.is_alive()
+    monkeypatch.setattr("nmt.batches.collate", lambda *_: torch.empty(-1))
+    with pytest.raises(RuntimeError, match="negative dimension"):
+        next(stream(encoded))
 
 
 def setup_without_room(worker: int) -> None:

@@ -116,7 +116,8 @@ SMALLER = [line.replace("large", "small") if i % 2 else line for i, line in enum
     *[("42", code, "zh") for code in "zh ZH zh-CN zho_Hans cmn yue".split()],
     *[("42", code, "char") for code in "ja jpn th tha lo lao km khm my mya.clean bo bod".split()]])
 def test_the_text_chooses_the_tokenizer(line, tgt, tokenizer):
-    assert f"tok:{tokenizer}|" in corpus_bleu([line], [line], tgt)[1]
+    assert f"case:mixed|eff:no|tok:{tokenizer}|" in corpus_bleu([line], [line], tgt)[1]
+    assert "case:mixed|" in evaluate.corpus_chrf([line], [line])[1]
 
 
 def test_pairs_too_long_for_the_memory_are_left_out(corpus, monkeypatch, capsys):

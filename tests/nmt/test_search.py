@@ -103,6 +103,8 @@ def test_the_search_stops_as_soon_as_nothing_better_can_come(monkeypatch):
     results = beam_search(model, sentences(), 4, 0.6, max_length=14)
     assert (len(steps), len(copies)) == (1, 3)
     assert all(best.tokens == [] for best, in results)
+    next(model.parameters()).data.fill_(torch.nan)       # no score is a number
+    assert beam_search(model, sentences(count=2), 4) == [[([], -torch.inf)]] * 2
 
 
 @pytest.mark.parametrize("plan", [None, lambda n: n])
@@ -217,6 +219,7 @@ def test_pieces_are_short_and_lose_nothing(tokenizer):
                  "x" + "\u0301" * 99):
         assert "".join(cut(line, tokenizer)).replace(" ", "") == line.replace(" ", "")
         assert all(0 < len(ids) <= 20 for ids in search.pieces(line, tokenizer, 20))
+    assert cut("😀😀", tokenizer, 2) == ["😀", "😀"]       # a letter of four tokens stays whole
 
 
 def test_a_long_line_is_cut_at_sentences_then_at_spaces(tokenizer):

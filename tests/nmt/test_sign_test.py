@@ -12,7 +12,7 @@ REFERENCES = [f"the dog number {i} sees a man and a cat" for i in range(60)]
 
 def wrong_at(places):
     """The references with a mistake in some lines."""
-    return [line.replace("sees", "saw") if i in places else line
+    return [line.replace("sees", "Sees") if i in places else line
             for i, line in enumerate(REFERENCES)]
 
 

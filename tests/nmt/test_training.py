@@ -162,7 +162,9 @@ def test_the_curves_are_drawn(finished, tmp_path, monkeypatch):
     with RunFolder(tmp_path / "b", {}) as folder:
         folder.append_metrics(valid[0])
         folder.draw_curves()
-    assert not finished.drawn.pop().axes[2].get_visible()
+    figure = finished.drawn.pop()
+    assert [len(axes.lines) for axes in figure.axes] == [1, 1, 0]
+    assert not figure.axes[2].get_visible()
 
 
 def test_a_finished_run_is_not_trained_or_tested_again(finished, capsys):

@@ -206,6 +206,7 @@ def test_help_has_80_columns_and_names_what_is_needed(module, operands, capsys):
     lines = out.splitlines()
     assert exit.value.code == 0
     assert max(map(len, lines)) <= 80 and lines[0].endswith(f" [flags]{operands}")
+    assert "()" not in out                               # an empty default
     texts = [script.__doc__, "Defaults are in parentheses."]
     for field in fields(script.Settings):
         if field.name in getattr(script.Settings, "HIDDEN", ()):         # its tables set them

@@ -119,11 +119,13 @@ def test_processes_wait_for_half_a_day(name, backend, more, monkeypatch):
                         lambda *args, **options: groups.append((*args, options)))
     monkeypatch.setattr(dist, "get_rank", lambda: 1)
     monkeypatch.setattr(dist, "new_group", lambda **options: options)
+    monkeypatch.setattr(dist, "barrier", groups.append)
     machine = setup_machine(name)
+    machine.wait()
     hours = {"timeout": timedelta(hours=12)}
-    assert groups == [(backend, hours | more)]
-    device = more.get("device_id", CPU)
-    assert machine == (device, 1, 2, hours | {"backend": "gloo"}) and not machine.first
+    on_cpu = hours | {"backend": "gloo"}
+    assert groups == [(backend, hours | more), on_cpu]
+    assert machine == (more.get("device_id", CPU), 1, 2, on_cpu) and not machine.first
 
 
 @pytest.mark.parametrize("rank, order", [(0, ["works", "waits"]), (1, ["waits", "works"])])
