@@ -312,7 +312,6 @@ def train(s: Settings) -> None:
                disable=None if machine.first else True)
     if progress.unvalidated and machine.first:           # killed between saving and validating
         validate_and_save(model, optimizer, progress, data, folder, s)
-    objective.train()
     started = saved = time.perf_counter()
     steps = training_steps(data.train, progress.place, machine, s.max_tokens, s.accumulate, s.seed,
                            s.workers, rectangles=s.graphs)

@@ -45,7 +45,7 @@ def batches(source_lengths, target_lengths, max_tokens: int, seed: int = 0, epoc
     index_batches = []
     start = 0
     while start < n:
-        most = max(1, max_tokens // width[start])        # a batch's widest is at least its first
+        most = max_tokens // width[start]                # a batch's widest is at least its first
         widest = np.maximum.accumulate(width[start:start + most])
         sizes = widest * np.arange(1, len(widest) + 1)   # a batch of 1, 2, ... pairs
         count = max(1, np.searchsorted(sizes, max_tokens, side="right"))

@@ -118,16 +118,17 @@ def test_a_killed_encoding_is_cleared_away(pairs, tokenizer, tmp_path, monkeypat
 def test_a_large_text_is_encoded_once(pairs, tmp_path, monkeypatch):
     """The second start encodes nothing. Changed text and another --max-length do."""
     prefix = str(tmp_path / "train")
-    flags = DataFlags(data_dir=str(tmp_path), train=prefix, valid=prefix, src="en", tgt="de")
+    data = tmp_path / "data"
+    flags = DataFlags(data_dir=str(data), train=prefix, valid=prefix, src="en", tgt="de")
     small = load_data(flags)
-    assert not (tmp_path / "encoded").exists()
+    assert not data.exists()
     monkeypatch.setattr(corpus, "CACHE_FROM", 300)
 
     def files() -> int:
         large = load_data(flags)
         assert same(large.train, encode_pairs(large.tokenizer, read_pairs(prefix, "en", "de"),
                                               flags.max_length))
-        return len(list((tmp_path / "encoded").glob("t*")))
+        return len(list((data / "encoded").glob("t*")))
 
     assert files() == 1
     with monkeypatch.context() as patch:

@@ -173,7 +173,9 @@ def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizer):
             (_, words), = slow_beam_search(model, source, 2, 1.5, limit, 1)
             want = search.to_line(words, tokenizer)
         assert translation == want
-    assert translate_lines(model, tokenizer, lines, beam=2, lenpen=1.5) == translations
+    assert translate_lines(model.train(), tokenizer, lines, beam=2, lenpen=1.5) == translations
+    assert model.training                                # as it was
+    model.eval()
     assert translate_lines(model, tokenizer, []) == []
     length = len(tokenizer.encode("a man sees the dog.").ids)
     part, = translate_lines(model, tokenizer, ["a man sees the dog."], beam=3)

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 import train_mt
 import translate
 from nmt import batches
-from nmt.run_folder import RunFolder
+from nmt.run_folder import RunFolder, load_checkpoint
 from tools.machine import Machine
 from tools.signals import SIGNALS
 
@@ -126,6 +126,7 @@ def test_a_run_that_logs_rarely_is_saved_by_time(whole, text, tmp_path, monkeypa
     monkeypatch.setattr(train_mt, "SAVE_SECONDS", 0)
     train_until("train step      5 ", text, words)
     assert rows(folder, "train")[-1]["step"] == 5 and load(folder)["step"] == 4
+    assert load_checkpoint(folder / "last.pt")["seconds"] > 0    # those since the start, too
     monkeypatch.undo()
     assert train(text, words) == 0
     last, expected = load(folder), load(whole)

@@ -214,6 +214,7 @@ def test_help_has_80_columns_and_names_what_is_needed(module, operands, capsys):
         else:
             texts.append(field.metadata["help"])
             assert f"\n{field.metadata['group'] or 'options'}:\n" in out
+    assert script.__doc__[:40] in out                    # paragraphs, not letters
     for text in texts:
         assert "".join(text.split()) in "".join(out.split())
     if operands.startswith(" FOLDER"):

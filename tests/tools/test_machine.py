@@ -54,8 +54,27 @@ def test_the_name_of_the_processor(monkeypatch):
 def test_a_gpu_that_is_not_there_is_a_mistake(name, gpus, monkeypatch):
     for module in (torch.cuda, torch.mps):
         monkeypatch.setattr(module, "device_count", lambda: gpus)
-    with pytest.raises(UserError, match=f"--device {name}: .* {gpus} .* choose cpu or auto"):
+    with pytest.raises(UserError, match=f"--device {name}: .* {gpus} .* choose cpu or auto$"):
         pick_device(name)
+    for variable in TORCHRUN:
+        monkeypatch.setenv(variable, "2")
+    with pytest.raises(UserError, match="choose cpu or auto, or start at most one process per GPU"):
+        pick_device(name)
+
+
+def test_the_kernels_of_a_device(monkeypatch):
+    """And the device of pinned memory."""
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    for name, precision in (("auto", "high"), ("cuda:1", "high"), ("cpu", "highest")):
+        device = pick_device(name)
+        assert torch.get_float32_matmul_precision() == precision
+        assert torch.backends.cuda.flash_sdp_enabled() == (device.type == "cpu")
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    assert chosen == [torch.device("cuda:1")]
 
 
 @pytest.mark.parametrize("missing", ["importlib.util.find_spec", "shutil.which",
