@@ -60,6 +60,7 @@ def place(tmp_path_factory):
         averages["state"][0]["exp_avg"] = torch.zeros(3)
         damage("short", "last.pt", {"optimizer": averages})
         damage("future", "config.json", b'{"format": 99}')
+        damage("unmarked", "config.json", b"{}")
         damage("newer", "last.pt", {"format": 99})
         damage("reshaped", "last.pt", {"model": {"w": torch.zeros(3)}})
         damage("garbled", "tokenizer.json", b"{}")
@@ -121,7 +122,7 @@ MISTAKES = [
     (train_mt, NEW + "--test empty", "--test: empty.en is empty", "one sentence per line"),
     (train_mt, NEW + "--train latin", "latin.en, line 2: not UTF-8 (byte 4 of the line)", "iconv"),
     (train_mt, NEW + "--valid endless", "--valid: every pair is too long", "into sentences"),
-    (train_mt, NEW + "--max-length 1", "no training pair", "--max-length 1"),
+    (train_mt, NEW + "--max-length 1", "no training pair of text is left", "--max-length 1"),
     (train_mt, "--train text --name new", "own text needs --valid, --src, --tgt as well",
      "(or none of --train, --valid, --test, to use the corpus that --data names)"),
     (train_mt, "--test text --name new", "own text needs --train, --valid, --src, --tgt"),
@@ -134,25 +135,29 @@ MISTAKES = [
     (train_mt, TRAIN + "sound --train gone --agg em --beam 2 --clip 0 --lr 0.1",
      "(agg was 'linear', is now 'em'; beam was 1, is now 2; clip was 1.0, is now 0.0): choose "
      "another --name or --runs"),
-    (train_mt, TRAIN + "busy", "runs/busy: another run is at work", "--name"),
+    (train_mt, TRAIN + "busy", "runs/busy: another run is at work", "--name",
+     "delete runs/busy/lock"),
     (train_mt, TRAIN + "thesis --runs .", "thesis: holds files", "choose another --name"),
     (train_mt, NEW + "--runs text.en", "--runs, --name: text.en/new: cannot open"),
     (train_mt, TRAIN + "cut --steps 1", "cut/last.pt: is cut short", "--name"),
     *[(train_mt, TRAIN + name, f"{name}/last.pt: is not a checkpoint of this model")
       for name in ("reshaped", "short")],
-    (train_mt, TRAIN + "future", "future/config.json: has format 99", "--name"),
+    (train_mt, TRAIN + "future", "future/config.json: has format 99, and this version "
+     "reads format 4:", "--name"),
+    (train_mt, TRAIN + "unmarked", "unmarked/config.json: has format None", "--name"),
     (train_mt, TRAIN + "torn", "torn/config.json: is damaged: put the run's own back"),
     (train_mt, TRAIN + "newer", "newer/last.pt: has format", "--name"),
     (train_mt, TRAIN + "garbled", "garbled/tokenizer.json is not a tokenizer"),
     (train_mt, TRAIN + "flipped", "flipped/last.pt: is cut short, damaged"),
-    (train_mt, TRAIN + "back", "back/last.pt: has only weights, as best.pt does"),
+    (train_mt, TRAIN + "back", "back/last.pt: has only weights, as best.pt does: put the run's"),
     (train_mt, TRAIN + "swapped", "tokenizer.json differs"),
     (train_mt, TRAIN + "sound --train other", "the text of --train differs"),
     (train_mt, TRAIN + "sound --valid retold", "the text of --valid differs"),
     (train_mt, TRAIN + "headless", "headless", "lacks the run's config.json"),
     # translation and analysis
     (translate, "runs/swapped --input text.en", "swapped: tokenizer.json differs"),
-    (translate, "runs/misshapen --input text.en", "misshapen/config.json: describes no model"),
+    (translate, "runs/misshapen --input text.en", "misshapen/config.json: describes no model",
+     "'vocab_size'): put the run's own back"),
     (translate, "runs/probed --input text.en", "probed: is not a translation model", "runs/sound"),
     *[(translate, f"runs/sound --input text.en --reference text.en --compare runs/{name}",
        f"--compare runs/{name}: translates between other languages than runs/sound")
@@ -184,7 +189,8 @@ MISTAKES = [
     (translate, "runs/sound --input text.en --reference text.de --output ./text.de",
      "--output ./text.de is read as"),
     (translate, "runs/sound --input text.en --output no/such", "--output no/such: cannot write"),
-    (translate, "runs/sound --input text.en --reference unequal.en", "unequal.en has 2 lines"),
+    (translate, "runs/sound --input text.en --reference unequal.en",
+     "--reference unequal.en has 2 lines and the input 40; line i"),
     (translate, "runs/sound --input unequal.en --reference text.en", "text.en has 40 lines"),
     (translate, "runs/sound --input empty.en --reference empty.en",
      "--reference empty.en is empty, as is the input"),

@@ -17,7 +17,7 @@ from attention import MultiHeadAttention
 from nmt import run_folder
 from nmt.run_folder import RunFolder, load_checkpoint, load_run
 from papers import figures
-from tools.files import UserError
+from tools.files import UserError, atomic_write
 from transformer import TransformerConfig
 
 
@@ -142,14 +142,16 @@ def test_two_readers_of_a_run_wait_for_each_other(folder):
 
 def test_half_written_files_of_a_killed_run_go(folder):
     """It stays a run's without its lock, which some versions of filelock delete at the end."""
-    (folder.path / ".last.pt.0123456789abcdef.tmp").write_text("half", "utf-8")
+    unfinished = []
+    atomic_write(folder.path / "last.pt", lambda file: unfinished.append(Path(file.name)))
+    (folder.path / "last.pt").rename(*unfinished)
     folder.begin()
     assert {path.name for path in folder.path.iterdir()} == {"config.json", "lock"}
     folder.lock.release()
     (folder.path / "lock").unlink(missing_ok=True)
     with RunFolder(folder.path, {}):
         pass
-    (folder.path / "config.json").rename(folder.path / ".config.json.0123456789abcdef.tmp")
+    (folder.path / "config.json").rename(*unfinished)
     with RunFolder(folder.path, {}):                     # killed as it began
         pass
 
