@@ -4,6 +4,7 @@ import signal
 import sys
 from collections import deque
 from multiprocessing import forkserver
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -107,7 +108,7 @@ def encoded():
 def stream(encoded, accumulate=1, rank=0, world=1, place=(0, 0)):
     """The updates of a process."""
     machine = Machine(torch.device("cpu"), rank, world)
-    return training_steps(encoded, place, machine, 40, accumulate)
+    return training_steps(encoded, place, machine, 40, accumulate, seed=1)
 
 
 def pairs_of(micro_batches) -> list:
@@ -169,8 +170,8 @@ def stream_of_workers():
 
 
 def test_a_killed_worker_is_one_line_and_its_siblings_end(encoded, monkeypatch):
-    """They ignore SIGTERM, with which Python would end them and wait for ever. An error without
-    workers is a bug."""
+    """They ignore SIGTERM, with which Python would end them and wait for ever. So is a process that
+    cannot start; any other error is a bug."""
     steps = stream_of_workers()
     next(steps)
     multiprocessing.active_children()[0].kill()
@@ -179,9 +180,10 @@ def test_a_killed_worker_is_one_line_and_its_siblings_end(encoded, monkeypatch):
     for worker in multiprocessing.active_children():
         worker.join(timeout=9)
         assert not worker.is_alive()
-    monkeypatch.setattr("nmt.batches.collate", lambda *_: torch.empty(-1))
-    with pytest.raises(RuntimeError, match="negative dimension"):
-        next(stream(encoded))
+    for error, expected in ((OSError("fork"), UserError), (RuntimeError(), RuntimeError)):
+        monkeypatch.setattr("nmt.batches.collate", Mock(side_effect=error))
+        with pytest.raises(expected):
+            next(stream(encoded))
 
 
 def setup_without_room(worker: int) -> None:

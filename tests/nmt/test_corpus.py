@@ -97,6 +97,7 @@ def test_the_size_of_the_vocabulary(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "train_tokenizer", learn)
     monkeypatch.setattr(toy, "PAIRS", (60, 20, 30))
     load_data(data_flags(""))
+    assert (corpus.LARGE, corpus.CACHE_FROM) == (1_000_000, 250_000)
     for large in (3, 2):                                        # the text has two pairs
         monkeypatch.setattr(corpus, "LARGE", large)
         load_data(write_own(tmp_path))

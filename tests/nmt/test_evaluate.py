@@ -75,6 +75,7 @@ def test_validation_leaves_no_trace_and_is_about_the_same_in_bfloat16(corpus):
 
 
 def test_validation_batches_have_bounded_attention_weights(corpus, monkeypatch):
+    assert (evaluate.WEIGHTS, evaluate.LONGEST) == (2 ** 27, 2 ** 29)
     monkeypatch.setattr(evaluate, "WEIGHTS", 1000)
     groups = list(evaluate.validation_batches(corpus, CROWDED, heads=2))
     assert sorted(np.concatenate(groups)) == list(range(len(corpus)))

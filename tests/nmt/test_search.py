@@ -156,6 +156,7 @@ def test_the_search_has_the_defaults_of_vaswani_2017(function):
     """As the flags of translate.py have them."""
     defaults = {x.name: x.default for x in inspect.signature(function).parameters.values()}
     assert (defaults["beam"], defaults["lenpen"], defaults["length_ratio"]) == (4, 0.6, 1.5)
+    assert (defaults.get("max_tokens", 8192), defaults.get("max_source", 512)) == (8192, 512)
 
 
 # Lines of text

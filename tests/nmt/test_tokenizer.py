@@ -66,6 +66,7 @@ def test_a_merge_needs_two_occurrences(monkeypatch):
     long = "".join(random.Random(2).choices("abcdefghij", k=200_000))
     tokenizer = train_tokenizer([long, "a b c"], 300)
     assert tokenizer.decode(tokenizer.encode(long).ids) == long
+    assert (vocabulary.LEARN_FROM, vocabulary.LEARN_UP_TO) == (1_000_000, 1_000)
     monkeypatch.setattr(vocabulary, "LEARN_FROM", 3)
     pairs = Pairs(list("abcdefg"), list("tuvwxyz"))
     assert list(vocabulary.lines_to_learn_from(pairs)) == ["a", "d", "g", "t", "w", "z"]

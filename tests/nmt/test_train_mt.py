@@ -113,7 +113,7 @@ def test_vaswani_learning_rate():
 
 def test_what_may_differ_when_a_run_is_resumed(tmp_path):
     """What does not change what it learns from a step, and where things are."""
-    values = asdict(settings(""))
+    values = asdict(settings("")) | {"length_ratio": None}               # of an older run
     with RunFolder(tmp_path, values) as folder:
         folder.begin()
     free = set()
@@ -122,7 +122,7 @@ def test_what_may_differ_when_a_run_is_resumed(tmp_path):
               RunFolder(tmp_path, values | {name: "other"}, train_mt.FREE)):
             free.add(name)
     words = ("accumulate device amp compile graphs workers data data_dir train valid test src tgt "
-             "log_every save_every runs name")
+             "log_every save_every runs name length_ratio")
     assert free == {*words.split()}
 
 

@@ -100,6 +100,7 @@ def test_the_average_of_the_last_checkpoints(finished):
 
 def test_what_is_printed_is_what_is_stored(finished):
     *_, trained, valid, tested = read_metrics(finished.folder / "metrics.jsonl")
+    assert 1.7e9 < trained["time"] < valid["time"] < tested["time"]          # since 1970
     for row, line in (
             (tested, "{parameters:,} parameters on 1 x cpu, bfloat16 matrix products, step 0 of 6"),
             (trained, "train step      6  epoch {epoch:3}  loss {loss:.3f} (smoothed)  D "
@@ -170,8 +171,7 @@ def test_the_curves_are_drawn(finished, tmp_path, monkeypatch):
 def test_a_finished_run_is_not_trained_or_tested_again(finished, capsys):
     """Nor on a machine that sets other defaults, or with other log lines."""
     before = {path: path.read_bytes() for path in finished.folder.iterdir()}
-    words = f"{finished.words} --workers 1 --log-every 9 --save-every 9 --device auto"
-    assert train(finished.text, words) == 0
+    assert train(finished.text, f"{finished.words} --workers 1 --log-every 9 --save-every 9") == 0
     out = capsys.readouterr().out
     assert "train step" not in out
     assert out.splitlines()[-9:] == finished.out.splitlines()[-9:]           # of the test

@@ -82,7 +82,9 @@ def test_the_flags_of_the_search_reach_it(runs, monkeypatch):
 
 
 def test_what_is_translated_is_written_at_once(runs, monkeypatch, capfd):
-    """At the second window the lines of the first are there, in a file and in a pipe."""
+    """At the second window the lines of the first are there, in a file, which is replaced, and in a
+    pipe."""
+    (runs / "out.txt").write_text("old", "utf-8")
     assert call("NAME --input in.txt --beam 1") == 0
     whole = capfd.readouterr().out
     monkeypatch.setattr(translate, "WINDOW", 5)

@@ -71,6 +71,7 @@ def test_the_kernels_of_a_device(monkeypatch):
     torch.backends.cuda.enable_cudnn_sdp(True)
     for name, precision in (("auto", "high"), ("cuda:1", "high"), ("cpu", "highest")):
         device = pick_device(name)
+        assert device == torch.device("cuda" if name == "auto" else name)
         assert torch.get_float32_matmul_precision() == precision
         assert torch.backends.cuda.flash_sdp_enabled() == (device.type == "cpu")
         assert not torch.backends.cuda.cudnn_sdp_enabled()
@@ -86,12 +87,14 @@ def test_nothing_is_compiled_without_the_tools(missing, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: name == "cc-9")
     monkeypatch.setattr("tools.machine.pick_device", torch.device)
     monkeypatch.setattr("tools.machine.has_bfloat16", lambda device: True)
-    assert machine_defaults("cuda")["compile"] and machine_defaults("cuda")["graphs"]
+    on_gpu = {"amp": True, "workers": 2, "graphs": True, "compile": True}
+    assert machine_defaults("cuda") == on_gpu
     monkeypatch.setattr(missing, lambda *args: None)
-    assert not machine_defaults("cuda")["compile"]
+    on_gpu["compile"] = False
+    assert machine_defaults("cuda") == on_gpu
     for name in TORCHRUN:                    # several processes
         monkeypatch.setenv(name, "2")
-    assert not machine_defaults("cuda")["graphs"]
+    assert machine_defaults("cuda") == on_gpu | {"graphs": False}
 
 
 def test_attention_in_bfloat16_on_a_cpu_is_not_fused():
