@@ -81,7 +81,7 @@ def translate_terminal(translate) -> None:
     end = "Ctrl-Z and Enter end" if sys.platform == "win32" else "Ctrl-D ends"
     print(f"One sentence per line; {end}.\n> ", end="", file=sys.stderr, flush=True)
     for line in sys.stdin:
-        translation, = translate([line.rstrip("\r\n")])
+        translation, = translate([line])
         print(translation.text, flush=True)
         print("> ", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)                               # ends the line of the last prompt

@@ -116,7 +116,7 @@ def test_a_killed_encoding_is_cleared_away(pairs, tokenizer, tmp_path, monkeypat
 
 
 def test_a_large_text_is_encoded_once(pairs, tmp_path, monkeypatch):
-    """The second start encodes nothing. Changed text and another --max-length do."""
+    """The second start encodes nothing. Changed text, another --max-length or vocabulary do."""
     prefix = str(tmp_path / "train")
     data = tmp_path / "data"
     flags = DataFlags(data_dir=str(data), train=prefix, valid=prefix, src="en", tgt="de")
@@ -141,3 +141,5 @@ def test_a_large_text_is_encoded_once(pairs, tmp_path, monkeypatch):
     lines = (tmp_path / "train.de").read_text("utf-8").split("\n")           # the same vocabulary
     (tmp_path / "train.de").write_text("\n".join(lines[::-1]), "utf-8")
     assert files() == 3
+    flags.vocab_size = 290
+    assert files() == 4

@@ -88,7 +88,8 @@ def place(tmp_path_factory):
 
 MISTAKES = [
     # flags
-    (train_mt, "--lambda=2 --epochs 3 --batch-size 3 --learning-rate 3 --gpu --routing em --beem 3",
+    (train_mt, "--lambda=1.23456789 --epochs 3 --batch-size 3 --learning-rate 3 --gpu --routing em "
+     "--beem 3",
      "did you mean --reg-weight, --steps, --max-tokens, --lr, --device, --agg, --beam?"),
     (train_mt, "--aggregation --size --config --where --capsule --cpu --beam-size --length-penalty",
      "mean --agg, --arch, --arch, --agg-at, --capsule-attention, --device, --beam, --lenpen?"),

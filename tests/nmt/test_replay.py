@@ -56,6 +56,9 @@ def test_fixed_shapes_give_loss_and_gradients_of_exact_ones_and_read_no_value(me
     batch = random_batch()
     objective = small_objective(**mechanisms).double()
     exact = gradients(objective, batch)
+    _, norm, *unclipped = exact
+    unclipped = torch.cat([x.flatten() for x in unclipped if x is not None])
+    assert norm > 1.5 and unclipped.norm().item() == pytest.approx(norm.item())
     objective.zero_grad(set_to_none=True)
     for a, b in zip(exact, gradients(objective, rectangle(batch, 60), call)):
         if a is None:                                    # betas of gu-em

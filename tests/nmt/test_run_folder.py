@@ -103,13 +103,13 @@ def test_averages_of_gradients_get_memory_of_their_own():
     model = torch.nn.Linear(3, 2, bias=False)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     state = {"step": torch.ones(()), "exp_avg": torch.ones(()).expand(2, 3),
-             "exp_avg_sq": torch.ones(2, 3)}
+             "exp_avg_sq": torch.ones(3, 2).T}
     groups = [{"params": [0], "betas": None}]            # not those of the program
     saved = {"model": model.state_dict(), "optimizer": {"state": {0: state},
                                                         "param_groups": groups}}
     run_folder.load_weights(model, saved, "last.pt", optimizer)
     loaded = optimizer.state[model.weight]
-    assert loaded["exp_avg"].stride() == (3, 1)
+    assert loaded["exp_avg"].stride() == loaded["exp_avg_sq"].stride() == (3, 1)
     assert torch.equal(loaded["exp_avg"], state["exp_avg"]) and loaded["step"] == 1
     assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)
 

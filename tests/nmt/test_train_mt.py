@@ -64,6 +64,14 @@ def test_what_is_given_and_the_steps_set_the_rest(words, expected):
     assert expected.items() <= vars(settings(words)).items()
 
 
+@pytest.mark.parametrize("words", [
+    "--agg em --iterations 2 --agg-at dec --capsules 8", "--agg gu-em --em-gradient full",
+    "--capsule-attention enc --iterations 2 --capsule-parts vertical",
+    "--reg position --reg-at dec --reg-weight 2"])
+def test_a_mechanism_has_its_options(words):
+    settings(words).check_model()
+
+
 @pytest.mark.parametrize("script, limits", [
     (train_mt, "steps=0,1 warmup=0,1 max-tokens=0,1 accumulate=0,1 eval-every=0,1 save-every=0,1 "
                "log-every=0,1 max-length=0,1 max-length=1000001,1000000 beam=0,1 beam=1001,1000 "

@@ -45,7 +45,9 @@ def test_as_a_filter(runs, model, tokenizer, monkeypatch, capfd):
     assert call("NAME --device cpu --beam 2 --lenpen 1.5") == 0
     lines = "a man", "", "the dög\u2028sees"
     expected = translate_lines(model, tokenizer, lines, beam=2, lenpen=1.5)
-    assert capfd.readouterr().out == "".join(f"{line}\n" for line in expected)
+    captured = capfd.readouterr()
+    assert captured.out == "".join(f"{line}\n" for line in expected)
+    assert "One sentence" not in captured.err            # that is for a terminal
     set_input(monkeypatch, b"")
     assert call("NAME") == 0
     assert capfd.readouterr().out == ""
@@ -190,4 +192,5 @@ def test_prompts_of_a_terminal_are_on_standard_error(runs, model, tokenizer, mon
         assert call(f"NAME {words} --device cpu") == 2
         assert "name it with --input FILE" in capfd.readouterr().err
     assert not (runs / "out.txt").exists()
-
+    assert call("NAME --input in.txt --beam 1 --device cpu") == 0
+    assert "One sentence" not in capfd.readouterr().err
