@@ -157,6 +157,9 @@ def test_case_and_language_reach_every_score(words, tgt, right, baseline, refere
     assert float(wrong[2].strip("[,")) < float(wrong[1]) < float(wrong[3].strip("]"))
     assert differs == ["NAME", "100.00", "[100.00,", "100.00]", "0.0312"]
     assert same[-1] == "1.0000" and sign.startswith("sign test: 6 sentences better")
+    settings.sign_test = False
+    translate.print_scores(systems, [reference] * 9, tgt, settings)
+    assert capsys.readouterr().err.splitlines()[-1].startswith("NAME ")
 
 
 def change_config(folder, **settings):
