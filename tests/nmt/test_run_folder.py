@@ -82,12 +82,15 @@ def test_a_model_with_custom_classes_needs_them(tmp_path, tokenizer, monkeypatch
 
 # ---- Checkpoints
 
-def test_a_foreign_pickle_is_not_executed(tmp_path):
+def test_a_foreign_pickle_is_not_executed(tmp_path, monkeypatch):
     class Hostile:
         def __reduce__(self):
             return Path.touch, (tmp_path / "executed",)
 
     path = tmp_path / "best.pt"
+    monkeypatch.chdir(tmp_path)
+    with refused("it has no config.json); there are none here"):
+        load_run("folder")
     with refused(path, "does not exist; checkpoints of this run: none"):
         load_checkpoint(path)
     torch.save({"format": run_folder.FORMAT, "model": Hostile()}, path)

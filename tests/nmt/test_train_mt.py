@@ -145,6 +145,7 @@ def test_what_may_differ_when_a_run_is_resumed(tmp_path):
      "where-trains-tiny-tgt-de-accumulate-2-seed1"),
     ("--d-model 64 --layers 3 --no-em-activations --seed 3",
      "toy-tiny-layers-3-d-model-64-no-em-activations-seed3"),
+    ("--arch small --agg em --seed 2", "toy-small-em-seed2"),
     ("--name mine --agg em", "mine"),
 ])
 def test_the_name_of_a_run(words, name):

@@ -33,8 +33,9 @@ def test_bfloat16_of_a_processor(capabilities, has, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     assert has_bfloat16(CPU) == has
     assert machine_defaults("cpu") == {"amp": has, "workers": 0, "graphs": False, "compile": False}
+    assert not has_bfloat16(torch.device("mps"))
     monkeypatch.delattr(torch.cpu, "get_capabilities")
-    assert not has_bfloat16(CPU) and not has_bfloat16(torch.device("mps"))
+    assert not has_bfloat16(CPU)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported",
                         lambda including_emulation=True: including_emulation)
     assert not has_bfloat16(torch.device("cuda"))        # an older GPU, which emulates it
