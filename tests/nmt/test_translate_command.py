@@ -92,8 +92,11 @@ def test_what_is_translated_is_written_at_once(runs, monkeypatch, capfd):
     monkeypatch.setattr(translate, "WINDOW", 5)
     search_all = search.search_all
 
+    pipe = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe))
+
     def stop(*arguments):
-        texts.append((runs / "out.txt").read_text("utf-8") if output else capfd.readouterr().out)
+        texts.append((runs / "out.txt").read_text("utf-8") if output else pipe.getvalue().decode())
         if len(texts) == 2:
             raise KeyboardInterrupt
         return search_all(*arguments)
