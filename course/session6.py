@@ -45,16 +45,16 @@ assert up.norm(dim=-1).max() < 1 and across.norm(dim=-1).max() < 1
 
 # %% jupyter={"source_hidden": true}
 def draw(cubes, H, name):
-    """A row per head, a column with its own scale per cube."""
+    """Draws E, the two parts and the weights: a row per head, a column with its own scale each."""
     figure, axes = pyplot.subplots(H, len(cubes), figsize=(8, 2.4 * H), layout="constrained",
                                    sharex=True, sharey=True)
-    for column, (title, cube) in zip(axes.T, cubes.items()):
+    titles = ("E", r"$\Omega^\uparrow$", r"$\Omega^\leftrightarrow$", "softmax(E')")
+    labels = ("logit", "vertical part", "horizontal part", "attention weight")
+    for column, cube, title, label in zip(axes.T, cubes, titles, labels):
         most = cube.abs().max()
         look = dict(cmap="RdBu_r", vmin=-most, vmax=most)
-        label = "logit" if title == "E" else "added to the logit"
-        if title.startswith("softmax"):
+        if label == "attention weight":
             look = dict(cmap="Blues", vmin=0, vmax=1)
-            label = "attention weight"
         for h, ax in enumerate(column):
             image = ax.imshow(cube[h], **look)
             ax.set(title=f"{title}, head {h + 1}", xticks=[], yticks=[])
@@ -64,9 +64,7 @@ def draw(cubes, H, name):
     show(name)
 
 
-draw({"E": E, r"vertical $\Omega^\uparrow$": up,
-      r"horizontal $\Omega^\leftrightarrow$": across, "softmax(E')": routed.softmax(-1)},
-     H, "session6-cubes")
+draw((E, up, across, routed.softmax(-1)), H, "session6-cubes")
 
 # %% [markdown]
 # Vertical routing gives one capsule per token. Every head gets this row, multiplied by the head's
@@ -186,8 +184,7 @@ change = (weights - E.softmax(-1)).abs().max()
 print(f"largest change of an attention weight: {change:.2f}")
 
 # %% jupyter={"source_hidden": true}
-draw({"E": E[:2], "vertical": up[:2], "horizontal": across[:2], "softmax(E')": weights[:2]}, 2,
-     "session6-trained")
+draw((E[:2], up[:2], across[:2], weights[:2]), 2, "session6-trained")
 
 # %% [markdown]
 # In this model routing adds little: a cell of the vertical or horizontal part is small against a
