@@ -123,9 +123,11 @@ def planned_rows(runs: dict[str, list[dict]]) -> list[str]:
             f"one head, differs from the baseline by {format_contrast(control)}"]
     adjusted = holm([x.p for x in contrasts.values()])
     for (pair, x), p in zip(contrasts.items(), adjusted):
-        cells = [*pair, format_contrast(x), f"{x.detectable:.2f}", format_p(x.p), format_p(p),
-                 "yes" if x.equivalent else "no"]
+        cells = [*pair, format_contrast(x), f"{x.detectable:.2f}", format_p(x.p), format_p(p)]
         rows.append(f"| {' | '.join(cells)} |")
+        if x.equivalent:
+            arm, against = pair
+            rows.append(f"`{arm}` and `{against}` differ by less than {MARGIN} BLEU")
     for arm in sorted(runs):
         scores = [(run["bleu"], run["chrf"], run["valid_loss"]) for run in runs[arm]]
         bleu, chrf, loss = np.mean(scores, axis=0)
