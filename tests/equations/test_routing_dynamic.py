@@ -115,9 +115,15 @@ EXISTS = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 0, 1]]).
 def test_masked_output_capsules_behave_as_if_they_did_not_exist(T, normalize, garbage):
     votes = normal(4, 3, 4, 5)                                               # [B, M, N, D]
     votes = torch.where(EXISTS[:, None, :, None], votes, garbage * torch.rand_like(votes))
+    votes.requires_grad_()
     result = dynamic_routing(votes, T, normalize, mask=EXISTS)
     assert not result.coupling.masked_select(~EXISTS.unsqueeze(1)).any()
     assert not result.capsules.masked_select(~EXISTS.unsqueeze(-1)).any()
+    total = result.capsules.square().sum() + result.coupling.square().sum()
+    slope, = torch.autograd.grad(total, votes)
+    exists = EXISTS[:, None, :, None]
+    assert slope.isfinite().all()
+    assert not slope.masked_select(~exists).any() and slope.masked_select(exists).any()
     empty = dynamic_routing(votes, T, normalize, mask=torch.zeros_like(EXISTS))
     assert not empty.capsules.any() and not empty.coupling.any()
     for b, exists in enumerate(EXISTS):
@@ -125,17 +131,6 @@ def test_masked_output_capsules_behave_as_if_they_did_not_exist(T, normalize, ga
         assert_close(result.capsules[b][exists], alone.capsules)
         assert_close(result.coupling[b][:, exists], alone.coupling)
         assert_close(result.logits[b][:, exists], alone.logits)
-
-
-@both_kinds
-def test_masked_output_capsules_send_no_gradient(normalize):
-    votes = normal(4, 3, 4, 5).requires_grad_()
-    result = dynamic_routing(votes, 3, normalize, mask=EXISTS)
-    total = result.capsules.square().sum() + result.coupling.square().sum()
-    slope, = torch.autograd.grad(total, votes)
-    exists = EXISTS[:, None, :, None]
-    assert slope.isfinite().all()
-    assert not slope.masked_select(~exists).any() and slope.masked_select(exists).any()
 
 
 # Gradients, hard inputs, precision

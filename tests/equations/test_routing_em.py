@@ -160,22 +160,18 @@ def test_li2019_alg2_gradient(gradient, density, active):
 
 
 @pytest.mark.parametrize("name, value, message", [
-    ("beta_a", torch.zeros(3), "beta_a and beta_mu go together"),
-    ("beta_mu", torch.zeros(3), "beta_a and beta_mu go together"),
+    ("beta_a", None, "beta_a and beta_mu go together"),
+    ("beta_mu", None, "beta_a and beta_mu go together"),
+    *((name, torch.zeros(n), f"{name} has shape .*: .* N = 3 output capsules")
+      for name in ("beta_a", "beta_mu") for n in (1, 4)),
     ("iterations", 0, "iterations=0"), ("votes", normal(3, 2), "votes has shape"),
     ("density", "mean", "density='mean': choose from product, sum"),
     ("schedule", "none", "schedule='none': choose from hinton, released"),
     ("gradient", "first", "gradient='first': choose from full, last")])
 def test_wrong_arguments_are_errors(name, value, message):
-    beta = {} if "beta" in name else dict(beta_a=torch.zeros(3), beta_mu=torch.zeros(3))
+    usual = dict(votes=normal(4, 3, 2), beta_a=torch.zeros(3), beta_mu=torch.zeros(3))
     with pytest.raises(ValueError, match=message):
-        em_routing(**{"votes": normal(4, 3, 2), **beta, name: value})
-
-
-@pytest.mark.parametrize("n", [1, 4])
-def test_the_betas_have_an_entry_per_output_capsule(n):
-    with pytest.raises(ValueError, match="beta_a has shape .*: .* N = 3 output capsules"):
-        em_routing(normal(4, 3, 2), torch.zeros(n), torch.zeros(n))
+        em_routing(**usual | {name: value})
 
 
 # Order and distance
