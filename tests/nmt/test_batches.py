@@ -105,10 +105,10 @@ def encoded():
     return random_pairs(50, longest=8)
 
 
-def stream(encoded, accumulate=1, rank=0, world=1, place=(0, 0)):
+def stream(encoded, accumulate=1, rank=0, world=1, place=(0, 0), workers=0):
     """The updates of a process."""
     machine = Machine(torch.device("cpu"), rank, world)
-    return training_steps(encoded, place, machine, 40, accumulate, seed=1)
+    return training_steps(encoded, place, machine, 40, accumulate, seed=1, workers=workers)
 
 
 def pairs_of(micro_batches) -> list:
@@ -163,16 +163,10 @@ def test_the_processes_of_workers_start_once(encoded):
     assert len(workers) == 2
 
 
-def stream_of_workers():
-    """The updates of a process with two workers."""
-    machine = Machine(torch.device("cpu"))
-    return training_steps(random_pairs(99, 9), (0, 0), machine, 32, workers=2)
-
-
 def test_a_killed_worker_is_one_line_and_its_siblings_end(encoded, monkeypatch):
     """They ignore SIGTERM, with which Python would end them and wait for ever. So is a process that
     cannot start; any other error is a bug."""
-    steps = stream_of_workers()
+    steps = stream(encoded, workers=2)
     next(steps)
     multiprocessing.active_children()[0].kill()
     with pytest.raises(UserError, match="a process of --workers ended"):
@@ -194,10 +188,10 @@ def setup_without_room(worker: int) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/shm is Linux's")
-def test_a_full_shared_memory_is_one_line(monkeypatch):
+def test_a_full_shared_memory_is_one_line(encoded, monkeypatch):
     monkeypatch.setattr("nmt.batches.setup_worker", setup_without_room)
     with pytest.raises(UserError, match="/dev/shm is full.*--workers 0"):
-        next(stream_of_workers())
+        next(stream(encoded, workers=2))
 
 
 def setup_late(worker: int) -> None:
@@ -207,10 +201,10 @@ def setup_late(worker: int) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows holds no signal back")
-def test_workers_survive_a_signal_while_they_start(monkeypatch):
+def test_workers_survive_a_signal_while_they_start(encoded, monkeypatch):
     # a forkserver that another test started would let signals through
     forkserver._forkserver._stop()
     monkeypatch.setattr("nmt.batches.setup_worker", setup_late)
-    steps = stream_of_workers()
+    steps = stream(encoded, workers=2)
     assert len(next(steps).batches) == 1
     assert {worker.is_alive() for worker in multiprocessing.active_children()} == {True}

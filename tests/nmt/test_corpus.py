@@ -1,6 +1,7 @@
 """Corpora by name and by prefix, what a run gets of them, and every mistake in naming them."""
 import hashlib
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -88,12 +89,7 @@ def test_the_embedded_corpus_in_both_directions(monkeypatch):
 
 def test_the_size_of_the_vocabulary(tmp_path, monkeypatch):
     """That of a known corpus is in --help; a large text gets a larger one."""
-    sizes = []
-
-    def learn(lines, vocab_size, exact):
-        sizes.append(vocab_size)
-        return train_tokenizer(lines, vocab_size, exact)
-
+    learn = Mock(wraps=train_tokenizer)
     monkeypatch.setattr(corpus, "train_tokenizer", learn)
     monkeypatch.setattr(toy, "PAIRS", (60, 20, 30))
     load_data(data_flags(""))
@@ -101,7 +97,7 @@ def test_the_size_of_the_vocabulary(tmp_path, monkeypatch):
     for large in (3, 2):                                        # the text has two pairs
         monkeypatch.setattr(corpus, "LARGE", large)
         load_data(write_own(tmp_path))
-    assert sizes == [2_000, 10_000, 32_000]
+    assert [call.args[1] for call in learn.call_args_list] == [2_000, 10_000, 32_000]
     named = DataFlags.__dataclass_fields__["vocab_size"].metadata["help"]
     for name, size in corpus.VOCAB_SIZES.items():
         assert f"{name} {size}" in named

@@ -8,8 +8,7 @@ from nmt.replay import Replay
 from nmt.search import beam_search
 from tasks.logic_data import Formulas
 from tasks.logic_model import LogicModel
-from tools.files import UserError
-from tools.machine import TORCHRUN, Machine, setup_machine
+from tools.machine import Machine
 from train_mt import Objective, train_step
 from transformer import COMPONENTS, Transformer, TransformerConfig
 
@@ -58,22 +57,3 @@ def test_logic(reach):
     formulas = Formulas(ones(4, 5), ones(6))
     assert model.loss(formulas, ones(4, 4)).isfinite()
     assert model.eval()(formulas).isfinite().all()
-
-
-def test_a_process_takes_the_gpu_of_its_number(monkeypatch):
-    chosen = []
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    assert setup_machine("cuda:1").device == torch.device("cuda", 1)
-    assert chosen == [torch.device("cuda", 1)]
-    assert not torch.backends.cuda.cudnn_sdp_enabled()
-    assert not torch.backends.cuda.flash_sdp_enabled()
-    assert torch.get_float32_matmul_precision() == "high"
-    setup_machine("cpu")                                 # whose fused kernel has the same switch
-    assert torch.backends.cuda.flash_sdp_enabled()
-    assert torch.get_float32_matmul_precision() == "highest"
-    for name in TORCHRUN:
-        monkeypatch.setenv(name, "2" if name == "LOCAL_RANK" else "3")
-    with pytest.raises(UserError, match="cuda:2: .* start at most one process per GPU"):
-        setup_machine("cuda")

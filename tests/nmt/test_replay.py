@@ -1,5 +1,7 @@
 """CUDA graphs without a GPU: a step of fixed shapes is the exact one and never waits for the
 device; a stand-in for a graph runs the function again."""
+from unittest.mock import Mock
+
 import pytest
 import torch
 from small_run import rows, train
@@ -130,10 +132,7 @@ def test_where_graphs_cannot_be(machine, max_tokens, compiled, message, monkeypa
     """A graph that cannot be recorded is one line."""
     with pytest.raises(UserError, match=message):
         check_graphs(machine, max_tokens, compiled)
-
-    def refuse(*args, **options):
-        raise torch.AcceleratorError("CUDA error: operation not permitted\nCompile with ...")
-
+    refuse = Mock(side_effect=torch.AcceleratorError("error: operation not permitted\nCompile it"))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
     monkeypatch.setattr(torch.cuda, "graph", refuse)
     with pytest.raises(UserError, match=r"recorded \(.* not permitted\): use --no-graphs$"):

@@ -6,6 +6,7 @@ import shutil
 import threading
 from dataclasses import asdict
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -174,10 +175,7 @@ def test_a_figure_that_cannot_be_drawn_is_one_line(folder, monkeypatch, capsys):
 def test_files_that_cannot_be_read_are_not_taken_for_files_to_write(folder, monkeypatch):
     (folder.path / "best.pt").touch()
     folder.append_metrics({})
-
-    def deny(*args):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
+    deny = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
     monkeypatch.setattr("zipfile.ZipFile", deny)
     monkeypatch.setattr(Path, "read_bytes", deny)
     for read in (lambda: load_checkpoint(folder.path / "best.pt"), folder.read_metrics):

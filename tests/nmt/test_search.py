@@ -2,6 +2,7 @@
 import inspect
 import random
 import unicodedata
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -185,15 +186,10 @@ def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizer):
 
 
 def test_a_batch_has_at_most_max_tokens_in_all_beams(model, tokenizer, monkeypatch):
-    sizes = []
-
-    def search_one(model, source, beam, *settings, **more):
-        sizes.append(beam * source.numel())
-        return beam_search(model, source, beam, *settings, **more)
-
-    monkeypatch.setattr(search, "beam_search", search_one)
+    search_batch = Mock(wraps=beam_search)
+    monkeypatch.setattr(search, "beam_search", search_batch)
     translate_lines(model, tokenizer, ["a dog"] * 30, beam=3, max_tokens=100)
-    assert 50 < max(sizes) <= 100
+    assert 50 < max(3 * call.args[1].numel() for call in search_batch.call_args_list) <= 100
 
 
 def test_long_translations_are_counted(tokenizer):

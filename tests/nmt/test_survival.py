@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from small_run import TINY, Killed, load, rows, same, small_corpus, stop_after, train, train_until
@@ -57,17 +58,12 @@ def test_a_stopped_and_moved_run_is_the_same_bit_by_bit(
     """Stopped at a validation and between two; in the end in another folder, under another name,
     from another current directory, with relative paths."""
     folder = tmp_path / "runs" / "a"
-    workers = []
-
-    def note_workers(*args, **more):
-        workers.append(more["num_workers"])
-        return DataLoader(*args, **more)
-
-    monkeypatch.setattr(batches, "DataLoader", note_workers)
+    loader = Mock(wraps=DataLoader)
+    monkeypatch.setattr(batches, "DataLoader", loader)
     for step, more in ((3, "--workers 2"), (5, "")):
         stop_after(step, text, f"{LONG} {more}")
         assert load(folder)["step"] == step == rows(folder, "train")[-1]["step"]
-    assert workers == [2, 0]
+    assert [call.kwargs["num_workers"] for call in loader.call_args_list] == [2, 0]
     shutil.move(folder, tmp_path / "elsewhere" / "moved")
     monkeypatch.chdir(tmp_path)
     flags = "--src en --tgt de --train train --valid valid --test test --runs elsewhere".split()
@@ -81,15 +77,12 @@ def test_a_stopped_and_moved_run_is_the_same_bit_by_bit(
 def test_a_killed_run_is_the_same_bit_by_bit(whole, text, tmp_path, monkeypatch):
     """It goes on at its last checkpoint, also between validations, without repeated log lines. In a
     validation it validates again, whether or not its row was written; so does the test."""
-    def killed(*args):
-        raise Killed
-
     folder = tmp_path / "runs" / "a"
     stop_after(2, text, LONG)                            # before the first validation
     train_until("train step      3 ", text, f"{LONG} --save-every 9")
     assert rows(folder, "train")[-1]["step"] == 3 and load(folder)["step"] == 2
     with monkeypatch.context() as patch, contextlib.suppress(Killed):
-        patch.setattr(train_mt, "validate", killed)
+        patch.setattr(train_mt, "validate", Mock(side_effect=Killed))
         train(text, LONG)
     assert not rows(folder, "valid")
     train_until("valid step", text, LONG)

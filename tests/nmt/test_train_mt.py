@@ -2,6 +2,7 @@
 import contextlib
 import math
 from dataclasses import asdict
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -269,9 +270,7 @@ def test_bfloat16_and_compiled_layers_are_about_the_same(text, tmp_path, monkeyp
     for name in ("loss", "disagreement", "gradient_norm"):
         assert traced[name] == pytest.approx(plain[name], rel=1e-5)
 
-    def fail(x):
-        raise RuntimeError("InvalidCxxCompiler: no g++\n\nSet TORCHDYNAMO_VERBOSE=1")
-
+    fail = Mock(side_effect=RuntimeError("InvalidCxxCompiler: no g++\n\nSet TORCHDYNAMO_VERBOSE=1"))
     monkeypatch.setattr(torch, "compile", lambda *_, **options: fail)
     assert train(text, "--compile --steps 1 --name b") == 2
     assert "--compile: torch cannot compile here (InvalidCxxCompiler: no g++)" in (

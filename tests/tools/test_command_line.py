@@ -7,6 +7,7 @@ import sys
 import tomllib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -143,15 +144,6 @@ class Nothing:
     """A command without flags."""
 
 
-def call(error=None) -> int:
-    """The exit status of a command that raises this."""
-    def command(settings):
-        if error:
-            raise error
-
-    return flags.run(command, Nothing, [])
-
-
 @pytest.mark.parametrize("error, status, message", [
     (None, 0, ""),
     (KeyboardInterrupt(), 130, ""),
@@ -166,7 +158,7 @@ def call(error=None) -> int:
 ])
 def test_run_gives_a_status_and_at_most_one_line(error, status, message, monkeypatch, capfd):
     monkeypatch.setattr(os, "dup2", lambda *_: None)     # of the pipe
-    assert call(error) == status
+    assert flags.run(Mock(side_effect=error), Nothing, []) == status
     line = capfd.readouterr().err
     assert message in line
     assert line.count("\n") == bool(message)
@@ -191,7 +183,7 @@ def test_closed_streams_are_replaced(monkeypatch):
     assert flags.run(lambda settings: say(sys.stdin.read()), Nothing, []) == 0
     assert flags.run(lambda settings: torch.empty(2 ** 60), Nothing, []) == 2
     with pytest.raises(RuntimeError):
-        call(RuntimeError("a bug"))
+        flags.run(Mock(side_effect=RuntimeError("a bug")), Nothing, [])
 
 
 @pytest.mark.parametrize("module, operands", [
