@@ -45,27 +45,16 @@ def output_capsule(votes: list, C: list, n: int, normalize: bool) -> list:
     return squash([x / divisor for x in total])
 
 
-def dynamic_routing(votes: list, T: int, normalize: bool = True,
-                    exists: list | None = None) -> tuple[list, list, list]:
-    """(Ω [N][D], C [M][N], B [M][N]) of votes[m][n], lists of D numbers.
-
-    exists[n]: whether output capsule n is there; the others take no coupling and are 0.
-    """
+def dynamic_routing(votes: list, T: int, normalize: bool = True) -> tuple[list, list, list]:
+    """(Ω [N][D], C [M][N], B [M][N]) of votes[m][n], lists of D numbers."""
     M = len(votes)
     N = len(votes[0])
-    D = len(votes[0][0])
-    existing = [n for n in range(N) if exists is None or exists[n]]
     B = [[0.0] * N for _ in range(M)]
     for _ in range(T):
-        C = [[0.0] * N for _ in range(M)]
+        C = [softmax(row) for row in B]
+        omega = [output_capsule(votes, C, n, normalize) for n in range(N)]
         for m in range(M):
-            for n, share in zip(existing, softmax([B[m][n] for n in existing])):
-                C[m][n] = share
-        omega = [[0.0] * D for _ in range(N)]
-        for n in existing:
-            omega[n] = output_capsule(votes, C, n, normalize)
-        for m in range(M):
-            for n in existing:
+            for n in range(N):
                 B[m][n] += dot(omega[n], votes[m][n])
     return omega, C, B
 

@@ -31,6 +31,24 @@ def close(x: Tensor, y: Tensor, tolerance: float = 1e-10) -> bool:
     return x.shape == y.shape and torch.allclose(x, y, rtol=tolerance, atol=tolerance)
 
 
+def assert_finite(result, *inputs: Tensor) -> None:
+    """Asserts that the results of a routing are finite float32, and their gradients finite; the
+    couplings of an input capsule sum to 1."""
+    for tensor in result:
+        assert tensor.dtype == torch.float32 and tensor.isfinite().all()
+        if tensor.requires_grad:
+            slopes = torch.autograd.grad((tensor * torch.randn_like(tensor)).sum(), inputs,
+                                         retain_graph=True, allow_unused=True)
+            assert all(slope is None or slope.isfinite().all() for slope in slopes)
+    sums = result.coupling.sum(-1)
+    torch.testing.assert_close(sums, torch.ones_like(sums))
+
+
+def padding(*lengths: int) -> Tensor:
+    """[B, 1, 1, L], True at the first keys of each sentence."""
+    return (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None])[:, None, None]
+
+
 @torch.no_grad()
 def randomize(module: torch.nn.Module) -> torch.nn.Module:
     """The module in float64 with random parameters: no zero bias and no unit gain hides an

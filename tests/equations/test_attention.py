@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import by_hand
 import pytest
 import torch
-from helpers import build_aggregation, causal, close, normal, randomize
+from helpers import build_aggregation, causal, close, normal, padding, randomize
 from torch import nn
 
 from attention import Cache, MultiHeadAttention
@@ -23,11 +23,6 @@ def build(d, heads, agg="linear", parts=(), dropout=0.0):
     capsule = CapsuleRouting(heads, parts=parts, iterations=3) if parts else None
     aggregation = build_aggregation(agg, d, heads)
     return randomize(MultiHeadAttention(d, heads, dropout, aggregation, capsule))
-
-
-def padding(*lengths) -> torch.Tensor:
-    """[B, 1, 1, L], True at the first keys of each sentence."""
-    return (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None])[:, None, None]
 
 
 def literal_heads(attention, query, memory, mask=None):

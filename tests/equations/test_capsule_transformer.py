@@ -6,7 +6,7 @@ import math
 import by_hand
 import pytest
 import torch
-from helpers import causal, close, normal, randomize
+from helpers import causal, close, normal, padding, randomize
 from torch.autograd import gradcheck
 
 from attention import MultiHeadAttention
@@ -43,12 +43,12 @@ def test_duan_alg2_alg3_padding(garbage):
     without padding."""
     lengths = 5, 3, 1
     E, weight, bias = inputs(3, 5, 5, B=3)
-    keys = torch.arange(5) < torch.tensor(lengths)[:, None]
-    mask = keys[:, None, :, None] & keys[:, None, None, :]  # [B, 1, L, L]
+    keys = padding(*lengths)
+    mask = keys & keys.mT                                                    # [B, 1, L, L]
     E = torch.where(mask, E, garbage * torch.ones_like(E))
     vertical = vertical_routing(E, weight, bias, mask=mask)
     horizontal = horizontal_routing(E, mask=mask)
-    padded = ~keys[:, None, :, None].expand_as(E)
+    padded = ~keys.mT.expand_as(E)
     # what takes no part comes out as 0
     assert not vertical[padded].any() and not horizontal[padded].any()
     for b, n in enumerate(lengths):
@@ -81,7 +81,7 @@ def test_duan_eq4_eq5_attention(parts, in_decoder):
         parameter *= 0.8                                 # small, so that no softmax saturates
     x = normal(2, L, 8)
     lengths = 4, 2
-    mask = (torch.arange(L) < torch.tensor(lengths)[:, None])[:, None, None]
+    mask = padding(*lengths)
     _, heads = attention(x, mask=mask, need_weights=True, causal=in_decoder)
     projection = attention.in_proj
     for b, n in enumerate(lengths):
@@ -104,7 +104,7 @@ def test_duan_eq4_eq5_attention(parts, in_decoder):
 @pytest.mark.parametrize("H, L", [(1, 1), (2, 3), (3, 2)])
 def test_gradcheck_routings(H, L):
     keys = torch.arange(L) < max(1, L - 1)
-    padded = (keys[:, None] & keys)[None, None]
+    padded = keys[:, None] & keys
     E, weight, bias = [x.requires_grad_() for x in inputs(H, L, L, B=1, scale=1.0)]
     for mask in (None, padded):
         assert gradcheck(lambda *x: vertical_routing(*x, mask=mask), (E, weight, bias),
@@ -143,8 +143,7 @@ def test_autocast_computes_in_float32():
 @pytest.mark.parametrize("last", [1, 2, 5])
 def test_duan_alg3_the_last_rows_are_those_of_the_whole(last):
     E = normal(2, 3, 5, 5)
-    keys = torch.arange(5) < torch.tensor([[5], [3]])
-    mask = keys[:, None, :, None] & keys[:, None, None, :]
+    mask = padding(5, 3) & padding(5, 3).mT
     whole = horizontal_routing(E, mask=mask)
     assert close(horizontal_routing(E, mask=mask, last=last), whole[:, :, -last:])
 

@@ -9,7 +9,7 @@ from small_run import random_pairs, small
 from torch.nn.functional import cross_entropy
 
 from nmt import evaluate
-from nmt.batches import batches, collate
+from nmt.batches import collate
 from nmt.corpus import Pairs
 from nmt.evaluate import corpus_bleu, validate
 from nmt.search import Translation, translate_lines
@@ -32,19 +32,29 @@ def model_with_dropout():
     return Transformer(TransformerConfig(30, 8, 2, 2, 16, dropout=0.3)).double().train()
 
 
+@pytest.mark.parametrize("left_out", [0, 3])             # a batch of three
 @torch.no_grad()
-def test_li2018_section5_5_validation_is_that_of_single_sentences(corpus):
+def test_li2018_section5_5_validation_is_that_of_single_sentences(left_out, corpus, monkeypatch,
+                                                                  capsys):
     """The loss per target token, whatever the batches hold, and D of every layer: positions by the
-    literal sum of Eq. 2, averaged over the sentences, the cosines over all valid positions."""
+    literal sum of Eq. 2, averaged over the sentences, the cosines over all valid positions. Pairs
+    too long for the memory are left out, as if they were not there."""
     model = model_with_dropout()
-    groups = batches(corpus.source_lengths, corpus.target_lengths, CROWDED, shuffle=False)
+    m, n = corpus.source_lengths + 1, corpus.target_lengths + 1
+    weights = 2 * 2 * (m * m + n * m + n * n)            # of 2 heads in 2 layers
+    monkeypatch.setattr(evaluate, "LONGEST", weights.max() - bool(left_out))
+    groups = list(evaluate.validation_batches(corpus, CROWDED, heads=2 * 2))
+    kept = np.concatenate(groups)
+    assert len(kept) == 17 - left_out and (weights.argmax() in kept) == (left_out == 0)
     assert len({len(group) for group in groups}) > 2
     nll, D = validate(model, corpus, CROWDED)
+    warning = "left out of the validation loss and of D: 3 of 17"
+    assert (warning in capsys.readouterr().out) == bool(left_out)
 
     model.eval()
     losses = []
     sentences = []                                       # {component: Heads of every layer} of each
-    for i in range(len(corpus)):
+    for i in kept:
         source, target = collate(corpus, [i])
         logits, heads = model(source, target[:, :-1], need_weights=True)
         losses.append(cross_entropy(logits[0], target[0, 1:], reduction="none"))
@@ -85,6 +95,9 @@ def test_validation_batches_have_bounded_attention_weights(corpus, monkeypatch):
         assert len(group) == 1 or len(group) * 2 * (m * m + m * n + n * n) <= 600
     monkeypatch.undo()
     assert len(list(evaluate.validation_batches(corpus, CROWDED, heads=2))) < len(groups)
+    monkeypatch.setattr(evaluate, "LONGEST", 3)
+    with pytest.raises(UserError, match="--valid: every pair is too long"):
+        validate(model_with_dropout(), corpus, CROWDED)
 
 
 def test_li2018_table4_scores():
@@ -120,29 +133,6 @@ SMALLER = [line.replace("large", "small") if i % 2 else line for i, line in enum
 def test_the_text_chooses_the_tokenizer(line, tgt, tokenizer):
     assert f"case:mixed|eff:no|tok:{tokenizer}|" in corpus_bleu([line], [line], tgt)[1]
     assert "case:mixed|" in evaluate.corpus_chrf([line], [line])[1]
-
-
-def test_pairs_too_long_for_the_memory_are_left_out(corpus, monkeypatch, capsys):
-    """As if they were not there; if all are, that is an error."""
-    model = model_with_dropout()
-    longest = corpus.source_lengths.argmax()
-    m, n = corpus.source_lengths[longest] + 1, corpus.target_lengths[longest] + 1
-    heads = model.config.heads * model.config.layers
-    monkeypatch.setattr(evaluate, "LONGEST", heads * (m * m + n * m + n * n) - 1)
-    kept = np.concatenate(list(evaluate.validation_batches(corpus, CROWDED, heads)))
-    assert longest not in kept and len(kept) > 1
-    left_out = len(corpus) - len(kept)
-    assert f"left out of the validation loss and of D: {left_out} of 17" in capsys.readouterr().out
-    nll, _ = validate(model, corpus, CROWDED)
-    losses = []
-    for i in kept:
-        source, target = collate(corpus, [i])
-        logits, _ = model.eval()(source, target[:, :-1])
-        losses.append(cross_entropy(logits[0], target[0, 1:], reduction="none"))
-    assert nll == pytest.approx(torch.cat(losses).mean().item())
-    monkeypatch.setattr(evaluate, "LONGEST", 3)
-    with pytest.raises(UserError, match="--valid: every pair is too long"):
-        validate(model, corpus, CROWDED)
 
 
 @pytest.mark.parametrize("line, warning", [
