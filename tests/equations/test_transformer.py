@@ -444,8 +444,7 @@ def test_capsule_attention_lands_where_it_was_asked_for(capsule, parts, want):
     (dict(agg="nonsense"), ["nonsense", "gu-em"]),
     (dict(norm="middle"), ["middle", "pre"]),
     (dict(em_density="mean"), ["em_density=mean", "product"]),
-    (dict(em_gradient="beta"), ["em_gradient=beta: choose from full, last"]),
-])
+    (dict(em_gradient="beta"), ["em_gradient=beta: choose from full, last"])])
 def test_what_does_not_exist_is_one_clear_error(changes, words):
     with pytest.raises(ValueError) as error:
         config(**changes)
@@ -477,14 +476,12 @@ def test_flags_reach_the_configuration_and_json_gives_it_back():
         "--arch tiny --heads 8 --layers 3 --dropout 0.25 --norm post --iterations 2 "
         "--capsules 16 --agg em --agg-at enc:1-2 cross:3 --no-em-activations --reg output position "
         "--reg-at enc dec:2 --reg-weight 0.5 --capsule-attention enc:1-3 dec "
-        "--capsule-parts horizontal"
-    )
+        "--capsule-parts horizontal")
     assert config == TransformerConfig(
         13, 128, 8, 3, 256, 0.25, "post", iterations=2, capsules=16, agg="em",
         agg_at=("enc:1-2", "cross:3"), em_activations=False, reg=("output", "position"),
         reg_at=("enc", "dec:2"), reg_weight=0.5, capsule_attention=("enc:1-3", "dec"),
-        capsule_parts=("horizontal",),
-    )
+        capsule_parts=("horizontal",))
     assert TransformerConfig(**json.loads(json.dumps(asdict(config)))) == config
     assert flags("--agg gu-em --em-gradient full").em_gradient == "full"     # not our default
 

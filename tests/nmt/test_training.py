@@ -188,10 +188,7 @@ def test_test_sets_are_scored_one_by_one_and_together(text, tmp_path, capsys):
     assert row["sets"].keys() == {"valid"} and "case:lc" in row["signature"]
     assert rows(folder, "train")[0]["disagreement"] is None
     assert "\n  valid: BLEU " in capsys.readouterr().out
-    command = f"{folder} --input {tmp_path}/valid.en --beam 2 --device cpu"
-    assert translate.main(command.split()) == 0
-    out = capsys.readouterr().out
-    assert out == (folder / "valid.hyp").read_text("utf-8") and out.count("\n") == 12
+    assert (folder / "valid.hyp").read_text("utf-8").count("\n") == 12
 
     sources, references = ((tmp_path / f"valid.{language}").read_text("utf-8").splitlines()
                            for language in ("en", "de"))
@@ -241,9 +238,6 @@ def test_what_is_unusual_in_the_text_is_said(text, tmp_path, capsys):
     assert named == f"words: {NO_4_GRAMS}" and out.count(NO_4_GRAMS) == 1
     folder = tmp_path / "runs" / "a"
     assert following == f"next: python translate.py {folder}, python -m papers.analyze {folder}"
-    words = f"{folder} --input {tmp_path}/valid.en --beam 1 --device cpu"
-    assert translate.main(words.split()) == 0
-    assert "translated in pieces: 1\n" in capsys.readouterr().err           # as in training
 
 
 def test_the_time_of_a_run_adds_up(text, tmp_path, monkeypatch):

@@ -30,14 +30,9 @@ def call(command: str) -> int:
     return translate.main(command.split())
 
 
-class Terminal(io.TextIOWrapper):
-    """Standard input as a terminal."""
-    def isatty(self):
-        return True
-
-
-def set_input(monkeypatch, content: bytes, kind=io.TextIOWrapper):
-    monkeypatch.setattr(sys, "stdin", kind(io.BytesIO(content), encoding="utf-8"))
+def set_input(monkeypatch, content: bytes, terminal: bool = False) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: terminal)
 
 
 def test_as_a_filter(runs, model, tokenizer, monkeypatch, capfd):
@@ -187,14 +182,14 @@ def test_bleu_has_the_tokenizer_of_the_references(runs, capfd):
 
 def test_prompts_of_a_terminal_are_on_standard_error(runs, model, tokenizer, monkeypatch, capfd):
     """At the prompt nothing is scored or written to a file."""
-    set_input(monkeypatch, b"a man\nsch\xf6n\n", Terminal)
+    set_input(monkeypatch, b"a man\nsch\xf6n\n", terminal=True)
     assert call("NAME --device cpu") == 0
     translations = translate_lines(model, tokenizer, ["a man", "sch\ufffdn"])
     captured = capfd.readouterr()
     assert captured.out.split("\n") == [*translations, ""]
     assert captured.err == "One sentence per line; Ctrl-D ends.\n> > > \n"
     for words in ("--output out.txt", "--reference in.txt"):
-        set_input(monkeypatch, b"", Terminal)
+        set_input(monkeypatch, b"", terminal=True)
         assert call(f"NAME {words} --device cpu") == 2
         assert "name it with --input FILE" in capfd.readouterr().err
     assert not (runs / "out.txt").exists()
