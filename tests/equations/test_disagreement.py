@@ -123,25 +123,18 @@ def test_gradcheck(D, mask):
 
 @every_kind
 def test_hard_inputs_stay_finite(D):
+    """A head whose one attended position is dropped puts out next to nothing."""
     x = torch.randn(2, 4, 3, 5)
-    zero_head = torch.tensor([1.0, 0.0, 1.0, 1.0]).view(4, 1, 1)
-    for hard in (torch.ones_like(x), x[:, :1], 0 * x, zero_head * x, 1e-4 * x, 1e4 * x):
+    hard_inputs = [torch.ones_like(x), x[:, :1], 0 * x, 1e-4 * x, 1e4 * x]
+    for size in (0, 1e-8, 1e-16, 1e-40):
+        hard_inputs.append(x * torch.tensor([1, size, 1, 1]).view(4, 1, 1))
+    for hard in hard_inputs:
         heads = hard.clone().requires_grad_()
         disagreement = D(heads)
         slope, = torch.autograd.grad(disagreement, heads)
-        assert disagreement.isfinite() and slope.isfinite().all()
+        assert disagreement.isfinite() and slope.norm().isfinite()
         exact = D(heads.detach().double()).item()
         assert disagreement.item() == pytest.approx(exact, rel=1e-5, abs=1e-5)
-
-
-@pytest.mark.parametrize("size", [1e-8, 1e-16, 1e-40])
-@both_cosines
-def test_what_dropout_leaves_of_a_head_has_a_finite_gradient(D, size):
-    """A head whose one attended position is dropped puts out next to nothing."""
-    outputs = torch.randn(2, 4, 5, 8)
-    outputs[:, 1] *= size
-    slope, = torch.autograd.grad(D(outputs.requires_grad_()), outputs)
-    assert slope.norm().isfinite()
 
 
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])

@@ -13,7 +13,6 @@ import em_by_hand
 import pytest
 import torch
 from helpers import assert_finite, normal
-from torch import Tensor
 from torch.testing import assert_close
 
 from routing_em import (
@@ -36,11 +35,6 @@ every_gradient = pytest.mark.parametrize("gradient", GRADIENTS)
 def betas(N: int, active: bool = True, dtype=torch.float64) -> tuple:
     """beta_A and beta_mu, [N] each, or None twice."""
     return (normal(N, dtype=dtype), normal(N, dtype=dtype)) if active else (None, None)
-
-
-def random_coupling(M: int, N: int) -> Tensor:
-    """C [M, N], rows that sum to 1."""
-    return normal(M, N).softmax(-1)
 
 
 # The equations, one by one
@@ -68,7 +62,7 @@ def test_li2019_eq10_eq11_li2021_eq13_eq14_gu_eq12_eq13_m_step(M, N, D, eps, lam
     """Also where a capsule has next to no parts, and where there is one part: eps is all of the
     variance."""
     votes = normal(M, N, D)
-    C = random_coupling(M, N)
+    C = normal(M, N).softmax(-1)
     C[:, 0] *= least
     beta_a, beta_mu = betas(N)
     mu, log_sigma, log_A = m_step(votes, C.log(), beta_a, beta_mu, lambda_t, eps)

@@ -1,4 +1,5 @@
 """Batches: every pair once per epoch, full, of similar lengths; the stream of updates."""
+import itertools
 import multiprocessing
 import signal
 import sys
@@ -117,17 +118,10 @@ def pairs_of(micro_batches) -> list:
                   for batch in micro_batches for source, target in zip(*batch))
 
 
-def epochs(updates) -> list:
-    """The updates of the first two epochs."""
-    by_epoch = [[], []]
-    for update in updates:
-        if update.place[0] > 1:
-            return by_epoch
-        by_epoch[update.place[0]].append(update)
-
-
 def test_an_epoch_has_every_pair_once_in_an_order_of_its_own(encoded):
-    first, second = epochs(stream(encoded))
+    updates = [*itertools.takewhile(lambda update: update.place[0] < 2, stream(encoded))]
+    first = [update for update in updates if update.place[0] == 0]
+    second = updates[len(first):]
     single = [collate(encoded, [i]) for i in range(50)]
     for epoch in (first, second):
         assert pairs_of(batch for update in epoch for batch in update.batches) == pairs_of(single)

@@ -136,7 +136,7 @@ def test_processes_wait_for_half_a_day(name, backend, more, monkeypatch):
     """While the first validates and tests; on a GPU each has the one of its rank on its node."""
     groups = []
     for variable in TORCHRUN:
-        monkeypatch.setenv(variable, "2" if variable == "LOCAL_RANK" else "3")
+        monkeypatch.setenv(variable, "3" if variable == "RANK" else "2")
     monkeypatch.setattr("tools.machine.pick_device", torch.device)
     monkeypatch.setattr(dist, "init_process_group",
                         lambda *args, **options: groups.append((*args, options)))
@@ -148,7 +148,7 @@ def test_processes_wait_for_half_a_day(name, backend, more, monkeypatch):
     hours = {"timeout": timedelta(hours=12)}
     on_cpu = hours | {"backend": "gloo"}
     assert groups == [(backend, hours | more), on_cpu]
-    assert machine == (more.get("device_id", CPU), 1, 3, on_cpu) and not machine.first
+    assert machine == (more.get("device_id", CPU), 1, 2, on_cpu) and not machine.first
 
 
 @pytest.mark.parametrize("rank, order", [(0, ["works", "waits"]), (1, ["waits", "works"])])
