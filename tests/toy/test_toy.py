@@ -1,15 +1,26 @@
-"""toy/__init__.py, lexicon.py: the same corpus everywhere, ordinary text, leaves of the trees."""
+"""toy/: the same corpus everywhere, ordinary text, German and trees that belong to the English."""
 import hashlib
+import random
 import re
+from pathlib import Path
 
 import pytest
 
 import toy
 from toy.__main__ import main
+from toy.parts import Choice
 
 # SHA-256 of the first sentences of the corpus that train_mt.py uses.
 PAIRS = "5a10cac1915ad07c964db72b832d766c066d80ed827c72e9a319a314dafacd04"
 TREES = "ed473c9afab5c9b838cf3a05cd3ca77ec1ffe23eef8c4b14642d273808cd919e"
+STRUCTURE = {"sentence", "tense", "adjunct", "frame", "group", "negated", "be", "modifier",
+             "argument", "coordination"}
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """6,000 pairs with distinct English sentences."""
+    return toy.corpus(6_000, seed=1)
 
 
 def sha256(lines: list[str]) -> str:
@@ -40,13 +51,44 @@ def test_no_english_sentence_is_there_twice(monkeypatch):
     assert [pair.english for pair in toy.corpus(4)] == ["a", "b", "c", "d"]
 
 
-# ---- Trees
+def test_every_english_sentence_has_one_translation_and_one_tree(monkeypatch):
+    """In each of 20 rounds the words are fixed and only the structure is drawn, so that different
+    derivations give the same English sentence."""
+    draw = Choice.sample
+    turn = 0
+
+    def sample(self, uniform):
+        if self.name in STRUCTURE:
+            return draw(self, uniform)
+        return self.parts[turn % len(self.parts)].sample(uniform)
+
+    monkeypatch.setattr(Choice, "sample", sample)
+    rng = random.Random(3)
+    known = {}
+    for turn in range(20):
+        for _ in range(400):
+            pair = toy.derive(rng)
+            reading = (pair.german, pair.tree)
+            assert known.setdefault(pair.english, reading) == reading
+    assert len(known) < 7_600                  # there were sentences to compare
+
 
 def test_the_leaves_of_the_tree_are_the_sentence(pairs):
     for pair in pairs:
         leaves = re.findall(r"[^\s()]+(?=\))", str(pair.tree))
         assert toy.words(pair.tree) == leaves
         assert re.sub(r" ([,.?])", r"\1", " ".join(leaves)).lower() == pair.english.lower()
+
+
+def test_german_and_trees_are_those_checked_by_hand(pairs):
+    german = {pair.english: pair.german for pair in pairs}
+    trees = {str(pair.tree) for pair in pairs}
+    for line in Path(__file__).with_name("hand_checked.txt").read_text("utf-8").splitlines():
+        if " | " in line:
+            english, translation = line.split(" | ")
+            assert german.get(english) == translation
+        elif line.startswith("(S "):
+            assert line in trees
 
 
 def test_the_corpus_as_text(tmp_path, monkeypatch, capsys):
