@@ -185,17 +185,26 @@ class Equal(torch.nn.Module):
         return F.one_hot(torch.zeros(len(formulas.rows) // 2, dtype=torch.long), 7).double()
 
 
+def write_files(folder, parts):
+    """{part: {bin: pairs}} in Bowman's format."""
+    folder.mkdir(exist_ok=True)
+    for part, bins in parts.items():
+        for size, pairs in bins.items():
+            lines = ["\t".join(pair) + "\n" for pair in pairs]
+            (folder / f"{part}{size}").write_text("".join(lines), "utf-8")
+
+
 def negated(n):
     """A formula of n negations."""
     return "( not " * n + "a" + " )" * n
 
 
-def test_trained_on_up_to_6_operators_tested_on_all(tmp_path, write_files, monkeypatch, capsys):
+def test_trained_on_up_to_6_operators_tested_on_all(tmp_path, monkeypatch, capsys):
     """Every part and bin has formulas with a number of negations of its own, and a test bin has a
-    share of `=` of its own."""
+    share of `=` of its own. The last ninth of a training file is for validation."""
     train, test = {}, {}
     for b in BINS:
-        train[b] = [Pair("=", negated(b), "b")] * 8 + [Pair("=", negated(12 + b), "b")]
+        train[b] = [Pair("=", negated(b), "b")] * 16 + [Pair("=", negated(12 + b), "b")] * 2
         test[b] = [Pair("=", negated(24 + b), "b")] * b + [Pair("#", "a", "b")] * (13 - b)
     write_files(tmp_path / "files", {"train": train, "test": test})
     seen = {}
@@ -209,7 +218,7 @@ def test_trained_on_up_to_6_operators_tested_on_all(tmp_path, write_files, monke
     monkeypatch.setattr(logic, "fit", fit)
     assert command(tmp_path, "--notation brackets", f"--data {tmp_path / 'files'}") == 0
     assert seen == {"train": list(range(1, 7)), "valid": list(range(13, 25))}
-    assert ": 48 pairs to train on, 12 to validate; cpu" in capsys.readouterr().out
+    assert ": 96 pairs to train on, 24 to validate; cpu" in capsys.readouterr().out
     (run,) = results(tmp_path)["runs"]
     assert run["accuracy"] == {str(b): b / 13 for b in BINS}
     cells = results(tmp_path)["models"]["baseline"]
@@ -230,8 +239,7 @@ PAIR = Pair("#", "a", "( not b )")
     ("test7", [PAIR, Pair("~", "a", "b")], "test7, line 2: not"),
     ("train2", [PAIR, Pair("#", "a", "( g )")], "line 2: token 2 of formula '( g )' is 'g'"),
     ("train2", [Pair("#", "a", negated(2_000))], "train2, line 1: maximum recursion depth")])
-def test_files_that_do_not_suffice_are_one_line(file, pairs, message, tmp_path, write_files,
-                                                capsys):
+def test_files_that_do_not_suffice_are_one_line(file, pairs, message, tmp_path, capsys):
     full = dict.fromkeys(BINS, [PAIR] * 9)
     write_files(tmp_path / "files", {"train": full, "test": full, file: {"": pairs}})
     assert command(tmp_path, "", f"--data {tmp_path / 'files'}") == 2

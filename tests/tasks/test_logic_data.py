@@ -1,5 +1,5 @@
 """logic_data.py: relations against an independent evaluation and against Bowman et al.'s labels,
-the generator's shares, files, pairs as tensors."""
+the generator's shares, pairs as tensors."""
 import random
 import zlib
 
@@ -18,7 +18,6 @@ from tasks.logic_data import (
     generate,
     infix,
     random_formula,
-    read_files,
     relation,
     renamed,
     split,
@@ -59,16 +58,13 @@ def test_truth_table_is_the_value_in_all_64_rows():
 
 def test_relation_is_the_set_of_joint_values():
     """By the definition of every relation, over the 64 rows, written out."""
-    relations = {"TT FF": "=", "TT FT FF": "<", "TT TF FF": ">", "TF FT": "^", "TF FT FF": "|",
-                 "TT TF FT": "v"}
+    relations = {"00 11": "=", "00 01 11": "<", "00 10 11": ">", "01 10": "^", "00 01 10": "|",
+                 "01 10 11": "v"}
     seen_relations = set()
     constants = ["( a ( or ( not a ) ) )", "( a ( and ( not a ) ) )"]
     for left, right in zip(formulas(120, 2, "abc") + constants, formulas(121, 3, "abc") + ["a"]):
-        rows = {(value(left, row), value(right, row)) for row in range(64)}
-        joint = [name for name, cell in (("TT", (True, True)), ("TF", (True, False)),
-                                         ("FT", (False, True)), ("FF", (False, False)))
-                 if cell in rows]
-        wanted = relations.get(" ".join(joint), "#")
+        joint = {f"{value(left, row):d}{value(right, row):d}" for row in range(64)}
+        wanted = relations.get(" ".join(sorted(joint)), "#")
         assert relation(left, right) == wanted
         seen_relations.add(wanted)
     assert seen_relations == set(RELATIONS)
@@ -125,19 +121,6 @@ def test_splits_are_disjoint_and_complete():
         train, valid, test = (parts[name][size] for name in ("train", "valid", "test"))
         assert train + valid + test == pairs
         assert len(train) == int(0.8 * len(pairs)) and abs(len(valid) - len(test)) <= 1
-
-
-# ---- Files
-
-def test_the_last_ninth_of_a_training_file_is_for_validation(tmp_path, write_files):
-    pairs = [Pair("#", letter, f"( not {other} )") for letter in "abc" for other in LETTERS]
-    write_files(tmp_path / "new", {part: dict.fromkeys(BINS, pairs) for part in ("train", "test")})
-    read = read_files(tmp_path / "new")
-    for size in BINS:
-        assert (read["train"][size], read["valid"][size]) == (pairs[:16], pairs[16:])
-        assert read["test"][size] == pairs
-
-
 
 
 # ---- Pairs as tensors
