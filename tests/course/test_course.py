@@ -38,7 +38,8 @@ def words(text: str) -> list[str]:
 @pytest.mark.parametrize("number", range(1, 8))
 def test_a_session_prints_what_the_course_says(number, monkeypatch, tmp_path, capsys):
     """The same words. Numbers to a unit of the last digit that the course prints; in the sessions
-    that optimize (2) or train (6 and 7) to what a processor changes there."""
+    that optimize (2) or train (6 and 7) to what a processor changes there. Code that draws has
+    cells of its own, which the pages and JupyterLab fold."""
     name = f"course/session{number}.py"
     document = (ROOT / "docs" / "course.md").read_text("utf-8")
     promised = re.search(rf"```\n\$ python {name}\n(.*?)```", document, flags=re.DOTALL)[1]
@@ -69,12 +70,7 @@ def test_a_session_prints_what_the_course_says(number, monkeypatch, tmp_path, ca
     figures = re.findall(rf'"(session{number}-\w+)"', code)
     assert {path.name for path in folder.iterdir()} == {f"{x}.{file_format}" for x in figures}
     assert not pyplot.get_fignums()
-
-
-@pytest.mark.parametrize("number", range(1, 8))
-def test_code_of_figures_has_cells_of_its_own(number):
-    """Which the pages and JupyterLab fold."""
-    cells = (ROOT / "course" / f"session{number}.py").read_text("utf-8").split("\n# %%")
+    cells = code.split("\n# %%")
     drawing = [cell for cell in cells if "pyplot.subplots(" in cell or "\nplay(" in cell]
     assert drawing
     for cell in drawing:

@@ -11,22 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from exercises import checks, make
+from exercises import checks, grade, make
 from exercises.checks import CHECKS
 from exercises.compare import find_error
-from exercises.grade import (
-    LINUX,
-    OUTPUT,
-    SECONDS,
-    WAIT,
-    Settings,
-    choose_tasks,
-    describe_missing,
-    grade,
-    main,
-    report,
-    start,
-)
 from exercises.make import ROOT, TABLE, TASKS, find_functions, make_stub
 from tools.command_line import parse
 from tools.files import BYTE_ORDER_MARK
@@ -200,7 +187,7 @@ def test_a_mistake_is_one_line(file, task, solution, message, tmp_path):
 def test_the_command_grades_a_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     write_solution(tmp_path, "routing_dynamic.py", "def agreement(V, capsules):\n    return V\n")
-    main([str(tmp_path), "--session", "3"])
+    grade.main([str(tmp_path), "--session", "3"])
     assert os.environ["OMP_NUM_THREADS"] == "1"
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: agreement has shape")
@@ -208,35 +195,36 @@ def test_the_command_grades_a_folder(tmp_path, monkeypatch, capsys):
     assert [line.split()[-1] for line in lines[-6:-1]] == ["yes", "yes", "yes", "no", "yes"]
     assert lines[-8].split() == "session task equation points passed".split()
     assert lines[-6].split() == "3 squash Li 2019 Eq. 8 1 yes".split()
-    assert lines[1].startswith("--task NAME") and "--task" not in report(SESSION3, [""] * 5, True)
+    assert lines[1].startswith("--task NAME")
+    assert "--task" not in grade.report(SESSION3, [""] * 5, True)
     assert find_error(TASKS["E-step"], tmp_path) == "missing file routing_em.py"
-    assert main(["none"]) == 2
+    assert grade.main(["none"]) == 2
     assert "python -m exercises.grade: error: none: no such folder" in capsys.readouterr().err
-    assert main([str(ROOT)]) == 2 and "is the project itself" in capsys.readouterr().err
+    assert grade.main([str(ROOT)]) == 2 and "is the project itself" in capsys.readouterr().err
 
 
 def test_the_command_shows_the_inputs_of_a_task(tmp_path, capsys):
     write_solution(tmp_path, "routing_dynamic.py", "def squash(s, dim=-1): return 2 * s\n")
-    main([str(tmp_path), "--task", "squash"])
+    grade.main([str(tmp_path), "--task", "squash"])
     out = capsys.readouterr().out
     assert out.startswith("Li 2019 Eq. 8, squash: ") and "0 of 1" in out
     assert '"squash(s), dim=0": module.squash(s, 0)' in out and "\ns = tensor([[-0.43" in out
-    main([str(tmp_path), "--task", "agreement"])
+    grade.main([str(tmp_path), "--task", "agreement"])
     assert "tensor" not in capsys.readouterr().out       # it is passed
-    main([str(tmp_path), "--task", "routing_dynamic.py"])
+    grade.main([str(tmp_path), "--task", "routing_dynamic.py"])
     out = capsys.readouterr().out
     assert "4 of 5" in out and out.count("tensor") == 1 and "--task NAME" not in out
 
 
 def names_of(text: str | None) -> list[str]:
-    return [task.name for task in choose_tasks(None, text)]
+    return [task.name for task in grade.choose_tasks(None, text)]
 
 
 def test_a_task_is_chosen_by_its_name_a_part_of_it_or_its_function():
     assert sorted(names_of(None)) == sorted(TASKS)
-    sessions = [task.session for task in choose_tasks(None, None)]
+    sessions = [task.session for task in grade.choose_tasks(None, None)]
     assert sessions == sorted(sessions)
-    assert parse(Settings, ["folder", "--session", "7"]).session == 7        # the last one
+    assert parse(grade.Settings, ["folder", "--session", "7"]).session == 7        # the last one
     assert names_of("attention") == ["attention"]        # not the two that end in it
     assert names_of("m-step") == ["M-step, mean and deviation", "M-step, activations"]
     assert names_of("weigh_votes") == ["weighted votes", "unchosen capsules"]
@@ -247,7 +235,7 @@ def test_a_task_is_chosen_by_its_name_a_part_of_it_or_its_function():
     ("sqash", "--task 'sqash': no such task; choose from 'heads', "),
     ("squash --session 4", "--task 'squash': no such task; choose from 'M-step, mean")])
 def test_a_task_that_does_not_exist_is_an_error(words, error, tmp_path, capsys):
-    assert main([str(tmp_path), "--task", *words.split()]) == 2
+    assert grade.main([str(tmp_path), "--task", *words.split()]) == 2
     assert error in capsys.readouterr().err
 
 
@@ -258,13 +246,13 @@ def test_a_folder_without_files_is_a_warning(tmp_path, capsys):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "other.py").touch()
     warning = f"warning: {tmp_path}: has no file of these tasks"
-    assert describe_missing(tmp_path, SESSION3) == warning
+    assert grade.describe_missing(tmp_path, SESSION3) == warning
     write_solution(below, "routing_dynamic.py")
-    main([str(tmp_path), "--task", "squash", "--csv", str(tmp_path / "class.csv")])
+    grade.main([str(tmp_path), "--task", "squash", "--csv", str(tmp_path / "class.csv")])
     table = (tmp_path / "class.csv").read_text("utf-8")
     assert table.splitlines()[1] == f"{tmp_path.name},0,0"
     assert capsys.readouterr().err == f"{warning}; {below} has: grade that folder\n"
-    assert describe_missing(below, [*TASKS.values()]) == ""                  # of several files
+    assert grade.describe_missing(below, [*TASKS.values()]) == ""            # of several files
 
 
 @pytest.mark.parametrize("file, kept, taken_out", [
@@ -295,8 +283,8 @@ def test_a_task_has_the_session_and_equations_of_its_check():
         assert {*printed} <= {*re.findall(r"eq(\d+)", name)}, task
     readme = " ".join((ROOT / "exercises" / "README.md").read_text("utf-8").split())
     points = sum(task.points for task in TASKS.values())
-    for phrase in (f"{len(TASKS)} tasks", f"{points} points", f"take {SECONDS} seconds",
-                   f"{WAIT} seconds in all"):
+    for phrase in (f"{len(TASKS)} tasks", f"{points} points", f"take {grade.SECONDS} seconds",
+                   f"{grade.WAIT} seconds in all"):
         assert phrase in readme
 
 
@@ -323,21 +311,21 @@ def write_everywhere():
     ("os._exit(0)", 1, "ended Python"),
     ("os._exit(0)", 5, "ended Python"),
     pytest.param("while True: pass", 5, "did not end within 1 s of processor time",
-                 marks=pytest.mark.skipif(not LINUX, reason="elsewhere time is not limited so")),
+                 marks=pytest.mark.skipif(not grade.LINUX, reason="elsewhere there is no limit")),
     ("time.sleep(99)", 1, "did not end within 3 s"),
     ("os.closerange(3, 99)", 5, "ended Python"),
     ("write_everywhere()", 5, "ended Python"),
     ("V.__class__.log_softmax = None; raise Exception('not written yet')", 1, "not written yet"),
 ])
 def test_the_other_tasks_survive(agreement, share, error, tmp_path, monkeypatch):
-    monkeypatch.setattr("exercises.grade.SECONDS", 1)
-    monkeypatch.setattr("exercises.grade.WAIT", 3 if "sleep" in agreement else 60)
-    monkeypatch.setattr("exercises.grade.SHARE", share)
+    monkeypatch.setattr(grade, "SECONDS", 1)
+    monkeypatch.setattr(grade, "WAIT", 3 if "sleep" in agreement else 60)
+    monkeypatch.setattr(grade, "SHARE", share)
     write_solution(tmp_path, "routing_dynamic.py",
                    f"{WRITE_EVERYWHERE}\ndef agreement(V, capsules):\n    {agreement}\n")
     place = tmp_path / "routing_dynamic.py"
     line = f"Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: {error} ({place}: agreement)"
-    assert grade(SESSION3, tmp_path) == ["", "", "", line, ""]
+    assert grade.grade(SESSION3, tmp_path) == ["", "", "", line, ""]
 
 
 def test_a_server_that_is_ending_is_waited_for(monkeypatch):
@@ -350,13 +338,13 @@ def test_a_server_that_is_ending_is_waited_for(monkeypatch):
             raise ConnectionRefusedError
 
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    start(SimpleNamespace(start=refuse_twice))
+    grade.start(SimpleNamespace(start=refuse_twice))
     assert len(calls) == 3
 
 
-@pytest.mark.skipif(not LINUX, reason="elsewhere files have no limit")
+@pytest.mark.skipif(not grade.LINUX, reason="elsewhere files have no limit")
 def test_what_a_solution_prints_and_starts_has_an_end(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("exercises.grade.SECONDS", 1)
+    monkeypatch.setattr(grade, "SECONDS", 1)
     code = f"""import os, subprocess
 def agreement(V, capsules):
     child = subprocess.Popen(["sleep", "77"])
@@ -365,9 +353,9 @@ def agreement(V, capsules):
         os.write(2, b"hello" * 99)
 """
     write_solution(tmp_path, "routing_dynamic.py", code)
-    message = grade(SESSION3, tmp_path)[3]
+    message = grade.grade(SESSION3, tmp_path)[3]
     assert "OSError" in message and "File too large" in message
-    assert len(capfd.readouterr().err) == OUTPUT
+    assert len(capfd.readouterr().err) == grade.OUTPUT
     child = Path("/proc") / (tmp_path / "child").read_text("utf-8") / "stat"
     deadline = time.monotonic() + 9
     while child.exists() and ") Z " not in child.read_text("utf-8") and time.monotonic() < deadline:
@@ -380,7 +368,7 @@ def test_a_helper_module_beside_a_file_is_found(module, tmp_path):
     (tmp_path / "my_helpers.py").write_text("def double(x):\n    return 2 * x\n", "utf-8")
     write_solution(tmp_path, "routing_dynamic.py",
                    f"from {module} import double\ndef squash(s, dim=-1): return double(s)\n")
-    lines = grade(SESSION3, tmp_path)
+    lines = grade.grade(SESSION3, tmp_path)
     assert "squash(s)[0, 0] is" in lines[0] and lines[1:] == 4 * [""]
 
 
@@ -394,7 +382,7 @@ def test_a_class_is_a_table_with_a_row_for_each_folder(tmp_path, capfd):
         (tmp_path / name).mkdir()
         write_solution(tmp_path / name, "routing_dynamic.py", mistake)
     folders = [str(tmp_path / name) for name in (bob, "dan", "eve")]
-    main([*folders, "--session", "3", "--csv", str(tmp_path / "class.csv")])
+    grade.main([*folders, "--session", "3", "--csv", str(tmp_path / "class.csv")])
     content = (tmp_path / "class.csv").read_bytes()
     rows = [line.split(",") for line in content.removeprefix(BYTE_ORDER_MARK).decode().splitlines()]
     assert rows[0][:3] == ["folder", "points", "squash"]

@@ -82,9 +82,11 @@ def commands(document: Path) -> list[tuple[str, str]]:
 
 @every_document
 def test_names_exist(document):
-    """Every file, `file: name` and `test_file::test` in code marks."""
+    """Every file, `file: name` and `test_file::test` in code marks, with a link to the file if with
+    one: [`routing_em.py: m_step`](../routing_em.py)."""
     missing = []
-    prose = re.sub(r"```.*?```", "", document.read_text("utf-8"), flags=re.DOTALL)
+    text = document.read_text("utf-8")
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     for code in re.findall(r"`([^`\n]+)`", prose):
         named = re.fullmatch(r"([\w/]+\.py)(?:::|: )([\w.]+)", code.strip())
         if named:
@@ -93,45 +95,30 @@ def test_names_exist(document):
         elif re.fullmatch(r"[\w/.-]+\.(py|md|json|toml|txt|svg|yml)", code.strip()):
             if not places(code.strip()):
                 missing.append(code)
-    assert not missing
-
-
-@every_document
-def test_links_of_names_lead_to_their_file(document):
-    """[`routing_em.py: m_step`](../routing_em.py)"""
-    wrong = []
-    text = document.read_text("utf-8")
     links = re.findall(r"\[`([\w/]+\.py)(?:(?:::|: )[\w.]+)?`\]\((.*?)\)", text)
     for file, link in links:
         path = (document.parent / link.partition("#")[0]).resolve()
         if not (path.is_file() and path.as_posix().endswith(f"/{file}")):
-            wrong.append(link)
-    assert not wrong
-
-
-@every_document
-def test_files_of_commands_exist(document):
-    missing = []
-    for module, _ in commands(document):
-        known = places(f"{module}.py") or places(f"{module}/__main__.py")
-        if not known and module != "venv":
-            missing.append(module)
-    tests = re.findall(r"(?:pytest |\s)(tests/[\w/]+\.py)", document.read_text("utf-8"))
-    missing += [file for file in tests if not (ROOT / file).exists()]
+            missing.append(link)
     assert not missing
 
 
 @every_document
-def test_flags_exist(document):
+def test_files_and_flags_of_commands_exist(document):
     """A flag behind a script is one of that script; any other, one of some script."""
     wrong = []
     for module, rest in commands(document):
+        if not (places(f"{module}.py") or places(f"{module}/__main__.py") or module == "venv"):
+            wrong.append(module)
         module = "toy/__main__" if module == "toy" else module
         if module in SCRIPTS:
             given = set(re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", rest))
             wrong += [f"{module}.py {flag}" for flag in given - flags(module) - FOREIGN]
+    text = document.read_text("utf-8")
+    tests = re.findall(r"(?:pytest |\s)(tests/[\w/]+\.py)", text)
+    wrong += [file for file in tests if not (ROOT / file).exists()]
     known = frozenset().union(*map(flags, SCRIPTS)) | FOREIGN
-    prose = re.sub(r"<!--.*?-->", "", document.read_text("utf-8"))
+    prose = re.sub(r"<!--.*?-->", "", text)
     wrong += set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", prose)) - known
     assert not wrong
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from course import notebooks
+from docs import build
 from docs.equations import EIGHT, ROOT, module
 
 
@@ -18,9 +20,6 @@ def notebook(tmp_path_factory):
                     "nbclient", "ipykernel"):
         pytest.importorskip(library)
     import jupytext
-
-    from course import notebooks
-
     folder = tmp_path_factory.mktemp("class")
     assert notebooks.main([str(folder / "handout")]) == 0
     assert notebooks.main([str(folder / "handout")]) == 2        # which would overwrite them
@@ -37,8 +36,6 @@ def notebook(tmp_path_factory):
 @pytest.fixture(scope="module")
 def site(notebook, tmp_path_factory):
     """The folder of the pages. Of the sessions one is run, which takes seconds."""
-    from docs import build
-
     def execute(session, folder):
         return notebook if "Session 3" in session.cells[1].source else session
 
@@ -51,7 +48,6 @@ def site(notebook, tmp_path_factory):
 
 def test_the_documents_are_not_overwritten(tmp_path, monkeypatch, capsys):
     pytest.importorskip("jupytext")
-    from docs import build
     (tmp_path / "style.css").write_text("", "utf-8")
     monkeypatch.setattr(build, "DOCS", tmp_path)
     assert build.main([str(tmp_path)]) == 2
@@ -70,14 +66,13 @@ def test_a_notebook_elsewhere_finds_the_project(project, environment, tmp_path, 
     """By --project, or by the environment variable PROJECT, which counts more; or it clones it."""
     pytest.importorskip("jupytext")
     pytest.importorskip("nbclient")
-    from course.notebooks import read_session
     if environment:
         monkeypatch.setenv("PROJECT", environment)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", sys.path[:])
     ran = []
     monkeypatch.setattr(subprocess, "run", lambda words, check: ran.append(words))
-    first = read_session(ROOT / "course" / "session1.py", project).cells[0].source
+    first = notebooks.read_session(ROOT / "course" / "session1.py", project).cells[0].source
     exec(first.removesuffix("%matplotlib inline"), {})
     if project != "https://host/name.git":
         assert sys.path[0] == str(ROOT / "course") and not ran
@@ -113,28 +108,27 @@ def test_every_formula_is_mathml(pages, site):
 
 
 def test_links_lead_to_lines_of_code_and_parts_of_pages(site):
-    from docs.build import NAVIGATION, contents, markdown
-    for file, name in (NAVIGATION["Code"] | NAVIGATION["Results"]).items():
+    navigation = build.NAVIGATION
+    for file, name in (navigation["Code"] | navigation["Results"]).items():
         assert name in (file, Path(file).stem.title())
     for path in ROOT.glob("*/__init__.py"):
         assert (site / path.parent.name / "__init__.py.html").exists()
     docs = ROOT / "docs"
     source = ("`routing_em.py: m_step`, `transformer.py`, [names](running.md#names), "
               "[`routing_em.py: e_step`](../routing_em.py)")
-    text = markdown(source, docs / "claims.md", docs)
+    text = build.markdown(source, docs / "claims.md", docs)
     for name in ("m_step", "e_step"):
         line = module("routing_em.py").start(name)
         assert text.count(f'href="../routing_em.py.html#L{line}"') == 1
     assert 'href="running.html#names"' in text and 'href="../transformer.py.html"' in text
     heading = '<h2 id="x">X</h2>'
-    assert not contents(2 * heading) and contents(3 * heading).count("<li>") == 3
+    assert not build.contents(2 * heading) and build.contents(3 * heading).count("<li>") == 3
     assert "<summary>Contents</summary>" in (site / "docs" / "running.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize("title, number", [("Mean", "Eq. 10"), ("Variance", "Eq. 11")])
 def test_an_equation_is_beside_its_line(site, title, number):
-    from docs.build import notes
-    beside = notes(ROOT / "routing_em.py")
+    beside = build.notes(ROOT / "routing_em.py")
     back = f'<a href="docs/equations.html#{title.lower()}">{title}</a>.'
     line, = [line for line, note in beside.items() if back in note]
     assert number in module("routing_em.py").lines[line - 1]
@@ -147,10 +141,10 @@ def test_an_equation_is_beside_its_line(site, title, number):
 
 def test_a_docstring_keeps_the_ends_of_its_lines():
     """But for those that are due to the width."""
-    from docs.build import docstring_markdown
     text = "What it does, in words.\nOf a line.\nReturns\nx.\n\n>>> f(1)\n2"
     kept = "What it does, in words.\nOf a line.  \nReturns\nx.\n\n```python\n>>> f(1)\n2\n```"
-    assert docstring_markdown(text, width=28) == kept    # of which three quotes take a part
+    shown = build.docstring_markdown(text, width=28)     # of which three quotes take a part
+    assert shown == kept
 
 
 @pytest.mark.parametrize("file", [*EIGHT, "train_mt.py"])
@@ -167,10 +161,8 @@ def test_the_code_is_whole_but_for_docstrings(pages, site, file):
 def test_a_session_has_its_output_figures_and_notebook(site, pages):
     """Without what it writes to stderr."""
     from nbformat.v4 import new_output
-
-    from docs.build import output_html
-    assert "1 &lt; 2" in output_html(new_output("stream", name="stdout", text="1 < 2"))
-    assert output_html(new_output("stream", name="stderr", text="a warning")) == ""
+    assert "1 &lt; 2" in build.output_html(new_output("stream", name="stdout", text="1 < 2"))
+    assert build.output_html(new_output("stream", name="stderr", text="a warning")) == ""
     page = pages[site / "course" / "session3.py.html"]
     assert "<title>Session 3: Dynamic routing</title>" in page
     assert "Finds the project" not in page               # the notebook's first cell
