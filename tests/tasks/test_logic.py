@@ -98,6 +98,7 @@ def test_loss_is_cross_entropy_minus_lambda_disagreement(agg, tables):
 
 IDS_OF_FOUR = torch.tensor([[3, 6, 0, 0, 0], [1, 6, 4, 7, 2], [6, 0, 0, 0, 0], [3, 7, 6, 0, 0]])
 LENGTHS = (2, 5, 1, 3)
+WITH_A_LONG_ONE = torch.cat([F.pad(IDS_OF_FOUR, (0, 25)), torch.ones(1, 30, dtype=torch.long)])
 
 
 def find_places(training, ids):
@@ -110,9 +111,7 @@ def find_places(training, ids):
 
 def test_spread_positions_in_a_test_are_even():
     """floor(12 i / length), whatever the padding; a longer formula is counted."""
-    long = torch.ones(1, 30, dtype=torch.long)
-    for ids in (IDS_OF_FOUR, F.pad(IDS_OF_FOUR, (0, 20)), torch.cat([F.pad(IDS_OF_FOUR, (0, 25)),
-                                                                     long])):
+    for ids in (IDS_OF_FOUR, F.pad(IDS_OF_FOUR, (0, 20)), WITH_A_LONG_ONE):
         rows = find_places(False, ids)
         assert [row[:length] for row, length in zip(rows, LENGTHS)] == [
             [0, 6], [0, 2, 4, 7, 9], [0], [0, 4, 8]]
@@ -121,9 +120,8 @@ def test_spread_positions_in_a_test_are_even():
 
 def test_spread_positions_in_training_are_drawn_in_order():
     drawn = [set() for _ in LENGTHS]
-    long = torch.ones(1, 30, dtype=torch.long)
     for i in range(100):
-        ids = torch.cat([F.pad(IDS_OF_FOUR, (0, 25)), long]) if i % 2 else IDS_OF_FOUR
+        ids = WITH_A_LONG_ONE if i % 2 else IDS_OF_FOUR
         rows = find_places(True, ids)
         assert rows[4:] == [list(range(30))] * (i % 2)
         for row, length, seen in zip(rows, LENGTHS, drawn):
