@@ -27,11 +27,11 @@ for name in ("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
 def test_every_module_imports_without_a_word():
     """Nor does one need a package that requirements.txt lacks, or change a variable that the user
     has set. (A session is a script.)"""
-    paths = [path.relative_to(ROOT).with_suffix("") for path in sorted(ROOT.glob("*.py"))]
-    for folder in ("tools", "nmt", "tasks", "toy", "papers", "docs", "exercises"):
-        paths += [path.relative_to(ROOT).with_suffix("") for path in ROOT.glob(f"{folder}/*.py")]
-    names = [".".join(path.parts) for path in paths if path.name != "__main__"]
-    names += ["course.notebooks", "lesson", "later", "training"]
+    names = ["course.notebooks", "lesson", "later", "training"]
+    for folder in (".", "tools", "nmt", "tasks", "toy", "papers", "docs", "exercises"):
+        for path in ROOT.glob(f"{folder}/*.py"):
+            if path.stem != "__main__":
+                names.append(".".join(path.relative_to(ROOT).with_suffix("").parts))
     own = {"OMP_NUM_THREADS": "7", "TOKENIZERS_PARALLELISM": "7"}
     program = subprocess.run([sys.executable, "-c", PROGRAM, *names], cwd=ROOT,
                              env=os.environ | own, capture_output=True, text=True)

@@ -377,7 +377,7 @@ def test_figures_name_what_they_draw(monkeypatch):
     assert attention.axes[-1].get_ylabel() == "attention weight"             # the colour bar
 
 
-def test_letters_that_no_font_has_are_one_line(tmp_path, monkeypatch, capsys):
+def test_chinese_letters_have_an_installed_font_or_are_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(font_manager, "get_font_names", lambda: ["Arial"])
     print_once.cache_clear()
     weights = [[[0.5, 0.5]]]
@@ -386,9 +386,6 @@ def test_letters_that_no_font_has_are_one_line(tmp_path, monkeypatch, capsys):
         figures.draw_attention(maps, "$^$", "", "", tmp_path / name)
     error = capsys.readouterr().err
     assert "fonts-noto-cjk" in error and error.count("\n") == 1
-
-
-def test_an_installed_font_has_chinese_letters(monkeypatch):
     monkeypatch.setattr(font_manager, "get_font_names", lambda: ["Arial", "Noto Sans CJK JP"])
     with pytest.warns(UserWarning, match="another"), figure_text.literal_text():
         assert rcParams["font.family"] == ["sans-serif", "Noto Sans CJK JP"]
