@@ -277,7 +277,8 @@ def read_scores(lines: dict[tuple, dict]) -> dict:
 
 
 def other_rows(scores: dict) -> list[str]:
-    """The lists of the page: differences with 95 % intervals, by a paired t-test over the seeds."""
+    """The lists of the page: differences with 95 % intervals, by a paired t-test over the seeds;
+    a star if the interval excludes 0."""
     rows = []
     for measure, *pairs in COMPARED:
         digits = 3 if measure == "exp(D)" else 2
@@ -287,8 +288,9 @@ def other_rows(scores: dict) -> list[str]:
                          for seed in models[model].keys() & models[against].keys()]
                 if len(gains) > 1:
                     x = make_contrast(np.mean(gains), stats.sem(gains), len(gains) - 1)
+                    star = " *" if x.low * x.high > 0 else ""
                     rows.append(f"- {place}, {len(gains)} seeds: `{model or 'baseline'}` minus "
-                                f"`{against or 'baseline'}`: {format_contrast(x, digits)}")
+                                f"`{against or 'baseline'}`: {format_contrast(x, digits)}{star}")
     return rows
 
 
