@@ -233,7 +233,7 @@ def table(lines: list[dict]) -> str:
         cells = [percent(line["cells"][column], 2) for column in columns]
         rows.append([first, line["task"], *cells])
     align = ["left", "left", *("right" for _ in columns)]
-    return tabulate(rows, tablefmt="plain", colalign=align)
+    return tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=align)
 
 
 # ---- The command

@@ -174,9 +174,8 @@ def read_pairs(prefix, src: str, tgt: str) -> Pairs:
             raise UserError(f"{prefix} exists: write {Path(prefix).with_suffix('')}, without "
                             f".{language}")
         if not os.path.exists(f"{prefix}.{language}"):
-            paths = Path(prefix).parent.glob(f"{Path(prefix).name}.*")
-            if os.path.isdir(prefix):
-                paths = Path(prefix).glob(f"*.{language}")
+            paths = [*Path(prefix).parent.glob(f"{Path(prefix).name}.*"),
+                     *Path(prefix).glob(f"*.{language}")]
             candidates = ", ".join(sorted(map(str, paths))[:9]) or f"no files {prefix}.*"
             raise UserError(f"{prefix}.{language} does not exist; a corpus is PREFIX.LANGUAGE; "
                             f"there are {candidates}")

@@ -171,6 +171,11 @@ def results(folder):
 TINY = "--d-model 8 --d-ff 8 --heads 2 --task Tense"
 
 
+def test_a_column_named_like_a_number_has_two_digits():
+    cells = {"7": {"mean": 0.5, "spread": None}}
+    assert probe.table([{"group": "syntactic", "task": "BShif", "cells": cells}])[-5:] == "50.00"
+
+
 def test_a_table_is_kept_and_extended(tmp_path, monkeypatch, capsys):
     """After Ctrl-C in the second model, that model is trained again and the first one is kept: the
     results are those of a run without a break."""
