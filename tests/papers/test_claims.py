@@ -23,7 +23,7 @@ def test_the_numbers_on_the_page(tmp_path, monkeypatch, capsys):
     assert [phrase for phrase in computed.splitlines() if phrase not in text] == []
     for phrase in ("exp(D) of the encoder's outputs from", "BLEU on average", "`uniform` gains",
                    "seeds with runs of all arms", "residual standard deviation",
-                   "differ by less than"):
+                   "differ by less than", "the last one, at 3,000 steps"):
         assert phrase in computed
     figures = r"[+-]\S+ \[.*?\]"
     assert {*re.findall(figures, text)} == {*re.findall(figures, computed)}
