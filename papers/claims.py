@@ -75,14 +75,20 @@ def read_arms(lines: dict[tuple, dict], tables: list[str], seeds) -> dict[str, l
     return runs
 
 
+def scores_by_arm(runs: dict[str, list[dict]]) -> dict[str, np.ndarray]:
+    """{arm: the test BLEU of its runs [seeds]}."""
+    scores = {}
+    for arm, arm_runs in runs.items():
+        scores[arm] = np.array([run["bleu"] for run in arm_runs])
+    return scores
+
+
 def compare_arms(runs: dict[str, list[dict]]) -> tuple[str, Contrast, dict[tuple, Contrast]]:
     """Which standard error the tests have, the contrast of one head, and those of the family of
     tests: the other arms against the baseline, and em against its control. With one residual
     variance it is that of `score = arm + seed + residual`, fitted by least squares; if the arms'
     variances differ, the tests are Welch's."""
-    scores = {}                                                              # [seeds], by arm
-    for arm, arm_runs in runs.items():
-        scores[arm] = np.array([run["bleu"] for run in arm_runs])
+    scores = scores_by_arm(runs)
     x = np.array([*scores.values()])                                         # [arms, seeds]
     arms, seeds = x.shape
     residuals = x - x.mean(0) - x.mean(1, keepdims=True) + x.mean()
@@ -112,6 +118,19 @@ def holm(p: list[float]) -> np.ndarray:
     adjusted = np.empty(len(p))
     adjusted[np.argsort(p)] = np.maximum.accumulate(np.sort(p) * np.arange(len(p), 0, -1))
     return adjusted.clip(max=1)
+
+
+def paired_tests(runs: dict[str, list[dict]]) -> dict[tuple, float]:
+    """p of the same family of contrasts by paired t-tests, after Holm's adjustment."""
+    scores = scores_by_arm(runs)
+    _, _, contrasts = compare_arms(runs)
+    p = [stats.ttest_rel(scores[arm], scores[against]).pvalue for arm, against in contrasts]
+    return dict(zip(contrasts, holm(p)))
+
+
+def output_disagreement(arm_runs: list[dict]) -> float:
+    """exp(D) of the encoder's outputs, on average over the runs of an arm."""
+    return np.mean([run["scores"]["output"] for run in arm_runs])
 
 
 def planned_rows(runs: dict[str, list[dict]]) -> list[str]:
@@ -302,21 +321,15 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
         corpora[corpus] = read_arms(lines, tables, seeds)
         print(f"### {corpus}", *planned_rows(corpora[corpus]), "", sep="\n")
     draw_forest(corpora, figure)
-    runs = corpora["The English-Japanese corpus"]
-    before = np.mean([run["scores"]["output"] for run in runs["baseline"]])
-    after = np.mean([run["scores"]["output"] for run in runs["output"]])
+    first = corpora["The English-Japanese corpus"]
+    second = corpora["The English-Japanese corpus, second part"]
+    before = output_disagreement(first["baseline"])
+    after = output_disagreement(first["output"])
     print(f"exp(D) of the encoder's outputs from {before:.3f} to {after:.3f}")
-    # the first part's tests as paired t-tests
-    _, _, contrasts = compare_arms(runs)
-    bleu = {arm: [run["bleu"] for run in arm_runs] for arm, arm_runs in runs.items()}
-    p = holm([stats.ttest_rel(bleu[arm], bleu[against]).pvalue for arm, against in contrasts])
-    print(f"with paired t-tests {p[[*contrasts].index(('gu-em', 'baseline'))]:.3f}")
-    runs = corpora["The English-Japanese corpus, second part"]
-    tenth = np.mean([run["scores"]["output"] for run in runs["output-0.1"]])
-    print(f"exp(D) is {tenth:.3f}\n")
+    print(f"with paired t-tests {paired_tests(first)['gu-em', 'baseline']:.3f}")
+    print(f"exp(D) is {output_disagreement(second['output-0.1']):.3f}\n")
     print("## How the runs were made")
-    steps = [run["best_step"] for arm in corpora["The English-Japanese corpus"].values()
-             for run in arm]
+    steps = [run["best_step"] for arm_runs in first.values() for run in arm_runs]
     print(f"the last one, at 3,000 steps, in {steps.count(3_000)} of the {len(steps)} runs")
     for flags in ("--agg em", EM):      # the two gradients
         bleu = [lines["", "base", flags, seed]["bleu"] for seed in (1, 2, 3)]
