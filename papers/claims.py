@@ -224,35 +224,48 @@ def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
 
 # ---- The other measurements
 
-BASE = ""
-EM = "--agg em --em-gradient last"
-OUTPUT = "--reg output"
-ENCODER = "--reg output --reg-at enc"
-BOTH = f"{EM} {OUTPUT}"
-GU_EM = "--agg gu-em --em-gradient last"
-GATED = "later.GatedAttention"
+# the models, by their names on the page; later is course/later.py
+MODELS = {
+    "baseline": "",
+    "output": "--reg output",
+    "em": "--agg em --em-gradient last",
+    "both": "--agg em --em-gradient last --reg output",
+    "output-enc": "--reg output --reg-at enc",
+    "output-enc-0.5": "--reg output --reg-at enc --reg-weight 0.5",
+    "subspace-enc": "--reg subspace --reg-at enc",
+    "position-enc": "--reg position --reg-at enc",
+    "subspace-output-enc": "--reg subspace output --reg-at enc",
+    "dynamic": "--agg dynamic",
+    "em-enc": "--agg em --agg-at enc --em-gradient last",
+    "wide-ffn": "--d-ff 321",
+    "gu-em": "--agg gu-em --em-gradient last",
+    "gu-dynamic": "--agg gu-dynamic",
+    "gated": "later.GatedAttention",
+    "gate-1/2": "later.GatedAttention, gate fixed at 1/2",
+    "talking": "later.TalkingHeads"}
 PLACES = {                      # by scale
     "": "embedded",
     "--data multi30k --vocab-size 6000 (test_2016_flickr)": "Multi30K",
     "--steps 300 --eval-every 300": "embedded, 300 steps"}
-# a line per paragraph of the page: the measure, and the pairs of models
+# a line per claim of the page: the measure, and pairs of models, of which by the claim the first
+# scores higher
 COMPARED = (
-    ("BLEU", (ENCODER, BASE), (f"{ENCODER} --reg-weight 0.5", BASE)),
-    ("BLEU", (ENCODER, "--reg subspace --reg-at enc"), (ENCODER, "--reg position --reg-at enc")),
-    ("BLEU", ("--reg subspace output --reg-at enc", ENCODER)),
-    ("exp(D)", (OUTPUT, BASE)),
-    ("BLEU", ("--agg dynamic", BASE)),
-    ("BLEU", (EM, "--agg dynamic")),
-    ("BLEU", (EM, "--agg em --agg-at enc --em-gradient last")),
-    ("BLEU", (EM, "--d-ff 321")),
-    ("BLEU", (BOTH, OUTPUT), (BOTH, EM)),
-    ("probing", ("combined", "baseline")),
-    ("logic", ("combined", "baseline"), ("combined", "disagreement"), ("combined", "aggregation")),
-    ("ablation", (OUTPUT, BASE), (EM, BASE), (BOTH, BASE)),
-    ("BLEU", (GU_EM, "--agg gu-dynamic")),
-    ("length", (GU_EM, BASE)),
-    ("BLEU", (GATED, BASE), (GATED, f"{GATED}, gate fixed at 1/2")),
-    ("BLEU", ("later.TalkingHeads", BASE)))
+    ("BLEU", ("output-enc", "baseline"), ("output-enc-0.5", "baseline")),
+    ("BLEU", ("output-enc", "subspace-enc"), ("output-enc", "position-enc")),
+    ("BLEU", ("output-enc", "subspace-output-enc")),
+    ("exp(D)", ("output", "baseline")),
+    ("BLEU", ("dynamic", "baseline")),
+    ("BLEU", ("em", "dynamic")),
+    ("BLEU", ("em", "em-enc")),
+    ("BLEU", ("em", "wide-ffn")),
+    ("BLEU", ("both", "output"), ("both", "em")),
+    ("probing", ("both", "baseline")),
+    ("logic", ("both", "baseline"), ("both", "output"), ("both", "em")),
+    ("ablation", ("output", "baseline"), ("em", "baseline"), ("both", "baseline")),
+    ("BLEU", ("gu-em", "gu-dynamic")),
+    ("length", ("gu-em", "baseline")),
+    ("BLEU", ("gated", "baseline"), ("gated", "gate-1/2")),
+    ("BLEU", ("talking", "baseline")))
 
 
 def read_result(name: str) -> dict:
@@ -261,43 +274,47 @@ def read_result(name: str) -> dict:
 
 
 def read_scores(lines: dict[tuple, dict]) -> dict:
-    """{measure: {place: {model: {seed: score}}}}. A place is a text and a recipe, or a file in
-    results/; only scores of one place are compared."""
+    """{measure: {place: {model: {seed: score}}}}. A place is a text or a recipe; only scores of one
+    place are compared."""
+    names = {flags: name for name, flags in MODELS.items()}
     scores = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
     for (scale, size, flags, seed), line in lines.items():
-        if scale in PLACES and size == "base":
-            scores["BLEU"][PLACES[scale]][flags][seed] = line["bleu"]
-            scores["exp(D)"][PLACES[scale]][flags][seed] = line["scores"]["output"]
+        if scale in PLACES and size == "base" and flags in names:
+            model = names[flags]
+            scores["BLEU"][PLACES[scale]][model][seed] = line["bleu"]
+            scores["exp(D)"][PLACES[scale]][model][seed] = line["scores"]["output"]
 
-    place = "ablation.toy-tiny-1800"
-    stored = read_result(place)
+    stored = read_result("ablation.toy-tiny-1800")
     for name, run in stored["runs"].items():             # BLEU lost without a head, on average
-        cost = stored["ablation"][name]["mean"]
-        scores["ablation"][place][run["flags"]][run["seed"]] = cost
+        model = names[run["flags"]]
+        scores["ablation"]["embedded"][model][run["seed"]] = stored["ablation"][name]["mean"]
         length = stored["length"][name]                  # BLEU of the longest minus BLEU of all
         gain = length["bins"][-1]["bleu"] - length["bleu"]
-        scores["length"][place][run["flags"]][run["seed"]] = gain
+        scores["length"]["embedded"][model][run["seed"]] = gain
 
-    place = "logic-bowman"
-    stored = read_result(place)
+    names = {"disagreement": "output", "aggregation": "em", "combined": "both"}
+    stored = read_result("logic-bowman")
     pairs = {str(n): stored["pairs"][str(n)] for n in range(7, 13)}          # operators: pairs
     for run in stored["runs"]:
+        model = names.get(run["model"], run["model"])
         right = sum(count * run["accuracy"][n] for n, count in pairs.items())
-        scores["logic"][place][run["model"]][run["seed"]] = 100 * right / sum(pairs.values())
+        scores["logic"]["formulas"][model][run["seed"]] = 100 * right / sum(pairs.values())
 
-    for place in ("probe-frozen-multi30k-toy", "probe-toy"):
+    for name, place in (("probe-frozen-multi30k-toy", "frozen encoders"),
+                        ("probe-toy", "trained on the tasks")):
         accuracies = defaultdict(list)                   # one per task
-        for run in read_result(place)["runs"]:           # a frozen encoder is NAME-seed1
+        for run in read_result(name)["runs"]:            # a frozen encoder is NAME-seed1
             model, _, seed = run["model"].partition("-seed")
-            accuracies[model, int(seed or run["seed"])].append(run["accuracy"])
+            accuracies[names.get(model, model), int(seed or run["seed"])].append(run["accuracy"])
         for (model, seed), shares in accuracies.items():
             scores["probing"][place][model][seed] = 100 * np.mean(shares)
     return scores
 
 
 def other_rows(scores: dict) -> list[str]:
-    """The lists of the page: differences with 95 % intervals, by a paired t-test over the seeds;
-    a star if the interval excludes 0."""
+    """Rows of the page's table of further claims, without the claim: differences with 95 %
+    intervals by a paired t-test over the seeds, and the outcome, which is "for" or "against" the
+    claim if the interval excludes 0."""
     rows = []
     for measure, *pairs in COMPARED:
         digits = 3 if measure == "exp(D)" else 2
@@ -305,11 +322,17 @@ def other_rows(scores: dict) -> list[str]:
             for model, against in pairs:
                 gains = [models[model][seed] - models[against][seed]
                          for seed in models[model].keys() & models[against].keys()]
-                if len(gains) > 1:
-                    x = make_contrast(np.mean(gains), stats.sem(gains), len(gains) - 1)
-                    star = " *" if x.low * x.high > 0 else ""
-                    rows.append(f"- {place}, {len(gains)} seeds: `{model or 'baseline'}` minus "
-                                f"`{against or 'baseline'}`: {format_contrast(x, digits)}{star}")
+                if len(gains) < 2:
+                    continue
+                x = make_contrast(np.mean(gains), stats.sem(gains), len(gains) - 1)
+                outcome = "open"
+                if x.low > 0:
+                    outcome = "for"
+                elif x.high < 0:
+                    outcome = "against"
+                cells = [f"`{model}` minus `{against}`", f"{place}, {len(gains)} seeds",
+                         format_contrast(x, digits), outcome]
+                rows.append(" | ".join(cells))
     return rows
 
 
@@ -331,7 +354,7 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
     print("## How the runs were made")
     steps = [run["best_step"] for arm_runs in first.values() for run in arm_runs]
     print(f"the last one, at 3,000 steps, in {steps.count(3_000)} of the {len(steps)} runs")
-    for flags in ("--agg em", EM):      # the two gradients
+    for flags in ("--agg em", MODELS["em"]):      # the two gradients
         bleu = [lines["", "base", flags, seed]["bleu"] for seed in (1, 2, 3)]
         print(f"{np.mean(bleu):.2f} BLEU on average")
     # both parts from English to Japanese as one family
