@@ -260,7 +260,7 @@ MODELS = {
     "gu-dynamic": "--agg gu-dynamic",
     "one-head": "--heads 1"}
 PLACES = {                      # by scale
-    "": "embedded",
+    "": "generated",
     "--data multi30k --vocab-size 6000 (test_2016_flickr)": "Multi30K"}
 # a line per claim of the page: the measure, and pairs of models, of which by the claim the first
 # scores higher
@@ -305,10 +305,10 @@ def read_scores(lines: dict[tuple, dict]) -> dict:
     stored = read_result("ablation.toy-tiny-1800")
     for name, run in stored["runs"].items():             # BLEU lost without a head, on average
         model = names[run["flags"]]
-        scores["ablation"]["embedded"][model][run["seed"]] = stored["ablation"][name]["mean"]
+        scores["ablation"]["generated"][model][run["seed"]] = stored["ablation"][name]["mean"]
         length = stored["length"][name]                  # BLEU of the longest minus BLEU of all
         gain = length["bins"][-1]["bleu"] - length["bleu"]
-        scores["length"]["embedded"][model][run["seed"]] = gain
+        scores["length"]["generated"][model][run["seed"]] = gain
 
     names = {"disagreement": "output", "aggregation": "em", "combined": "both"}
     stored = read_result("logic-bowman")
