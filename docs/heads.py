@@ -12,34 +12,30 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-SIZE = (5.8, 7.2)               # inches, which are the units of all places; y grows downwards
+SIZE = (5.8, 6.15)              # inches, which are the units of all places; y grows downwards
 PLAIN = ("#eeeeee", "#222222")  # colours of a box: its face and its edge
 LI_2018 = ("#cfe3f7", "#1f5f9f")
 LI_2019 = ("#d5efd3", "#2f7d2c")
 GU = ("#fbe3c4", "#b06a00")
 DUAN = ("#e7d9f3", "#6b3fa0")
-ATTENTIONS = (                  # their names in flags
-    (1.0, "encoder", "enc"),
-    (2.9, "decoder to encoder", "cross"),
-    (4.8, "decoder", "dec"))
 STEPS = (                       # inside an attention, from the top
-    (1.8, "$Q^h,\\ K^h,\\ V^h$", "queries, keys, values"),
-    (2.75, "$E^h = Q^h {K^h}^{\\top} / \\sqrt{d_k}$", "logits"),
-    (3.7, "$A^h = \\mathrm{softmax}(E^h)$", "attention weights"),
-    (4.65, "$O^h = A^h V^h$", "outputs of the heads"),
-    (6.0, "$O = [O^1, \\ldots, O^H]\\, W^O$", "one vector per token"))
+    (0.75, "$Q^h,\\ K^h,\\ V^h$", "queries, keys, values"),
+    (1.7, "$E^h = Q^h {K^h}^{\\top} / \\sqrt{d_k}$", "logits"),
+    (2.65, "$A^h = \\mathrm{softmax}(E^h)$", "attention weights"),
+    (3.6, "$O^h = A^h V^h$", "outputs of the heads"),
+    (4.95, "$O = [O^1, \\ldots, O^H]\\, W^O$", "one vector per token"))
 PAPERS = (                      # what a paper does to the step beside it, and its flag
-    (1.8, LI_2018, "Li 2018, Li 2021: all attentions", "reward $V^h$ for differing",
+    (0.75, LI_2018, "Li 2018, Li 2021: all attentions", "reward $V^h$ for differing",
      "--reg subspace"),
-    (2.75, DUAN, "Duan 2020: self-attentions", "add routed logits to $E^h$",
+    (1.7, DUAN, "Duan 2020: self-attentions", "add routed logits to $E^h$",
      "--capsule-attention enc dec"),
-    (3.7, LI_2018, "Li 2018, Li 2021: all attentions", "reward $A^h$ for differing",
+    (2.65, LI_2018, "Li 2018, Li 2021: all attentions", "reward $A^h$ for differing",
      "--reg position"),
-    (4.65, LI_2018, "Li 2018, Li 2021: all attentions", "reward $O^h$ for differing",
+    (3.6, LI_2018, "Li 2018, Li 2021: all attentions", "reward $O^h$ for differing",
      "--reg output"),
-    (5.6, LI_2019, "Li 2019, Li 2021: encoder layers 1-2", "routing in place of $W^O$",
+    (4.55, LI_2019, "Li 2019, Li 2021: encoder layers 1-2", "routing in place of $W^O$",
      "--agg em or dynamic"),
-    (6.55, GU, "Gu 2019: last decoder layer", "a capsule layer in place of $W^O$",
+    (5.5, GU, "Gu 2019: last decoder layer", "a capsule layer in place of $W^O$",
      "--agg gu-em or gu-dynamic"))
 
 
@@ -72,12 +68,7 @@ def main(path: Path = Path(__file__).with_name("heads.svg")) -> None:
         ax = figure.add_axes((0, 0, 1, 1))
         ax.set(xlim=(0, SIZE[0]), ylim=(SIZE[1], 0))
         ax.axis("off")
-        middle = SIZE[0] / 2
-        ax.text(middle, 0.25, "The attentions of a Transformer, and their names in flags",
-                ha="center", weight="bold")
-        for x, *lines in ATTENTIONS:
-            draw_box(ax, (x, 0.7), 1.6, lines)
-        ax.text(middle, 1.25, "Inside an attention, and what the papers change", ha="center",
+        ax.text(SIZE[0] / 2, 0.2, "Inside an attention, and what the papers change", ha="center",
                 weight="bold")
         for y, *lines in STEPS:
             draw_box(ax, (1.25, y), 2.2, lines)
@@ -87,7 +78,7 @@ def main(path: Path = Path(__file__).with_name("heads.svg")) -> None:
         draw_arrow(ax, (1.25, last + 0.3), (1.25, last + 0.7))
         for y, colors, *lines in PAPERS:
             draw_box(ax, (4.2, y), 3.0, lines, colors)
-            step = last if y > 5 else y                  # two papers change the last step
+            step = last if y > 4 else y                  # two papers change the last step
             draw_arrow(ax, (2.7, y), (2.35, step + (y - step) / 4), colors[1])
         figure.savefig(path, metadata={"Date": None})
 

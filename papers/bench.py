@@ -56,6 +56,7 @@ ROWS = {                                # flags of train_mt.py
     "dynamic-enc": "--agg dynamic --agg-at enc",
     "em-enc": "--agg em --agg-at enc",
     "em-low": "--agg em",
+    "em-output": "--agg em --reg output",
     "em-all": "--agg em --agg-at enc cross dec",
     "gu-dynamic": "--agg gu-dynamic",
     "gu-em": "--agg gu-em",

@@ -36,6 +36,8 @@ def test_a_row_has_the_model_of_its_name(settings):
         assert config.agg == "linear" and config.reg == ("output",) * (name == "reg-output")
         assert config.capsule_attention == ("enc", "dec") * (name == "capsule")
     assert configs["em-all"].agg_at == ("enc", "cross", "dec")
+    both = configs.pop("em-output")
+    assert (both.agg, both.reg) == ("em", ("output",))
     for name, config in configs.items():
         assert name.removesuffix("-enc") in (config.agg, f"{config.agg}-low", f"{config.agg}-all")
         assert (config.agg_at == ("enc",)) == name.endswith("-enc")
