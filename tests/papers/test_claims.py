@@ -24,7 +24,7 @@ def test_the_numbers_on_the_page(tmp_path, monkeypatch, capsys):
     assert [phrase for phrase in computed.splitlines() if phrase not in text] == []
     for phrase in ("exp(D) of the encoder's outputs from", "BLEU on average", "`uniform` gains",
                    "seeds with runs of all arms", "residual standard deviation",
-                   "differ by less than", "the last one, at 3,000 steps"):
+                   "differ by less than", "the first is"):
         assert phrase in computed
     figures = r"[+-]\S+ \[.*?\]"
     assert {*re.findall(figures, text)} == {*re.findall(figures, computed)}
@@ -54,8 +54,8 @@ def test_the_numbers_on_the_page(tmp_path, monkeypatch, capsys):
     assert drawn[0].axes[0].get_xlim() == drawn[0].axes[1].get_xlim()
     assert [text.get_text() for text in drawn[0].axes[0].texts] == ["not run"]
     titles = [axes.get_title() for axes in drawn[0].axes]
-    assert titles == ["English to Japanese,\nBLEU over characters",
-                      "English to German,\nBLEU over words"]
+    assert titles == ["Real text (English to Japanese),\nBLEU over characters",
+                      "Generated text and Multi30K\n(English to German), BLEU over words"]
     diamonds, = [line for line in drawn[0].axes[0].lines if line.get_marker() == "D"]
     assert diamonds.get_xdata().tolist() == [*claims.PRINTED.values()]
     for arm, row in zip(claims.PRINTED, diamonds.get_ydata()):
