@@ -115,6 +115,11 @@ def weigh_votes(V, log_C, normalize=True, mask=None):
     s = s / C.sum(-2).unsqueeze(-1) if normalize else s
     return s if mask is None else s.masked_fill(~mask.unsqueeze(-1), 0)
 """),
+    ("routing_em.py", "M-step, activations", """
+right = m_step
+def m_step(V, log_C, beta_a=None, beta_mu=None, lambda_t=1.0, eps=1e-9):
+    return right(V, log_C, eps=eps)      # log A = 0
+"""),
     ("capsule_transformer.py", "horizontal, all at once", """
 right = horizontal_routing
 def horizontal_routing(E, T=3, mask=None, last=None):
@@ -258,6 +263,7 @@ def test_a_folder_without_files_is_a_warning(tmp_path, capsys):
 @pytest.mark.parametrize("file, kept, taken_out", [
     ("routing_em.py", "if gradient not in GRADIENTS:", "for t in range"),
     ("routing_em.py", "check_votes(votes, ", "for t in range"),
+    ("routing_em.py", "    #   without beta_a and beta_mu log A is 0\n", "logsigmoid"),
     ("routing_dynamic.py", "    # Session 3, Li 2019 Eq. 8: squash, 1 point\n", "length ="),
     ("routing_dynamic.py", "    #   at s = 0, where s / ||s|| is nan, the result", "length ="),
     ("attention.py", "# Session 6, Duan 2020 §3.2: routed attention, 1 point", "E.softmax"),
