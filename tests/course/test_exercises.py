@@ -290,7 +290,7 @@ def test_a_task_has_the_session_and_equations_of_its_check():
     readme = " ".join((ROOT / "exercises" / "README.md").read_text("utf-8").split())
     points = sum(task.points for task in TASKS.values())
     for phrase in (f"{len(TASKS)} tasks", f"{points} points", f"take {grade.SECONDS} seconds",
-                   f"{grade.WAIT} seconds in all"):
+                   f"waits {grade.WAIT} seconds for a task"):
         assert phrase in readme
 
 
