@@ -83,6 +83,8 @@ def m_step(V: Tensor, log_C: Tensor, beta_a: Tensor | None = None, beta_mu: Tens
 
     V: votes [..., M, N, D]; log_C: [..., M, N] or [M, N]; beta_a, beta_mu: [N], or both None for
     A = 1; lambda_t: inverse temperature; eps: added to the variance.
+    beta_a is minus the cost of an active capsule, and beta_mu minus the cost per vote of an
+    inactive one (Hinton et al. 2018): A_n rises with beta_a and falls with beta_mu.
     Returns mu [..., N, D], log sigma [..., N, D], log A [..., N].
     """
     # C_mn / sum_m C_mn = softmax_m(log C_mn), which stays exact where the sum underflows
