@@ -6,9 +6,28 @@
 #
 # As in session 3, parts are the input capsules and wholes the output capsules, and the coupling
 # $C_{mn}$ is the share that whole $n$ has of part $m$. Now a whole is a Gaussian, and the votes for
-# it are its data. The M-step (Eq. 10-11) computes mean and variance with the shares as weights. The
-# E-step (Eq. 12) makes the shares proportional to the Gaussian's density at the votes, times the
-# whole's activation $A_n$.
+# it are its data. The M-step computes mean (Eq. 10) and variance (Eq. 11), with the shares as
+# weights:
+#
+# $$\mu_n = \frac{\sum_m C_{mn} V_{mn}}{\sum_m C_{mn}} \qquad
+# \sigma_n^2 = \frac{\sum_m C_{mn} (V_{mn} - \mu_n)^2}{\sum_m C_{mn}}$$
+#
+# From the standard deviations $\sigma_n^i$ of the dimensions $i$, the M-step computes the cost
+# $\chi_n$ of the whole and its activation $A_n$ (§4.2.2; Gu 2019 Eq. 13). $\beta_A$ and $\beta_\mu$
+# are learned, and $\lambda_t$ grows from one iteration to the next:
+#
+# $$\chi_n = \sum_i \Big( \log \sigma_n^i + \frac{1 + \log 2\pi}{2} \Big) \sum_m C_{mn}$$
+#
+# $$A_n = \mathrm{logistic}\Big( \lambda_t \big( \beta_A - \beta_\mu \sum_m C_{mn} - \chi_n \big)
+# \Big)$$
+#
+# The E-step (Eq. 12) makes the shares proportional to the Gaussian's density at the vote, times the
+# whole's activation:
+#
+# $$C_{mn} = \frac{A_n P_{mn}}{\sum_k A_k P_{mk}} \qquad
+# P_{mn} = \prod_i \mathcal{N}(V_{mn}^i \mid \mu_n^i, \sigma_n^i)$$
+#
+# The result of the last iteration is the capsule $\Omega_n = A_n \mu_n$ (Eq. 9).
 
 # %%
 import torch
