@@ -137,6 +137,10 @@ for H in (4, 8):
     assert math.isclose(pull, 2 * math.sqrt(H - 1) / H ** 2, rel_tol=1e-5)
 
 # %% [markdown]
+# Eq. 2 multiplies the weights of two heads cell by cell and sums the products over the positions:
+#
+# $$D_{position} = -\frac{1}{H^2} \sum_{i=1}^{H} \sum_{j=1}^{H} \left| A^i \odot A^j \right|$$
+#
 # **Predict before you run.** Four heads attend to four positions, with random logits, and climb the
 # gradient of Eq. 2. Which mean weight does each position get? Must the heads end at four different
 # positions?

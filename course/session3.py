@@ -6,9 +6,18 @@
 #
 # Each of $M$ parts (input capsules) casts a vote $V_{mn}$ for what each of $N$ wholes (output
 # capsules) is. In the papers the parts are the heads, or tokens (Duan). Routing couples the parts
-# to the wholes with which their votes agree. It repeats four steps $T$ times: a softmax over the
-# wholes gives the shares $C$, the mean of the votes under these shares and the squash give the
-# wholes $\Omega$, and the agreement $\Omega_n \cdot V_{mn}$ is added to the logits.
+# to the wholes with which their votes agree. The logits $B$ start at 0, and four steps are repeated
+# $T$ times. A softmax over the wholes gives the shares $C$ (Alg. 1), and $s_n$ is the mean of the
+# votes under these shares (Eq. 7):
+#
+# $$C_{mn} = \frac{\exp B_{mn}}{\sum_k \exp B_{mk}} \qquad
+# s_n = \frac{\sum_m C_{mn} V_{mn}}{\sum_m C_{mn}}$$
+#
+# The squash gives the wholes $\Omega$ (Eq. 8), and their agreement with the votes is added to the
+# logits (Alg. 1):
+#
+# $$\Omega_n = \frac{\lVert s_n \rVert^2}{1 + \lVert s_n \rVert^2} \frac{s_n}{\lVert s_n \rVert}
+# \qquad B_{mn} \leftarrow B_{mn} + \Omega_n \cdot V_{mn}$$
 
 # %%
 import torch
