@@ -115,7 +115,7 @@ def reordered(E):
 
 for name, routing in (("vertical", vertical), ("horizontal", horizontal_routing)):
     same = torch.allclose(routing(reordered(E)), reordered(routing(E)), atol=1e-6)
-    print(f"{name}: the order of tokens changes nothing:", same)
+    print(f"{name}: reordering before or after the routing gives the same:", same)
     assert same == (name == "vertical")
 
 # %% [markdown]
