@@ -18,6 +18,7 @@ from matplotlib import pyplot
 from training import pairs, tokenizer, train
 
 from capsule_transformer import CapsuleRouting, horizontal_routing, vertical_routing
+from routing_dynamic import dynamic_routing
 
 torch.manual_seed(1)
 H, L = 2, 5
@@ -67,8 +68,13 @@ def draw(cubes, H, name):
 draw((E, up, across, routed.softmax(-1)), H, "session6-cubes")
 
 # %% [markdown]
-# Vertical routing gives one capsule per token. Every head gets this row, multiplied by the head's
-# share $\lambda_h$ (Eq. 10), which is 1/2 here.
+# Vertical routing gives one capsule $\Omega^\uparrow_l$ per token, a row. Every head gets all rows,
+# multiplied by the head's share $\lambda_h$ (Eq. 10-11). $B$ are the logits of the routing. $W$ and
+# $b$ are learned and start at 0, so $\lambda_h$ is 1/2 here.
+#
+# $$\Omega^\uparrow_h = \lambda_h [\Omega^\uparrow_1; \ldots; \Omega^\uparrow_L] \qquad
+# \lambda = \mathrm{softmax}(\Lambda) \qquad
+# \Lambda = W \Big[ \sum_l B_{1 \to l}, \ldots, \sum_l B_{H \to l} \Big] + b$$
 
 # %%
 assert torch.allclose(up[0], up[1])
@@ -173,8 +179,6 @@ print(f"cross-entropy {losses[0][0]:.2f} -> {losses[-1][0]:.2f}")
 print(f"L = {len(words.ids)}, trained:")
 for name, cube in (("E", E), ("vertical", up), ("horizontal", across)):
     print(f"{name:10} {cube.square().mean().sqrt():.2f}")
-lengths = up.flatten(1).norm(dim=-1)    # of lambda_h Omega, with the same Omega for every head
-print("lambda of the heads:", *(f"{share:.2f}" for share in lengths / lengths.sum()))
 for name, cube in (("E", E), ("E + vertical", E + up)):
     unit = torch.nn.functional.normalize(cube.flatten(1), dim=-1)            # [H, L L]
     cosines = unit @ unit.T
@@ -188,5 +192,33 @@ draw((E[:2], up[:2], across[:2], weights[:2]), 2, "session6-trained")
 
 # %% [markdown]
 # In this model routing adds little: a cell of the vertical or horizontal part is small against a
-# logit, and no attention weight changes by more than about 0.1. Training gave almost all of
-# $\lambda$ to one head, so only that head gets the vertical part.
+# logit, and no attention weight changes by more than about 0.1.
+#
+# The vertical part is white in the first head, and in most rows of the second. The next cell shows
+# why: the coupling that a token gets from the four heads together, the length of its row, and what
+# $\lambda$ is computed from.
+
+# %%
+omega, C, B = dynamic_routing(E, normalize=False)        # [L, L_k], [H, L], [H, L]
+coupling = C.sum(0)                                      # [L]
+most = coupling.argsort(descending=True)[:6]
+print("the six tokens with the most coupling:")
+print("coupling  ", *(f"{c:.2f}" for c in coupling[most]))
+print("length    ", *(f"{length:.2f}" for length in omega[most].norm(dim=-1)))
+sums = B.sum(-1)                                         # [H]
+Lambda = capsule.weight @ sums + capsule.bias
+shares = Lambda.softmax(-1)
+assert torch.allclose(up, shares[:, None, None] * omega)
+print(f"a cell of W is at most {capsule.weight.abs().max():.2f}; the four heads:")
+print("sum of B  ", *(f"{x:4.0f}" for x in sums))
+print("Lambda    ", *(f"{x:4.0f}" for x in Lambda))
+print("lambda    ", *(f"{share:.2f}" for share in shares))
+
+# %% [markdown]
+# The shares of a head sum to 1, so the four heads have a coupling of 4 to give to 21 tokens. Every
+# iteration gives more of it to the tokens whose capsules agree with the votes, until four tokens
+# have nearly all. Their rows have a length near 1, and all other rows are almost empty. With longer
+# votes, so with larger logits, this takes fewer iterations (session 3).
+#
+# $W$ is small, but it multiplies sums over all tokens. So the numbers in $\Lambda$ lie far apart,
+# the softmax gives nearly everything to the largest, and only that head gets the vertical part.
