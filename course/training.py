@@ -12,6 +12,7 @@ from tools.machine import setup_machine
 from train_mt import Objective, Settings, learning_rate, train_step
 from transformer import Transformer
 
+torch.set_num_threads(1)        # the tensors are too small to share out
 STEPS = 30
 
 # 500 pairs of the embedded grammar, one byte-level BPE vocabulary for both languages
