@@ -79,7 +79,7 @@ own = whole == 0
 
 # %% jupyter={"source_hidden": true}
 def draw_votes(ax, t):
-    """The votes for whole 0 after t E-steps."""
+    """The votes for whole 0 in iteration t + 1."""
     share = torch.full((12,), 1 / 3)                                         # [M]
     if t > 0:
         share = em_routing(votes, zeros, zeros, iterations=t).coupling[:, 0]
@@ -87,11 +87,11 @@ def draw_votes(ax, t):
     points = ax.scatter(votes[:, 0, 0], votes[:, 0, 1], c=share, cmap="viridis", vmin=0, vmax=1)
     ax.scatter(votes[own, 0, 0], votes[own, 0, 1], s=120, facecolors="none", edgecolors="k")
     ax.plot(mean[0], mean[1], "rx", ms=12)
-    ax.set(title=f"E-steps so far: {t}", xlabel="vote, dimension 0", ylabel="vote, dimension 1")
+    ax.set(title=f"iteration {t + 1}", xlabel="vote, dimension 0", ylabel="vote, dimension 1")
     return points
 
 
-play(draw_votes, 4, "session4-planted", "share of whole 0")
+play(draw_votes, 3, "session4-planted", "share (weight) of the vote")
 
 # %% [markdown]
 # The next figure shows the coupling $C$ after one, two and three iterations, above with Hinton et
