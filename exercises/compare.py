@@ -82,7 +82,7 @@ def compute_results(module, task: Task) -> dict[str, np.ndarray]:
 
 
 def describe_check(task: Task) -> str:
-    """Returns the code of a task's check, and its inputs, as text."""
+    """Returns the code of a task's check, its inputs, and the masks that it names, as text."""
     function, _ = CHECKS[task.name]
     parts = [f"The check, where module is your {Path(task.file).name}:",
              inspect.getsource(function)]
@@ -91,6 +91,9 @@ def describe_check(task: Task) -> str:
         parts.append(f"Its inputs, `exercises.compare.draw_inputs({task.name!r})`:")
     for name, value in inputs.items():
         parts.append(f"{name} = {value.detach()}")
+    for name in function.__code__.co_names:
+        if name.isupper() and name in function.__globals__:                  # a mask of checks.py
+            parts.append(f"{name} = {function.__globals__[name]}")
     return "\n\n".join(part.strip() for part in parts)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from exercises import checks, grade, make
 from exercises.checks import CHECKS
-from exercises.compare import find_error
+from exercises.compare import describe_check, find_error
 from exercises.make import ROOT, TABLE, TASKS, find_functions, make_stub
 from tools.command_line import parse
 from tools.files import BYTE_ORDER_MARK
@@ -214,6 +214,7 @@ def test_the_command_shows_the_inputs_of_a_task(tmp_path, capsys):
     out = capsys.readouterr().out
     assert out.startswith("Li 2019 Eq. 8, squash: ") and "0 of 1" in out
     assert '"squash(s), dim=0": module.squash(s, 0)' in out and "\ns = tensor([[-0.43" in out
+    assert "TARGET = tensor" in describe_check(TASKS["squared cosines"])      # its mask
     grade.main([str(tmp_path), "--task", "agreement"])
     assert "tensor" not in capsys.readouterr().out       # it is passed
     grade.main([str(tmp_path), "--task", "routing_dynamic.py"])
