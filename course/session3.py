@@ -31,8 +31,8 @@ T = 6
 
 # %% [markdown]
 # ## Squash, Eq. 8
-# A capsule's length is the probability that its entity is present. The squash maps any length to
-# one below 1 and keeps the direction.
+# Sabour et al. 2017 read a capsule's length as the probability that its entity is present. The
+# squash maps any length to one below 1 and keeps the direction.
 #
 # **Predict before you run.** Which lengths do vectors of length 0.1, 1 and 10 have after the
 # squash?
@@ -84,8 +84,9 @@ play(draw_coupling, 4, "session3-iterations", "share $C_{mn}$")
 
 # %% [markdown]
 # How fast the shares harden depends on the length of the votes: a capsule is shorter than 1, so
-# $\Omega_n \cdot V_{mn}$ adds at most the vote's length to a logit. The dot product
-# "saturates at 1" for unit votes (end of Li 2019 §4.2.1): that is the reason for EM routing.
+# $\Omega_n \cdot V_{mn}$ adds at most the vote's length to a logit. For unit votes it "saturates at
+# 1", so a good and a very good agreement differ little. Li 2019 (end of §4.2.1) gives this as the
+# reason for EM routing.
 
 # %%
 shares = {}
@@ -107,8 +108,10 @@ show("session3-coupling")
 # %% [markdown]
 # ## A whole that no part chooses
 # Now all four agree on whole 0, and their votes for whole 1 differ. Li's Eq. 7 divides by
-# $\sum_m C_{mn}$: whole 1 stays the mean of its votes, and its length does not show how little is
-# coupled to it. Gu's Eq. 8 and Duan's Eq. 7 do not divide: its length goes to 0.
+# $\sum_m C_{mn}$; Gu's Eq. 8 and Duan's Eq. 7 do not.
+#
+# **Predict before you run.** The shares of whole 1 go to 0. Does its length, with the division and
+# without?
 
 # %%
 votes[:, 0] = ways[0]
@@ -131,6 +134,9 @@ ax.legend()
 show("session3-length")
 
 # %% [markdown]
+# With the division whole 1 stays the mean of its votes, and its length does not show how little is
+# coupled to it.
+#
 # ## What the routing cannot see
 # If the votes for both wholes are the same, the shares stay at $1/N$ in every iteration. The
 # matrices $W_{h \to n}$ of Eq. 6 make the votes differ.

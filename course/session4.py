@@ -70,7 +70,7 @@ ways = {
 # %% [markdown]
 # A draw with more noise makes the steps visible. The figure shows two of the four dimensions of the
 # votes for whole 0. Rings mark the votes of its own parts, which agree; the colour is the share
-# $C_{m0}$; the cross is the mean $\mu_0$ with the shares as weights.
+# $C_{m0}$ with which a vote enters the iteration; the cross is the mean $\mu_0$ with these weights.
 
 # %%
 votes, whole = planted(4, seed=5, noise=0.7)
@@ -86,7 +86,7 @@ def draw_votes(ax, t):
     mean = em_routing(votes, zeros, zeros, iterations=t + 1, scale_by_activation=False).capsules[0]
     points = ax.scatter(votes[:, 0, 0], votes[:, 0, 1], c=share, cmap="viridis", vmin=0, vmax=1)
     ax.scatter(votes[own, 0, 0], votes[own, 0, 1], s=120, facecolors="none", edgecolors="k")
-    ax.plot(mean[0], mean[1], "rx", ms=12)
+    ax.plot(mean[0], mean[1], "rx", ms=12, zorder=3)
     ax.set(title=f"iteration {t + 1}", xlabel="vote, dimension 0", ylabel="vote, dimension 1")
     return points
 
@@ -104,7 +104,7 @@ for row, name in zip(axes, ("defaults", "released")):
     for t, ax in enumerate(row, 1):
         C = em_routing(votes, iterations=t, **ways[name]).coupling[whole.argsort()]
         image = ax.imshow(C, cmap="viridis", vmin=0, vmax=1, aspect="auto")
-        ax.set(title=f"{name}, iteration {t}", xlabel="whole", ylabel="part")
+        ax.set(title=f"{name}, after {t}", xlabel="whole", ylabel="part")
         ax.set(xticks=[0, 1, 2], yticks=range(0, 12, 4))
         ax.label_outer()
 figure.colorbar(image, ax=axes, label="share $C_{mn}$")
