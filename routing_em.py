@@ -24,7 +24,7 @@ GRADIENTS = ("full", "last")
 
 class EMRouting(NamedTuple):
     """The result of `em_routing`. The coupling comes from the E-step after the last M-step. The
-    capsules are made of the coupling before it, which a routing with one iteration less returns."""
+    capsules come from the coupling before it; a routing with `iterations - 1` returns that one."""
     capsules: Tensor               # Omega [..., N, D]
     activations: Tensor            # A [..., N], in [0, 1]
     coupling: Tensor               # C [..., M, N], after the last E-step; a row sums to 1

@@ -129,12 +129,15 @@ def test_the_loop_in_the_readme_is_that_of_the_code():
     assert textwrap.indent(block, "    ") in (ROOT / "routing_em.py").read_text("utf-8")
 
 
-def test_the_code_in_contributing_runs(monkeypatch):
+def test_the_code_in_readme_and_contributing_runs(monkeypatch):
     """The mechanism alone, with torch's weights, and one from outside. The lines that a diff
     changes exist."""
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     alone, copied, mean, own = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     names = {}
+    readme = (ROOT / "README.md").read_text("utf-8")
+    exec(re.search(r"```python\n(import torch\n.*?)```", readme, flags=re.DOTALL)[1], names)
+    assert names["y"].shape == (2, 7, 512)
     exec(alone, names)
     assert names["y"].shape == names["x"].shape
     trained = torch.nn.MultiheadAttention(8, 2, batch_first=True)

@@ -1,4 +1,4 @@
-"""docs/claims.md has the numbers that papers/claims.py computes."""
+"""docs/claims.md and docs/results.md have the numbers that papers/claims.py computes."""
 import re
 
 import pytest
@@ -16,27 +16,34 @@ def test_the_numbers_on_the_page(tmp_path, monkeypatch, capsys):
                         drawn.append(figure) or savefig(figure, *args, **more))
     claims.main(tmp_path / "verdicts.png")
     computed = capsys.readouterr().out
-    page = re.sub(" +", " ", (claims.ROOT / "docs" / "claims.md").read_text("utf-8"))
-    row = r"^\| .*\.\d{3,4} \|$|`\S+` minus .*\] \| \w+"         # of a family; of a further claim
-    assert re.findall(row, computed, re.M) == re.findall(row, page, re.M)
-    assert {*re.findall(r"\] \| ([a-z]+)$", computed, re.M)} == {"for", "against", "open"}
+    docs = claims.ROOT / "docs"
+    page = re.sub(" +", " ", (docs / "claims.md").read_text("utf-8"))
+    further = (docs / "results.md").read_text("utf-8").partition("## Further claims\n")[2]
+    planned, _, more = computed.partition("## Further claims\n")
+    row = r"^\| .*\.\d{3,4} \|$"
+    assert re.findall(row, planned, re.M) == re.findall(row, page, re.M)
+    row = r"`\S+` minus `\S+` \| .*\] \| [a-z ]+"
+    assert more.splitlines() == [found.strip() for found in re.findall(row, further)]
+    assert {*re.findall(r"[a-z ]+$", more, re.M)} == {" for", " against", " open", " not judged"}
     text = " ".join(page.split())
-    assert [phrase for phrase in computed.splitlines() if phrase not in text] == []
+    assert [phrase for phrase in planned.splitlines() if phrase not in text] == []
     for phrase in ("exp(D) of the encoder's outputs from", "BLEU on average", "`uniform` gains",
                    "seeds with runs of all arms", "residual standard deviation",
-                   "differ by less than", "the first is"):
+                   "differ by less than", "with paired t-tests"):
         assert phrase in computed
     figures = r"[+-]\S+ \[.*?\]"
-    assert {*re.findall(figures, text)} == {*re.findall(figures, computed)}
+    assert {*re.findall(figures, text)} == {*re.findall(figures, planned)}
     assert (tmp_path / "verdicts.png").stat().st_size > 5_000
 
-    # every difference of the tables at its row; filled by Holm's p, for one head by its interval
+    # every difference of two texts at its row; filled by Holm's p, for one head by its interval
+    two_texts = planned.partition("### Multi30K")[0]
     wanted = set()                                       # (label of the row, difference, filled)
     cells = r"^\| (\S+) \| (\S+) \| (\S+) \[.*\] \| .* \| (?:< )?(\S+) \|$"
-    for arm, against, difference, p in re.findall(cells, computed, re.M):
+    for arm, against, difference, p in re.findall(cells, two_texts, re.M):
         if arm != "gu-em-beta":                          # it cannot be started any more
             wanted.add((claims.ROWS[arm, against], difference, float(p) < 0.05))
-    for difference, low, high in re.findall(r"^one head.* (\S+) \[(\S+), (\S+)\]$", computed, re.M):
+    one_head = r"^one head.* (\S+) \[(\S+), (\S+)\]$"
+    for difference, low, high in re.findall(one_head, two_texts, re.M):
         wanted.add(("positive control: one-head", difference, float(low) * float(high) > 0))
     labels = [text.get_text() for text in drawn[0].axes[0].get_yticklabels()]
     dots = {}
@@ -50,12 +57,15 @@ def test_the_numbers_on_the_page(tmp_path, monkeypatch, capsys):
             if text.get_text() != "not run":
                 dots[labels[round(text.get_position()[1])], text.get_text()[2:]] = True
     assert {(*place, filled) for place, filled in dots.items()} == wanted
-    assert len({bars[0].get_color() for axes in drawn[0].axes for bars in axes.containers}) == 4
+    assert len({bars[0].get_color() for axes in drawn[0].axes for bars in axes.containers}) == 3
     assert drawn[0].axes[0].get_xlim() == drawn[0].axes[1].get_xlim()
     assert [text.get_text() for text in drawn[0].axes[0].texts] == ["not run"]
     titles = [axes.get_title() for axes in drawn[0].axes]
-    assert titles == ["Real text (English to Japanese),\nBLEU over characters",
-                      "Generated text and Multi30K\n(English to German), BLEU over words"]
+    assert titles == ["real text,\nEnglish to Japanese,\nBLEU over characters",
+                      "generated text,\nEnglish to German,\nBLEU over words"]
+    box = drawn[0].get_tightbbox()                       # inches; no letter is cut off
+    assert box.x0 >= 0 and box.y0 >= 0
+    assert box.x1 <= 7.5 and box.y1 <= 7.5
     diamonds, = [line for line in drawn[0].axes[0].lines if line.get_marker() == "D"]
     assert diamonds.get_xdata().tolist() == [*claims.PRINTED.values()]
     for arm, row in zip(claims.PRINTED, diamonds.get_ydata()):
@@ -64,8 +74,7 @@ def test_the_numbers_on_the_page(tmp_path, monkeypatch, capsys):
     assert "filled: significant (Holm)" in legend.get_title().get_text()
     legend = [text.get_text() for text in legend.texts]
     assert legend[:-1] == ["real text (8 seeds)", "its second part (6 seeds)",
-                           "generated text (20 seeds)",
-                           "Multi30K, where one head does not lose (4 seeds)"]
+                           "generated text (20 seeds)"]
 
 
 @pytest.mark.parametrize("arm, table, label", [
