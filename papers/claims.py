@@ -223,7 +223,8 @@ def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
                     continue
                 ax.errorbar(x.difference, y, xerr=x.high - x.difference, fmt="o", markersize=5,
                             color=color, markerfacecolor=color if p < 0.05 else "white")
-        gains, = ax.plot([*PRINTED.values()], papers, "D", color="black", fillstyle="none",
+        above = [row - 0.25 for row in papers]           # beside the dots
+        gains, = ax.plot([*PRINTED.values()], above, "D", color="black", fillstyle="none",
                          markersize=5, zorder=3,
                          label="gain that the paper prints (English to German, words)")
         ax.axvline(0, color="gray", linewidth=0.8, zorder=0)
@@ -374,13 +375,15 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
     both = read_arms(lines, ["plan-enja", "plan-enja-more"], (2, 4, 5, 6, 7, 8))
     together = adjusted_contrasts(both)
     gu = "gu-em", "baseline"
-    print(f"p is {adjusted_contrasts(first)[gu][1]:.3f} here, {paired_tests(first)[gu]:.3f} with "
-          f"paired t-tests, {together[gu][1]:.2f} in the planned analysis")
+    _, p = adjusted_contrasts(first)[gu]
+    print(f"p is {p:.3f} here and {paired_tests(first)[gu]:.3f} with paired t-tests")
+    x, p = together[gu]
+    print(f"the difference is {format_contrast(x)}, with p {p:.2f}")
     print(f"exp(D) is {output_disagreement(second['output-0.1']):.3f}")
-    for arm, against in (("both", "output"), ("both", "em"), ("em", "uniform")):
+    for arm, against in (("both", "output"), ("both", "em"), ("em", "uniform"), ("em", "wide-ffn")):
         cells = [f"`{arm}` minus `{against}`"]
-        for corpus in ("The real text", "The generated text"):
-            scores = scores_by_arm(corpora[corpus])
+        for runs in (first if against in first else both, corpora["The generated text"]):
+            scores = scores_by_arm(runs)
             cells.append(format_contrast(paired_contrast(scores[arm] - scores[against])))
         print(" | ".join(cells))
     for flags in ("--agg em", MODELS["em"]):             # the two gradients
