@@ -47,9 +47,9 @@ for name, vectors in pairs.items():
 # %% jupyter={"source_hidden": true}
 figure, axes = pyplot.subplots(1, 3, figsize=(8, 2.6), layout="constrained", sharey=True)
 for ax, (name, vectors) in zip(axes, pairs.items()):
-    for h, width in enumerate((9, 4)):                   # both show where they are alike
-        u, v = vectors[h]
-        ax.plot([0, u], [0, v], lw=width, solid_capstyle="round", label=f"head {h + 1}")
+    for h, width in enumerate((0.035, 0.015)):           # both show where they are alike
+        ax.quiver(0, 0, *vectors[h], color=f"C{h}", width=width, angles="xy", scale=1,
+                  scale_units="xy", label=f"head {h + 1}")
     ax.plot(*torch.tensor(vectors).mean(0), "ko", label="mean")
     ax.set(title=f"{name}: D = {scores[name] + 0:.1f}", xlim=(-1.2, 1.2), ylim=(-0.3, 1.2),
            aspect="equal", xlabel="first coordinate")

@@ -84,7 +84,7 @@ print("longest row:  vertical", f"{up.norm(dim=-1).max():.3f}",
 # %% [markdown]
 # ## Long sentences
 # A row of $\Omega$ has L cells and a length below 1, so its cells get smaller as L grows. Vertical
-# routing also shares each head's vote among all L tokens.
+# routing also divides each head's weight of 1 among all L tokens.
 #
 # **Predict before you run.** By which factor do the cells shrink from L = 25 to L = 100 in
 # horizontal routing? Is the factor larger or smaller in vertical routing?

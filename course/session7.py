@@ -70,7 +70,10 @@ axes[1].legend()
 show("session7-training")
 
 # %% [markdown]
-# **Answer.** Less than 0.1, with and without aggregation.
+# **Answer.** Less than 0.1, with and without aggregation. But after 30 steps no model can
+# translate, so there is little to lose. With 100 steps (`training.STEPS = 100`) the reward costs
+# about 0.1 without aggregation. In the command of session 2, after 300 steps of a larger model, it
+# costs nearly all BLEU.
 
 # %% [markdown]
 # The learning rate of Vaswani et al. 2017 §5.3, and the linear decay of short runs.

@@ -99,13 +99,16 @@ HINTS = {
     "cosines in O(H)": "as Eq. 1, but in time proportional to H, not H^2, and without "
                        "subspace_disagreement",
     "positions in O(H)": "the same, in time proportional to H, not H^2",
-    "squash": "at s = 0, where s / ||s|| is nan, the result and its gradient are 0",
+    "squash": "at s = 0, where s / ||s|| is nan, the result and its gradient are 0; half precision "
+              "is computed in float32: at_least_float32",
     "weighted votes": "s is 0 where mask is False",
     "unchosen capsules": "Eq. 7 stays exact where C_mn underflows to 0 for every m",
     "M-step, mean and deviation": "without beta_a and beta_mu log A is 0",
     "M-step, activations": "log A with beta_a and beta_mu",
     "E-step, far votes": "log C stays exact where every density underflows to 0",
     "E-step, sum of densities": 'density="sum"',
+    "dynamic routing": "half precision is computed in float32: at_least_float32",
+    "EM routing": "half precision is computed in float32: at_least_float32",
     "EM routing, last gradient": 'gradient="last"',
     "Gu's votes": 'routing="dynamic", where q = 1; the shapes are in the docstring of the class',
     "Gu's pose votes": 'routing="em", where q is the number of columns of M_i',

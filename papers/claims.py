@@ -184,7 +184,7 @@ LEFT_END = -3                   # a difference whose interval lies below it is p
 PANELS = (
     ("real text,\nEnglish to Japanese,\nBLEU over characters",
      {"The real text": ("real text", "C0"),
-      "The real text, second part": ("its second part", "C2")}),
+      "The real text, second part": ("real text, more arms", "C2")}),
     ("generated text,\nEnglish to German,\nBLEU over words",
      {"The generated text": ("generated text", "C3")}))
 
@@ -236,8 +236,8 @@ def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
     axes[0].set_yticks(range(len(pairs)), ROWS.values())
     axes[0].set_ylim(len(pairs) - 0.5, -0.5)
     figure.legend(handles=[*handles, gains], loc="outside lower center",
-                  title="differences with 95 % intervals; filled: significant (Holm), "
-                        "for one head p < 0.05")
+                  title="differences with 95 % intervals; filled: p < 0.05, adjusted except for "
+                        "one-head")
     figure.savefig(path, dpi=150)
 
 

@@ -71,9 +71,9 @@ def test_the_numbers_on_the_page(tmp_path, monkeypatch, capsys):
     for arm, row in zip(claims.PRINTED, diamonds.get_ydata()):
         assert [*claims.ROWS][round(row)] == (arm, "baseline")
     legend, = drawn[0].legends
-    assert "filled: significant (Holm)" in legend.get_title().get_text()
+    assert "filled: p < 0.05, adjusted" in legend.get_title().get_text()
     legend = [text.get_text() for text in legend.texts]
-    assert legend[:-1] == ["real text (8 seeds)", "its second part (6 seeds)",
+    assert legend[:-1] == ["real text (8 seeds)", "real text, more arms (6 seeds)",
                            "generated text (20 seeds)"]
 
 
