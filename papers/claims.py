@@ -375,6 +375,9 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
     gu = "gu-em", "baseline"
     _, p = adjusted_contrasts(first)[gu]
     print(f"p is {p:.3f} here and {paired_tests(first)[gu]:.3f} with paired t-tests")
+    on_gpu = read_arms(lines, ["plan-enja"], range(4, 10))
+    p = [paired_tests(runs)["both", "baseline"] for runs in (on_gpu, both)]
+    print(f"(adjusted p {p[0]:.2f} and {p[1]:.2f})")
     x, p = together[gu]
     print(f"the difference is {format_contrast(x)}, with p {p:.2f}")
     print(f"exp(D) is {output_disagreement(second['output-0.1']):.3f}")
