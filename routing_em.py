@@ -23,8 +23,8 @@ GRADIENTS = ("full", "last")
 
 
 class EMRouting(NamedTuple):
-    """The result of `em_routing`. The coupling comes from the E-step after the last M-step. The
-    capsules come from the coupling before it; a routing with `iterations - 1` returns that one."""
+    """The result of `em_routing`: the capsules are those of the last M-step, the coupling is that
+    of the E-step after it."""
     capsules: Tensor               # Omega [..., N, D]
     activations: Tensor            # A [..., N], in [0, 1]
     coupling: Tensor               # C [..., M, N], after the last E-step; a row sums to 1

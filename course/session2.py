@@ -151,16 +151,23 @@ def position_of_logits(logits):
     return position_disagreement(logits.softmax(-1))
 
 
-logits = uphill(position_of_logits, 2 * torch.randn(4, 1, 4))
-A = logits.softmax(-1)
-print("mean of the heads after Eq. 2:", [round(a, 3) for a in A.mean(0)[0].tolist()])
+start = torch.randn(4, 1, 4)
+ends = {}
+for name, size in (("large", 2), ("small", 0.1)):
+    A = uphill(position_of_logits, size * start).softmax(-1)                 # [H, L_q = 1, L_k]
+    ends[name] = A
+    mean = [round(a, 3) for a in A.mean(0)[0].tolist()]
+    print(f"{name} logits at the start: mean of the heads {mean}, D = "
+          f"{position_disagreement(A):.3f}")
 
 # %% jupyter={"source_hidden": true}
-figure, ax = pyplot.subplots(figsize=(3, 2.9), layout="constrained")
-image = ax.imshow(A[:, 0], cmap="Blues", vmin=0, vmax=1)
-ax.set(title="weights after Eq. 2", xlabel="position", ylabel="head", xticks=range(4),
-       xticklabels=range(1, 5), yticks=range(4), yticklabels=range(1, 5))
-figure.colorbar(image, label="attention weight")
+figure, axes = pyplot.subplots(1, 2, figsize=(6, 2.9), layout="constrained", sharey=True)
+for ax, (name, A) in zip(axes, ends.items()):
+    image = ax.imshow(A[:, 0], cmap="Blues", vmin=0, vmax=1)
+    ax.set(title=f"{name} logits at the start", xlabel="position", xticks=range(4),
+           xticklabels=range(1, 5), yticks=range(4), yticklabels=range(1, 5))
+axes[0].set_ylabel("head")
+figure.colorbar(image, ax=axes, label="attention weight after Eq. 2")
 show("session2-positions")
 
 # %% [markdown]

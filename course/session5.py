@@ -56,7 +56,7 @@ for name, aggregate in aggregations.items():
     J = J[0, :, :, 0].diagonal(dim1=0, dim2=3)           # of a token by itself: [d, H, d_k, L]
     size = J.square().sum((0, 2)).sqrt()                                     # [H, L]
     shares[name] = size / size.sum(0)
-    varies[name] = shares[name].std(1).mean()
+    varies[name] = shares[name].std(1).mean()            # of shares of about 1/4
     print(f"{name:10} a head's share varies by {varies[name]:.1%}")
 assert varies["linear"] < 1e-6
 assert varies["Gu, EM"] > 4 * varies["Gu, T = 1"]
