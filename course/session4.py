@@ -91,7 +91,7 @@ def draw_votes(ax, t):
     return points
 
 
-play(draw_votes, 3, "session4-planted", "share (weight) of the vote")
+play(draw_votes, 3, "session4-planted", "share $C_{m0}$ of the vote")
 
 # %% [markdown]
 # The next figure shows the coupling $C$ after one, two and three iterations, above with Hinton et
