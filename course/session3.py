@@ -134,9 +134,10 @@ ax.legend()
 show("session3-length")
 
 # %% [markdown]
-# With the division whole 1 stays the mean of its votes, and its length does not show how little is
-# coupled to it.
-#
+# **Answer.** With the division whole 1 stays the mean of its votes, and its length does not show
+# how little is coupled to it. Without, its length goes to 0.
+
+# %% [markdown]
 # ## What the routing cannot see
 # If the votes for both wholes are the same, the shares stay at $1/N$ in every iteration. The
 # matrices $W_{h \to n}$ of Eq. 6 make the votes differ.
