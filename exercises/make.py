@@ -88,6 +88,7 @@ TABLE = {
     ],
 }
 
+HALF = "half precision is computed in float32: at_least_float32"
 # What a task asks for, where its name and the docstring do not say it
 HINTS = {
     "attention": "self.dropout acts on the A^h that weights V^h, not on the A^h returned",
@@ -99,16 +100,15 @@ HINTS = {
     "cosines in O(H)": "as Eq. 1, but in time proportional to H, not H^2, and without "
                        "subspace_disagreement",
     "positions in O(H)": "the same, in time proportional to H, not H^2",
-    "squash": "at s = 0, where s / ||s|| is nan, the result and its gradient are 0; half precision "
-              "is computed in float32: at_least_float32",
+    "squash": f"at s = 0, where s / ||s|| is nan, the result and its gradient are 0; {HALF}",
     "weighted votes": "s is 0 where mask is False",
     "unchosen capsules": "Eq. 7 stays exact where C_mn underflows to 0 for every m",
     "M-step, mean and deviation": "without beta_a and beta_mu log A is 0",
     "M-step, activations": "log A with beta_a and beta_mu",
     "E-step, far votes": "log C stays exact where every density underflows to 0",
     "E-step, sum of densities": 'density="sum"',
-    "dynamic routing": "half precision is computed in float32: at_least_float32",
-    "EM routing": "half precision is computed in float32: at_least_float32",
+    "dynamic routing": HALF,
+    "EM routing": HALF,
     "EM routing, last gradient": 'gradient="last"',
     "Gu's votes": 'routing="dynamic", where q = 1; the shapes are in the docstring of the class',
     "Gu's pose votes": 'routing="em", where q is the number of columns of M_i',
