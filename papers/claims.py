@@ -67,6 +67,7 @@ FAMILIES = {
     "The generated text": (["plan-toy"], range(1, 21)),
     "Multi30K": (["plan-multi30k"], range(1, 5))}
 GU_EM_BETA = "--agg gu-em --em-gradient beta"            # an option that is gone
+ONE_HEAD = "one-head", "baseline"                        # the positive control
 
 
 def read_arms(lines: dict[tuple, dict], tables: list[str], seeds) -> dict[str, list[dict]]:
@@ -89,34 +90,13 @@ def scores_by_arm(runs: dict[str, list[dict]]) -> dict[str, np.ndarray]:
     return scores
 
 
-def compare_arms(runs: dict[str, list[dict]]) -> tuple[str, Contrast, dict[tuple, Contrast]]:
-    """Which standard error the tests have, the contrast of one head, and those of the family of
-    tests: the other arms against the baseline, and em against its control. With one residual
-    variance it is that of `score = arm + seed + residual`, fitted by least squares; if the arms'
-    variances differ, the tests are Welch's."""
-    scores = scores_by_arm(runs)
-    x = np.array([*scores.values()])                                         # [arms, seeds]
-    arms, seeds = x.shape
-    residuals = x - x.mean(0) - x.mean(1, keepdims=True) + x.mean()
-    freedom = (arms - 1) * (seeds - 1)
-    deviation = math.sqrt((residuals ** 2).sum() / freedom)
-    error = deviation * math.sqrt(2 / seeds)
-    variances_differ = stats.levene(*x).pvalue < 0.01
-    pairs = [(arm, "baseline") for arm in runs if arm != "baseline"]
+def family(runs: dict[str, list[dict]]) -> list[tuple[str, str]]:
+    """The tests of a family, (arm, against): the other arms against the baseline, and em against
+    its control. One head is outside of it."""
+    pairs = [(arm, "baseline") for arm in runs if arm not in ("baseline", "one-head")]
     if "uniform" in runs:
         pairs.append(("em", "uniform"))
-    contrasts = {}
-    for arm, against in pairs:
-        difference = scores[arm].mean() - scores[against].mean()
-        if variances_differ:
-            welch = stats.ttest_ind(scores[arm], scores[against], equal_var=False)
-            error = difference / welch.statistic
-            freedom = welch.df
-        contrasts[arm, against] = make_contrast(difference, error, freedom)
-    test = f"one residual standard deviation, {deviation:.2f} BLEU"
-    if variances_differ:
-        test = "the test is Welch's"
-    return test, contrasts.pop(("one-head", "baseline")), contrasts
+    return pairs
 
 
 def holm(p: list[float]) -> np.ndarray:
@@ -126,12 +106,45 @@ def holm(p: list[float]) -> np.ndarray:
     return adjusted.clip(max=1)
 
 
-def paired_tests(runs: dict[str, list[dict]]) -> dict[tuple, float]:
-    """p of the same family of contrasts by paired t-tests, after Holm's adjustment."""
+def compare_arms(runs: dict[str, list[dict]]) -> tuple[str, dict[tuple, tuple[Contrast, float]]]:
+    """Which standard error the tests have, and {(arm, against): the contrast, its p}, where p is
+    Holm's but for one head, which comes first. With one residual variance the error is that of
+    `score = arm + seed + residual`, fitted by least squares; if the arms' variances differ, the
+    tests are Welch's."""
     scores = scores_by_arm(runs)
-    _, _, contrasts = compare_arms(runs)
-    p = [stats.ttest_rel(scores[arm], scores[against]).pvalue for arm, against in contrasts]
-    return dict(zip(contrasts, holm(p)))
+    x = np.array([*scores.values()])                                         # [arms, seeds]
+    arms, seeds = x.shape
+    residuals = x - x.mean(0) - x.mean(1, keepdims=True) + x.mean()
+    freedom = (arms - 1) * (seeds - 1)
+    deviation = math.sqrt((residuals ** 2).sum() / freedom)
+    error = deviation * math.sqrt(2 / seeds)
+    variances_differ = stats.levene(*x).pvalue < 0.01
+    contrasts = {}
+    for arm, against in [ONE_HEAD, *family(runs)]:
+        difference = scores[arm].mean() - scores[against].mean()
+        if variances_differ:
+            welch = stats.ttest_ind(scores[arm], scores[against], equal_var=False)
+            error = difference / welch.statistic
+            freedom = welch.df
+        contrasts[arm, against] = make_contrast(difference, error, freedom)
+    test = f"one residual standard deviation, {deviation:.2f} BLEU"
+    if variances_differ:
+        test = "the test is Welch's"
+    control, *others = [x.p for x in contrasts.values()]
+    adjusted = [control, *holm(others)]
+    return test, {pair: (x, p) for (pair, x), p in zip(contrasts.items(), adjusted)}
+
+
+def compare_pair(runs: dict[str, list[dict]], arm: str, against: str) -> Contrast:
+    """The contrast of two arms by a paired t-test, which was not planned."""
+    scores = scores_by_arm(runs)
+    return paired_contrast(scores[arm] - scores[against])
+
+
+def paired_tests(runs: dict[str, list[dict]]) -> dict[tuple, float]:
+    """p of the family by paired t-tests, after Holm's adjustment."""
+    pairs = family(runs)
+    return dict(zip(pairs, holm([compare_pair(runs, *pair).p for pair in pairs])))
 
 
 def output_disagreement(arm_runs: list[dict]) -> float:
@@ -141,13 +154,13 @@ def output_disagreement(arm_runs: list[dict]) -> float:
 
 def planned_rows(runs: dict[str, list[dict]]) -> list[str]:
     """Phrases of the page about a corpus, and the rows of its two tables."""
-    test, control, contrasts = compare_arms(runs)
+    test, contrasts = compare_arms(runs)
+    control, _ = contrasts.pop(ONE_HEAD)
     millions = [arm_runs[0]["parameters"] / 1e6 for arm_runs in runs.values()]
     rows = [f"{min(millions):.1f}M to {max(millions):.1f}M",
             f"the {len(runs['baseline'])} seeds with runs of all arms", test,
             f"one head, differs from the baseline by {format_contrast(control)}"]
-    adjusted = holm([x.p for x in contrasts.values()])
-    for (pair, x), p in zip(contrasts.items(), adjusted):
+    for pair, (x, p) in contrasts.items():
         cells = [*pair, format_contrast(x), f"{x.detectable:.2f}", format_p(x.p), format_p(p)]
         rows.append(f"| {' | '.join(cells)} |")
         if x.equivalent:
@@ -176,7 +189,7 @@ ROWS = {
     ("gu-em-full", "baseline"): "all iterations' gradient: gu-em-full",
     ("gu-dynamic", "baseline"): "dynamic routing: gu-dynamic",
     ("capsule", "baseline"): "Duan 2020: capsule",
-    ("one-head", "baseline"): "positive control: one-head"}
+    ONE_HEAD: "positive control: one-head"}
 # the gains over the baseline that the papers print for En-De at size base
 PRINTED = {"output": 0.87, "em": 0.95, "both": 1.10, "gu-em": 0.43, "capsule": 0.61}
 LEFT_END = -3                   # a difference whose interval lies below it is printed there
@@ -189,14 +202,6 @@ PANELS = (
      {"The generated text": ("generated text", "C3")}))
 
 
-def adjusted_contrasts(runs: dict[str, list[dict]]) -> dict[tuple, tuple[Contrast, float]]:
-    """{(arm, against): the contrast, its p}: p after Holm's adjustment, for one head without."""
-    _, control, contrasts = compare_arms(runs)
-    p = holm([x.p for x in contrasts.values()])
-    adjusted = dict(zip(contrasts, zip(contrasts.values(), p)))
-    return adjusted | {("one-head", "baseline"): (control, control.p)}
-
-
 def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
     """The forest plot: a panel per unit of BLEU, a row per contrast."""
     pairs = [*ROWS]
@@ -205,8 +210,9 @@ def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
     axes = figure.subplots(1, len(PANELS), sharex=True, sharey=True)
     handles = []                                                     # for the legend
     for ax, (title, families) in zip(axes, PANELS):
-        contrasts = {corpus: adjusted_contrasts(corpora[corpus]) for corpus in families}
+        contrasts = {}
         for corpus, (name, color) in families.items():
+            _, contrasts[corpus] = compare_arms(corpora[corpus])
             handles.append(ax.errorbar([], [], xerr=[], fmt="o", markersize=5, color=color,
                                        label=f"{name} ({len(corpora[corpus]['baseline'])} seeds)"))
         for row, pair in enumerate(pairs):
@@ -355,6 +361,44 @@ def further_rows(scores: dict) -> list[str]:
     return rows
 
 
+def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]]) -> list[str]:
+    """Phrases of docs/claims.md about several corpora, and the rows of its unplanned tests."""
+    first = corpora["The real text"]
+    second = corpora["The real text, second part"]
+    generated = corpora["The generated text"]
+    _, seeds = FAMILIES["The real text, second part"]
+    together = read_arms(lines, ["plan-enja", "plan-enja-more"], seeds)      # as it was planned
+    on_gpu = read_arms(lines, ["plan-enja"], range(4, 10))
+    before, after, tenth = [output_disagreement(runs) for runs in (
+        first["baseline"], first["output"], second["output-0.1"])]
+    found = [f"exp(D) of the encoder's outputs from {before:.3f} to {after:.3f}",
+             f"exp(D) is {tenth:.3f}"]
+
+    # the close verdicts
+    gu, li_2021 = ("gu-em", "baseline"), ("both", "baseline")
+    _, contrasts = compare_arms(first)
+    _, p = contrasts[gu]
+    found.append(f"p is {p:.3f} here and {paired_tests(first)[gu]:.3f} with paired t-tests")
+    _, contrasts = compare_arms(together)
+    x, p = contrasts[gu]
+    found.append(f"the difference is {format_contrast(x)}, with p {p:.2f}")
+    x, _ = contrasts["uniform", "baseline"]
+    found.append(f"`uniform` gains significantly ({format_contrast(x)})")
+    found.append(f"(adjusted p {paired_tests(on_gpu)[li_2021]:.2f} and "
+                 f"{paired_tests(together)[li_2021]:.2f})")
+
+    for flags in ("--agg em", MODELS["em"]):             # the two gradients
+        bleu = [lines["", "base", flags, seed]["bleu"] for seed in (1, 2, 3)]
+        found.append(f"{np.mean(bleu):.2f} BLEU on average")
+    x = compare_pair(first, "em", "uniform")
+    found.append(f"by a paired t-test, which was not planned, {format_contrast(x)}")
+    for arm, against in (("both", "output"), ("both", "em"), ("em", "wide-ffn")):
+        real = first if against in first else together
+        cells = [format_contrast(compare_pair(runs, arm, against)) for runs in (real, generated)]
+        found.append(" | ".join([f"`{arm}` minus `{against}`", *cells]))
+    return found
+
+
 def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
     """Prints the numbers of docs/claims.md and of the further claims on docs/results.md, and
     draws the figure."""
@@ -364,37 +408,7 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
         corpora[corpus] = read_arms(lines, tables, seeds)
         print(f"### {corpus}", *planned_rows(corpora[corpus]), "", sep="\n")
     draw_forest(corpora, figure)
-    first = corpora["The real text"]
-    second = corpora["The real text, second part"]
-    before = output_disagreement(first["baseline"])
-    after = output_disagreement(first["output"])
-    print(f"exp(D) of the encoder's outputs from {before:.3f} to {after:.3f}")
-    # both parts of the real text as one family
-    both = read_arms(lines, ["plan-enja", "plan-enja-more"], (2, 4, 5, 6, 7, 8))
-    together = adjusted_contrasts(both)
-    gu = "gu-em", "baseline"
-    _, p = adjusted_contrasts(first)[gu]
-    print(f"p is {p:.3f} here and {paired_tests(first)[gu]:.3f} with paired t-tests")
-    on_gpu = read_arms(lines, ["plan-enja"], range(4, 10))
-    p = [paired_tests(runs)["both", "baseline"] for runs in (on_gpu, both)]
-    print(f"(adjusted p {p[0]:.2f} and {p[1]:.2f})")
-    x, p = together[gu]
-    print(f"the difference is {format_contrast(x)}, with p {p:.2f}")
-    print(f"exp(D) is {output_disagreement(second['output-0.1']):.3f}")
-    scores = scores_by_arm(first)
-    gain = paired_contrast(scores["em"] - scores["uniform"])
-    print(f"by a paired t-test, which was not planned, {format_contrast(gain)}")
-    for arm, against in (("both", "output"), ("both", "em"), ("em", "wide-ffn")):
-        cells = [f"`{arm}` minus `{against}`"]
-        for runs in (first if against in first else both, corpora["The generated text"]):
-            scores = scores_by_arm(runs)
-            cells.append(format_contrast(paired_contrast(scores[arm] - scores[against])))
-        print(" | ".join(cells))
-    for flags in ("--agg em", MODELS["em"]):             # the two gradients
-        bleu = [lines["", "base", flags, seed]["bleu"] for seed in (1, 2, 3)]
-        print(f"{np.mean(bleu):.2f} BLEU on average")
-    gain, _ = together["uniform", "baseline"]
-    print(f"`uniform` gains significantly ({format_contrast(gain)})\n")
+    print(*phrases(lines, corpora), "", sep="\n")
     print("## Further claims", *further_rows(read_scores(lines)), sep="\n")
 
 

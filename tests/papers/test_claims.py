@@ -1,4 +1,6 @@
 """docs/claims.md and docs/results.md have the numbers that papers/claims.py computes."""
+import contextlib
+import io
 import re
 
 import pytest
@@ -9,13 +11,23 @@ from papers.reproduce import printed_number
 from papers.tables import TABLES
 
 
-def test_the_numbers_on_the_page(tmp_path, monkeypatch, capsys):
+@pytest.fixture(scope="module")
+def claims_run(tmp_path_factory):
+    """What the command prints, its figure, and the file of the figure."""
     drawn = []
     savefig = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **more:
-                        drawn.append(figure) or savefig(figure, *args, **more))
-    claims.main(tmp_path / "verdicts.png")
-    computed = capsys.readouterr().out
+    path = tmp_path_factory.mktemp("claims") / "verdicts.png"
+    with pytest.MonkeyPatch.context() as patch, \
+            contextlib.redirect_stdout(io.StringIO()) as printed:
+        patch.setattr(Figure, "savefig", lambda figure, *args, **more:
+                      drawn.append(figure) or savefig(figure, *args, **more))
+        claims.main(path)
+    figure, = drawn
+    return printed.getvalue(), figure, path
+
+
+def test_the_numbers_on_the_page(claims_run):
+    computed, _, _ = claims_run
     docs = claims.ROOT / "docs"
     page = re.sub(" +", " ", (docs / "claims.md").read_text("utf-8"))
     further = (docs / "results.md").read_text("utf-8").partition("## Further claims\n")[2]
@@ -33,10 +45,13 @@ def test_the_numbers_on_the_page(tmp_path, monkeypatch, capsys):
         assert phrase in computed
     figures = r"[+-]\S+ \[.*?\]"
     assert {*re.findall(figures, text)} == {*re.findall(figures, planned)}
-    assert (tmp_path / "verdicts.png").stat().st_size > 5_000
 
-    # every difference of two texts at its row; filled by Holm's p, for one head by its interval
-    two_texts = planned.partition("### Multi30K")[0]
+
+def test_the_picture_has_every_difference_at_its_row(claims_run):
+    """Those of two texts. A dot is filled by Holm's p, for one head by its interval."""
+    computed, figure, path = claims_run
+    assert path.stat().st_size > 5_000
+    two_texts = computed.partition("### Multi30K")[0]
     wanted = set()                                       # (label of the row, difference, filled)
     cells = r"^\| (\S+) \| (\S+) \| (\S+) \[.*\] \| .* \| (?:< )?(\S+) \|$"
     for arm, against, difference, p in re.findall(cells, two_texts, re.M):
@@ -45,9 +60,9 @@ def test_the_numbers_on_the_page(tmp_path, monkeypatch, capsys):
     one_head = r"^one head.* (\S+) \[(\S+), (\S+)\]$"
     for difference, low, high in re.findall(one_head, two_texts, re.M):
         wanted.add(("positive control: one-head", difference, float(low) * float(high) > 0))
-    labels = [text.get_text() for text in drawn[0].axes[0].get_yticklabels()]
+    labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
     dots = {}
-    for axes in drawn[0].axes:
+    for axes in figure.axes:
         assert axes.get_xlabel() == "difference in BLEU"
         for line in axes.lines:
             for x, y in line.get_xydata() if line.get_marker() == "o" else ():
@@ -57,20 +72,20 @@ def test_the_numbers_on_the_page(tmp_path, monkeypatch, capsys):
             if text.get_text() != "not run":
                 dots[labels[round(text.get_position()[1])], text.get_text()[2:]] = True
     assert {(*place, filled) for place, filled in dots.items()} == wanted
-    assert len({bars[0].get_color() for axes in drawn[0].axes for bars in axes.containers}) == 3
-    assert drawn[0].axes[0].get_xlim() == drawn[0].axes[1].get_xlim()
-    assert [text.get_text() for text in drawn[0].axes[0].texts] == ["not run"]
-    titles = [axes.get_title() for axes in drawn[0].axes]
+    assert len({bars[0].get_color() for axes in figure.axes for bars in axes.containers}) == 3
+    assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
+    assert [text.get_text() for text in figure.axes[0].texts] == ["not run"]
+    titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["real text,\nEnglish to Japanese,\nBLEU over characters",
                       "generated text,\nEnglish to German,\nBLEU over words"]
-    box = drawn[0].get_tightbbox()                       # inches; no letter is cut off
+    box = figure.get_tightbbox()                       # inches; no letter is cut off
     assert box.x0 >= 0 and box.y0 >= 0
     assert box.x1 <= 7.5 and box.y1 <= 7.5
-    diamonds, = [line for line in drawn[0].axes[0].lines if line.get_marker() == "D"]
+    diamonds, = [line for line in figure.axes[0].lines if line.get_marker() == "D"]
     assert diamonds.get_xdata().tolist() == [*claims.PRINTED.values()]
     for arm, row in zip(claims.PRINTED, diamonds.get_ydata()):
         assert [*claims.ROWS][round(row)] == (arm, "baseline")
-    legend, = drawn[0].legends
+    legend, = figure.legends
     assert "filled: p < 0.05, adjusted" in legend.get_title().get_text()
     legend = [text.get_text() for text in legend.texts]
     assert legend[:-1] == ["real text (8 seeds)", "real text, more arms (6 seeds)",
