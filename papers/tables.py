@@ -331,6 +331,14 @@ TABLES["plan-enja-more"] = TABLES["plan-enja"]._replace(
           Row("output-0.1", "--reg output --reg-weight 0.1"),
           Row("both-0.1", "--agg em --em-gradient full --reg output --reg-weight 0.1")))
 
+_first, _more = TABLES["plan-enja"].rows, TABLES["plan-enja-more"].rows
+TABLES["plan-enja-again"] = TABLES["plan-enja"]._replace(
+    title="the repeated runs of docs/plan.md from English to Japanese",
+    rows=(*_first, *_more[2:],
+          Row("output-enc", "--reg output --reg-at enc"),
+          Row("both-enc", "--agg em --em-gradient full --reg output --reg-at enc")),
+    scale=f"{TABLES['plan-enja'].scale} --eval-every 3000")
+
 TABLES["plan-multi30k"] = Table(
     OWN, "the runs of docs/plan.md on Multi30K", "", (),
     (BASELINE,
