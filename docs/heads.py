@@ -55,9 +55,9 @@ def draw_box(ax, center, width: float, lines: list[str], colors=PLAIN) -> None:
         ax.text(x, baseline, line, style, ha="center")
 
 
-def draw_arrow(ax, start, end, color: str = PLAIN[1]) -> None:
+def draw_arrow(ax, start, end, color: str = PLAIN[1], line: str = "-") -> None:
     ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": color, "shrinkA": 0,
-                                            "shrinkB": 0})
+                                            "shrinkB": 0, "linestyle": line})
 
 
 def main(path: Path = Path(__file__).with_name("heads.svg")) -> None:
@@ -70,6 +70,7 @@ def main(path: Path = Path(__file__).with_name("heads.svg")) -> None:
         ax.axis("off")
         ax.text(SIZE[0] / 2, 0.2, "Inside an attention, and what the papers change", ha="center",
                 weight="bold")
+        ax.text(0.15, SIZE[1] - 0.15, "dashed: to a reward in the loss")
         for y, *lines in STEPS:
             draw_box(ax, (1.25, y), 2.2, lines)
         for (above, *_), (below, *_) in zip(STEPS, STEPS[1:]):
@@ -78,6 +79,9 @@ def main(path: Path = Path(__file__).with_name("heads.svg")) -> None:
         draw_arrow(ax, (1.25, last + 0.3), (1.25, last + 0.7))
         for y, colors, *lines in PAPERS:
             draw_box(ax, (4.2, y), 3.0, lines, colors)
+            if colors == LI_2018:                        # it reads the step, for the loss
+                draw_arrow(ax, (2.35, y), (2.7, y), colors[1], "--")
+                continue
             step = last if y > 4 else y                  # two papers change the last step
             draw_arrow(ax, (2.7, y), (2.35, step + (y - step) / 4), colors[1])
         figure.savefig(path, metadata={"Date": None})
