@@ -383,6 +383,10 @@ UNPLANNED = (("both", "output"), ("both", "em"), ("em", "wide-ffn"), ("output", 
              ("both", "both-enc"))
 
 
+# pairs whose verdict depends on the test
+CLOSE = (("gu-em", "baseline"), ("both", "baseline"), ("em", "baseline"), ("uniform", "baseline"))
+
+
 def verdict_rows(corpora: dict[str, dict[str, list[dict]]]) -> list[str]:
     """The rows of the first table of docs/claims.md: the planned contrasts, bold if significant,
     and the paired tests on all seeds of the real text."""
@@ -441,10 +445,13 @@ def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]])
         _, contrasts = compare_arms(runs)
         paired = paired_tests(runs)
         cells = [name]
-        for pair in (("gu-em", "baseline"), ("both", "baseline"), ("uniform", "baseline")):
+        for pair in CLOSE:
             _, p = contrasts[pair]
-            cells += [format_p(p), format_p(paired[pair])]
+            cells.append(f"{format_p(p)}, {format_p(paired[pair])}")
         found.append(" | ".join(cells))
+    for arm in ("both", "gu-em"):
+        below = [bleu < real["baseline"][seed] for seed, bleu in real[arm].items()]
+        found.append(f"`{arm}` is below the baseline with {sum(below)} of {len(below)} seeds")
 
     for flags in ("--agg em", MODELS["em"]):             # the two gradients
         bleu = [lines["", "base", flags, seed]["bleu"] for seed in (1, 2, 3)]

@@ -49,14 +49,16 @@ def test_the_numbers_on_the_page(claims_run):
 
 
 def test_the_readme_has_the_planned_differences(claims_run):
-    """Its table has the rows of the page's first table, but for three, without intervals."""
+    """Its table has the rows of the page's first table, but for five, without intervals."""
     computed, _, _ = claims_run
-    left_out = "em minus its control", "all iterations' gradient", "dynamic routing"
+    left_out = ("em minus its control", "all iterations' gradient: gu-em-full",
+                "dynamic routing: gu-dynamic", "only in the encoder: both-enc",
+                "a tenth of the reward: both-0.1")
     wanted = []
     for label in claims.ROWS.values():
         row, = [line for line in computed.splitlines() if line.startswith(f"{label} | ")]
         _, _, *cells, _, generated = re.sub(r" \[.*?\]", "", row).split(" | ")
-        if not label.startswith(left_out):
+        if label not in left_out:
             wanted.append([*cells, generated])
     readme = (claims.ROOT / "README.md").read_text("utf-8")
     table = readme.partition("baseline (BLEU) |")[2].partition("\n\n")[0]
