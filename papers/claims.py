@@ -378,92 +378,108 @@ def further_rows(scores: dict) -> list[str]:
     return rows
 
 
+# ---- The page of claims, but for the planned tables
+
+# a difference whose runs are of another family than those of its column
+SECOND_PARTS = {"The real text": "The real text, second part"}
+# pairs whose verdict depends on the test
+CLOSE = (("gu-em", "baseline"), ("both", "baseline"), ("em", "baseline"), ("uniform", "baseline"))
 # pairs whose tests were not planned
 UNPLANNED = (("both", "output"), ("both", "em"), ("em", "wide-ffn"), ("output", "output-enc"),
              ("both", "both-enc"))
 
 
-# pairs whose verdict depends on the test
-CLOSE = (("gu-em", "baseline"), ("both", "baseline"), ("em", "baseline"), ("uniform", "baseline"))
+def all_seeds(corpora: dict[str, dict[str, list[dict]]]) -> dict[str, dict[int, float]]:
+    """The scores of all runs on the real text."""
+    return scores_by_seed(*(runs for name, runs in corpora.items()
+                            if name.startswith("The real text")))
 
 
 def verdict_rows(corpora: dict[str, dict[str, list[dict]]]) -> list[str]:
     """The rows of the first table of docs/claims.md: the planned contrasts, bold if significant,
     and the paired tests on all seeds of the real text."""
     contrasts = {name: compare_arms(runs)[1] for name, runs in corpora.items()}
-    first, second, repeated = [name for name in corpora if name.startswith("The real text")]
-    everything = scores_by_seed(*(corpora[name] for name in (first, second, repeated)))
+    real = all_seeds(corpora)
     rows = []
     for pair, label in ROWS.items():
         arm, against = pair
         gain = f"{PRINTED[arm]:+.2f}" if pair == (arm, "baseline") and arm in PRINTED else ""
         cells = [label, gain]
-        for name in (first, repeated, "The generated text"):
+        for name in ("The real text", "The real text, repeated", "The generated text"):
             note = ""
-            if name == first and pair not in contrasts[first]:
-                name = second
-                note = f" ({len(corpora[second]['baseline'])} seeds)"
+            if pair not in contrasts[name] and name in SECOND_PARTS:
+                name = SECOND_PARTS[name]
+                note = f" ({len(corpora[name]['baseline'])} seeds)"
             cell = "not run"
             if pair in contrasts[name]:
                 x, p = contrasts[name][pair]
                 cell = format_contrast(x)
                 cell = (f"**{cell}**" if p < 0.05 else cell) + note
             cells.append(cell)
-        count = len(everything[arm].keys() & everything[against].keys())
+        count = len(real[arm].keys() & real[against].keys())
         cell = ""
-        if count > len(corpora[repeated]["baseline"]):
-            cell = f"{format_contrast(compare_pair(everything, *pair))} ({count})"
-        cells.insert(4, cell)
+        if count > len(corpora["The real text, repeated"]["baseline"]):
+            cell = f"{format_contrast(compare_pair(real, *pair))} ({count})"
+        cells.insert(-1, cell)
         rows.append(" | ".join(cells))
     return rows
 
 
-def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]]) -> list[str]:
-    """Phrases of docs/claims.md about several corpora, and the rows of its unplanned tests."""
+def unplanned_rows(corpora: dict[str, dict[str, list[dict]]]) -> list[str]:
+    """The rows of the second table: paired tests that were not planned."""
+    rows = []
+    for arm, against in UNPLANNED:
+        cells = [f"`{arm}` minus `{against}`"]
+        for scores in (all_seeds(corpora), scores_by_seed(corpora["The generated text"])):
+            if {arm, against} <= scores.keys():
+                count = len(scores[arm].keys() & scores[against].keys())
+                cells.append(f"{format_contrast(compare_pair(scores, arm, against))} ({count})")
+        rows.append(" | ".join(cells))
+    return rows
+
+
+def close_rows(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]]) -> list[str]:
+    """The rows of the table of close verdicts, each p planned and paired; and how many seeds agree
+    with a loss."""
     first = corpora["The real text"]
     repeated = corpora["The real text, repeated"]
-    generated = corpora["The generated text"]
     _, seeds = FAMILIES["The real text, second part"]
-    together = read_arms(lines, ["plan-enja", "plan-enja-more"], seeds)      # as it was planned
-    real = scores_by_seed(first, corpora["The real text, second part"], repeated)
-    before, after = [output_disagreement(first[arm]) for arm in ("baseline", "output")]
-    found = [f"exp(D) of the encoder's outputs from {before:.3f} to {after:.3f}"]
-    encoder, tenth = [output_disagreement(repeated[arm]) for arm in ("output-enc", "output-0.1")]
-    found.append(f"exp(D) is {encoder:.3f} with `output-enc` and {tenth:.3f} with `output-0.1`")
-
-    changes = []                                         # from the first runs to the repeated ones
-    _, contrasts = compare_arms(repeated)
-    for part in (first, corpora["The real text, second part"]):
-        for pair, (x, _) in compare_arms(part)[1].items():
-            changes.append(abs(contrasts[pair][0].difference - x.difference))
-    found.append(f"Differences changed by up to {max(changes):.2f}")
-
-    # the close verdicts
-    everything = {arm: first[arm] + repeated[arm] for arm in first}
-    for name, runs in (("first runs", first), ("first runs, as planned", together),
-                       ("repeated runs", repeated), ("all runs", everything)):
+    planned = read_arms(lines, ["plan-enja", "plan-enja-more"], seeds)       # as it was planned
+    together = {arm: first[arm] + repeated[arm] for arm in first}
+    rows = []
+    for name, runs in (("first runs", first), ("first runs, as planned", planned),
+                       ("repeated runs", repeated), ("all runs", together)):
         _, contrasts = compare_arms(runs)
         paired = paired_tests(runs)
         cells = [name]
         for pair in CLOSE:
             _, p = contrasts[pair]
             cells.append(f"{format_p(p)}, {format_p(paired[pair])}")
-        found.append(" | ".join(cells))
+        rows.append(" | ".join(cells))
+    real = all_seeds(corpora)
     for arm in ("both", "gu-em"):
         below = [bleu < real["baseline"][seed] for seed, bleu in real[arm].items()]
-        found.append(f"`{arm}` is below the baseline with {sum(below)} of {len(below)} seeds")
+        rows.append(f"`{arm}` is below the baseline with {sum(below)} of {len(below)} seeds")
+    return rows
 
+
+def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]]) -> list[str]:
+    """Phrases of docs/claims.md about several corpora."""
+    first = corpora["The real text"]
+    repeated = corpora["The real text, repeated"]
+    before, after = [output_disagreement(first[arm]) for arm in ("baseline", "output")]
+    encoder, tenth = [output_disagreement(repeated[arm]) for arm in ("output-enc", "output-0.1")]
+    changes = []                                         # from the first runs to the repeated ones
+    _, contrasts = compare_arms(repeated)
+    for name in ("The real text", "The real text, second part"):
+        for pair, (x, _) in compare_arms(corpora[name])[1].items():
+            changes.append(abs(contrasts[pair][0].difference - x.difference))
+    found = [f"exp(D) of the encoder's outputs from {before:.3f} to {after:.3f}",
+             f"exp(D) is {encoder:.3f} with `output-enc` and {tenth:.3f} with `output-0.1`",
+             f"Differences changed by up to {max(changes):.2f}"]
     for flags in ("--agg em", MODELS["em"]):             # the two gradients
         bleu = [lines["", "base", flags, seed]["bleu"] for seed in (1, 2, 3)]
         found.append(f"{np.mean(bleu):.2f} BLEU on average")
-    grammar = scores_by_seed(generated)
-    for arm, against in UNPLANNED:
-        cells = [f"`{arm}` minus `{against}`"]
-        for scores in (real, grammar):
-            if {arm, against} <= scores.keys():
-                count = len(scores[arm].keys() & scores[against].keys())
-                cells.append(f"{format_contrast(compare_pair(scores, arm, against))} ({count})")
-        found.append(" | ".join(cells))
     return found
 
 
@@ -476,8 +492,8 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
         corpora[corpus] = read_arms(lines, tables, seeds)
         print(f"### {corpus}", *planned_rows(corpora[corpus]), "", sep="\n")
     draw_forest(corpora, figure)
-    print(*verdict_rows(corpora), sep="\n")
-    print(*phrases(lines, corpora), "", sep="\n")
+    print(*verdict_rows(corpora), *unplanned_rows(corpora), *close_rows(lines, corpora),
+          *phrases(lines, corpora), "", sep="\n")
     print("## Further claims", *further_rows(read_scores(lines)), sep="\n")
 
 
