@@ -1,7 +1,7 @@
 """Trains a Transformer for translation, validates and tests it. All mechanisms combine freely.
 
     python train_mt.py --agg em --reg output    # the embedded corpus, minutes
-    python train_mt.py --data multi30k          # real text
+    python train_mt.py --data multi30k          # captions, downloaded
     python train_mt.py --train DIR/train --valid DIR/val --src en --tgt de
 
 A run is the folder runs/NAME. The same command resumes it. Defaults that depend on --arch are
@@ -87,7 +87,7 @@ class Settings(ModelFlags, DataFlags):
     decay: str = flag("linear", "after the peak: linearly to 0, or as step^-0.5", "training",
                       choices=("linear", "sqrt"))
     clip: float = flag(1.0, "largest norm of the gradient; 0: no clipping", "training", 0)
-    max_tokens: int = flag(2048, "tokens per batch, with padding", "training", 1)
+    max_tokens: int = flag(2048, "tokens per batch on the longer side, with padding", "training", 1)
     accumulate: int = flag(1, "micro-batches per update", "training", 1)
     label_smoothing: float = flag(0.1, "label smoothing epsilon", "training", 0, 0.99)
     seed: int = flag(1, "seed of parameters, dropout and batches", "training", 0, 2 ** 31)
@@ -100,7 +100,7 @@ class Settings(ModelFlags, DataFlags):
                         "evaluation", 0)
     beam: int = flag(4, "beam size of the test", "evaluation", 1, 1000)
     lenpen: float = flag(0.6, "length penalty of the test", "evaluation", 0, 100)
-    lowercase: bool = flag(False, "BLEU without case, as in Gu 2019's Zh-En", "evaluation")
+    lowercase: bool = flag(False, "BLEU without case, as in Gu 2019's Zh-En (off)", "evaluation")
 
     name: str = flag("", "name of the run's folder (made from the other flags)", "machine")
     runs: str = flag("runs", "where the runs' folders are", "machine", metavar="DIR")
@@ -111,7 +111,7 @@ class Settings(ModelFlags, DataFlags):
                                 "without --graphs: on)", "machine")
     graphs: bool = flag(False, f"CUDA graphs (on one GPU with --max-tokens below {MAX_TOKENS}: on)",
                         "machine")
-    workers: int = flag(0, "processes that make batches; 2 with CUDA", "machine", 0, 256)
+    workers: int = flag(0, "processes that make batches; with CUDA 2", "machine", 0, 256)
 
     RECIPES = RECIPES           # for --help
 

@@ -297,7 +297,7 @@ class TransformerConfig:
     em_activations: bool = option(True, "EM routing: capsules have activations A_n, which "
                                  "enter the coupling and, with em, scale them (on)", AGGREGATION)
 
-    reg: tuple[str, ...] = option((), f"kinds of disagreement to reward: {', '.join(KINDS)}",
+    reg: tuple[str, ...] = option((), f"kinds of disagreement to reward: {', '.join(KINDS)} (none)",
                                   DISAGREEMENT, choices=tuple(KINDS), metavar="KIND")
     reg_at: tuple[str, ...] | None = option(None, "where, as --agg-at (everywhere)", DISAGREEMENT,
                                             metavar="PLACE")
@@ -305,7 +305,7 @@ class TransformerConfig:
                                metavar="LAMBDA")
 
     capsule_attention: tuple[str, ...] = option(
-        (), "where the logits of self-attention are routed; the paper's places: enc dec", CAPSULES,
+        (), "where the logits of self-attention are routed (nowhere; paper: enc dec)", CAPSULES,
         metavar="PLACE")
     capsule_parts: tuple[str, ...] = option(
         PARTS, "routing in the encoder: vertical (between heads), horizontal (between positions), "
