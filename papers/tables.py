@@ -370,6 +370,12 @@ TABLES["plan-toy-more"] = TABLES["plan-toy"]._replace(
           Row("both-enc", "--agg em --em-gradient last --reg output --reg-at enc"),
           Row("both-0.1", "--agg em --em-gradient last --reg output --reg-weight 0.1")))
 
+TABLES["plan-toy-both"] = TABLES["plan-toy"]._replace(
+    title="the control of Li 2021 of docs/plan.md on the embedded corpus",
+    rows=(BASELINE,
+          Row("both", "--agg em --em-gradient last --reg output"),
+          Row("both-uniform", "--agg em --iterations 1 --reg output")))
+
 # Tables of the papers with the text and recipe of plan-toy, and with its runs of the same flags.
 for _name in ("li2021-6", "gu-3", "gu-fig2", "duan-2", "duan-3", "duan-4"):
     _table = TABLES[_name]
