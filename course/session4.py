@@ -73,8 +73,8 @@ ways = {
 # %% [markdown]
 # The version of Li et al.'s released code that has this schedule also standardizes the cost: before
 # the activation, the costs $\chi_n$ of all wholes get the mean 0 and the standard deviation 1. (The
-# last version has no activations at all.) The project has no option for it, but its two steps make
-# it short:
+# version archived after the submission of the paper has no activations at all.) The project has no
+# option for it, but its two steps make it short:
 
 # %%
 def standardized(V, T):
