@@ -238,7 +238,7 @@ def analyze_attention(pairs, component: str, layer: int | None, folder: Path):
 
 
 def analyze_routing(runs):
-    """Entropy, agreement and activations of every routing."""
+    """Entropy, agreement, movement and activations of every routing."""
     routing_by_run = {run.name: measure.routing_statistics(run) for run in runs}
     active = {name: places for name, places in routing_by_run.items() if places}
     if not active:
@@ -246,15 +246,17 @@ def analyze_routing(runs):
     rows = []
     for name, places in active.items():
         for place, x in places.items():
-            entropy = " ".join(f"{value:.3f}" for value in x["entropy"])
-            agreement = " ".join(f"{value:.3f}" for value in x["agreement"])
+            cells = [f"{name} {place}"]
+            for key in ("entropy", "agreement", "movement"):
+                cells.append(" ".join(f"{value:.3f}" for value in x[key]))
             A = x["activations"]
-            rows.append([f"{name} {place}", entropy, agreement, sum(A) / len(A) if A else None])
+            rows.append([*cells, sum(A) / len(A) if A else None])
     text = ("Routing on the validation set, iteration by iteration. Entropy: of the couplings, "
             "divided by log N\n(1: the same to all capsules, 0: everything to one). Agreement: the "
             "cosine of votes and capsules,\nweighted by the couplings that the capsules were made "
-            "with. Mean A: EM's activations.\n"
-            + format_rows(["", "entropy", "agreement", "mean A"], rows))
+            "with. Movement: distance of the\ncapsules from those of the first iteration, divided "
+            "by their norm. Mean A: EM's activations.\n"
+            + format_rows(["", "entropy", "agreement", "movement", "mean A"], rows))
     return routing_by_run, text, None
 
 

@@ -165,13 +165,14 @@ def cast_votes(model, heads, masks) -> dict[str, Tensor]:
 
 
 def trace(module, votes: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Entropy and agreement in iterations 1, ..., T as means over words and heads [T, 2], and EM's
-    A [P, N] or None. module: an aggregation.
+    """Entropy, agreement and movement in iterations 1, ..., T as means over words and heads [T, 3],
+    and EM's A [P, N] or None. module: an aggregation.
 
     The entropy of C_m is divided by log N: 1 where a head gives the same to all capsules, 0 where
-    it gives everything to one. Agreement: `sum_n C_mn cos(V_mn, Omega_n)`, in [-1, 1]. C of
-    iteration t is the result of a routing with t - 1 iterations. (With the released schedule and
-    T > 3 its lambda rises faster than in the model.)
+    it gives everything to one. Agreement: `sum_n C_mn cos(V_mn, Omega_n)`, in [-1, 1]. Movement:
+    `|Omega - Omega'| / |Omega'|`, where Omega has all capsules and Omega' is that of the first
+    iteration, whose weights are equal. C of iteration t is the result of a routing with t - 1
+    iterations. (With the released schedule and T > 3 its lambda rises faster than in the model.)
     """
     rows = []
     N = votes.shape[-2]
@@ -191,14 +192,19 @@ def trace(module, votes: Tensor) -> tuple[Tensor, Tensor | None]:
         entropy = -torch.xlogy(C, C).sum(-1) / math.log(max(N, 2))   # [P, H]
         cosine = torch.cosine_similarity(votes, omega.unsqueeze(-3), dim=-1)        # [P, H, N]
         agreement = (C * cosine).sum(-1)                             # [P, H]
-        rows.append(torch.stack([entropy.mean(), agreement.mean()]))
+        capsules = routed.capsules.flatten(-2)                       # [P, N D]
+        if t == 1:
+            first = capsules
+        movement = (capsules - first).norm(dim=-1) / first.norm(dim=-1)              # [P]
+        rows.append(torch.stack([entropy.mean(), agreement.mean(), movement.mean()]))
     return exact(torch.stack(rows)), A
 
 
 @torch.no_grad()
 def routing_statistics(run: TrainedRun, max_tokens: int = 4096) -> dict:
     """`trace` of every routing, averaged over the words of the validation set: {place: {"entropy":
-    [T], "agreement": [T], "activations": each capsule's mean A, or None without EM}}."""
+    [T], "agreement": [T], "movement": [T], "activations": each capsule's mean A, or None without
+    EM}}."""
     totals = {}                         # place -> [sum of rows, of A over the words, their number]
     attentions_by_place = attentions(run.model)
     for heads, masks in passes(run, max_tokens):
@@ -210,9 +216,10 @@ def routing_statistics(run: TrainedRun, max_tokens: int = 4096) -> dict:
             total[2] += len(votes)
     means = {}
     for place, (rows, A, words) in totals.items():
-        entropy, agreement = (rows / words).T.tolist()
+        entropy, agreement, movement = (rows / words).T.tolist()
         activations = (A / words).tolist() if torch.is_tensor(A) else None
-        means[place] = {"entropy": entropy, "agreement": agreement, "activations": activations}
+        means[place] = {"entropy": entropy, "agreement": agreement, "movement": movement,
+                        "activations": activations}
     return means
 
 

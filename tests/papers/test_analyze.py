@@ -239,8 +239,8 @@ def test_attention_map(make_run, component, layer):
 
 @pytest.mark.parametrize("flags", [ROUTED, DYNAMIC, GU], ids=["em", "dynamic", "gu-em"])
 def test_votes_and_routing_are_the_modules_own(make_run, flags):
-    """The output of an aggregation follows from its votes and its routing. Entropy and agreement
-    are those of loops over words, heads and capsules."""
+    """The output of an aggregation follows from its votes and its routing. Entropy, agreement and
+    movement are those of loops over words, heads and capsules."""
     run = make_run(flags)
     seen = {}
     for place, attention in measure.attentions(run.model).items():
@@ -274,7 +274,11 @@ def test_votes_and_routing_are_the_modules_own(make_run, flags):
                 cosine = torch.cosine_similarity(votes[p, m, n].double(), omega[p, n], dim=0)
                 entropy -= c * math.log(c) / math.log(4) if c > 0 else 0
                 agreement += c * cosine.item()
-            means = [entropy / C[..., 0].numel(), agreement / C[..., 0].numel()]
+            movement = 0.0
+            first = em_routing(votes, module.beta_a, module.beta_mu, 1).capsules.double()
+            for p in range(len(votes)):
+                movement += ((omega[p] - first[p]).norm() / first[p].norm()).item() / len(votes)
+            means = [entropy / C[..., 0].numel(), agreement / C[..., 0].numel(), movement]
             assert rows[t - 1].tolist() == pytest.approx(means, abs=1e-4)
             C = routed.coupling                          # of the next iteration
 
@@ -287,10 +291,10 @@ def test_routing_statistics(make_run):
     module = measure.attentions(run.model)["cross:2"].aggregation
     rows, A = measure.trace(module, measure.cast_votes(run.model, heads, masks)["cross:2"])
     x = whole["cross:2"]
-    assert [x["entropy"], x["agreement"]] == rows.T.tolist()
+    assert [x["entropy"], x["agreement"], x["movement"]] == rows.T.tolist()
     assert x["activations"] == pytest.approx(A.mean(0).tolist())
     for place, x in measure.routing_statistics(run, 40).items():
-        for key in ("entropy", "agreement", "activations"):
+        for key in ("entropy", "agreement", "movement", "activations"):
             assert x[key] == pytest.approx(whole[place][key], abs=1e-4)
     assert whole.keys() == {"enc:1", "cross:2"}
     assert measure.routing_statistics(make_run(DYNAMIC))["dec:1"]["activations"] is None
@@ -426,7 +430,8 @@ def test_command_writes_tables_and_figures(folders, tmp_path, monkeypatch, capsy
     assert ["plain", "cross", *(f"{x:.3f}" for x in layers)] in [x[:4] for x in rows[table_5:]]
     routing = analysis["routing"]["routed"]["enc:1"]
     mean_A = sum(routing["activations"]) / 4
-    columns = [f"{x:.3f}" for x in (*routing["entropy"], *routing["agreement"], mean_A)]
+    columns = [f"{x:.3f}" for x in (*routing["entropy"], *routing["agreement"],
+                                    *routing["movement"], mean_A)]
     assert ["routed", "enc:1", *columns] in rows
     assert ["head", *"1234"] in rows and ["mean", "layer", "1", "layer", "2"] in rows
     for name, v in zip(("plain", "routed"), vectors):                        # [layers, H, d_k]
