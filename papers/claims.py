@@ -67,6 +67,7 @@ FAMILIES = {
     "The real text, second part": (["plan-enja-more"], (2, 4, 5, 6, 7, 8)),
     "The real text, repeated": (["plan-enja-again"], range(10, 15)),
     "The generated text": (["plan-toy"], range(1, 21)),
+    "The generated text, more arms": (["plan-toy-more"], range(21, 28)),
     "Multi30K": (["plan-multi30k"], range(1, 5))}
 GU_EM_BETA = "--agg gu-em --em-gradient beta"            # an option that is gone
 ONE_HEAD = "one-head", "baseline"                        # the positive control
@@ -110,9 +111,8 @@ def holm(p: list[float]) -> np.ndarray:
 
 def compare_arms(runs: dict[str, list[dict]]) -> tuple[str, dict[tuple, tuple[Contrast, float]]]:
     """Which standard error the tests have, and {(arm, against): the contrast, its p}, where p is
-    Holm's but for one head, which comes first. With one residual variance the error is that of
-    `score = arm + seed + residual`, fitted by least squares; if the arms' variances differ, the
-    tests are Welch's."""
+    Holm's but for one head. With one residual variance the error is that of `score = arm + seed +
+    residual`, fitted by least squares; if the arms' variances differ, the tests are Welch's."""
     scores = scores_by_arm(runs)
     x = np.array([*scores.values()])                                         # [arms, seeds]
     arms, seeds = x.shape
@@ -121,8 +121,10 @@ def compare_arms(runs: dict[str, list[dict]]) -> tuple[str, dict[tuple, tuple[Co
     deviation = math.sqrt((residuals ** 2).sum() / freedom)
     error = deviation * math.sqrt(2 / seeds)
     variances_differ = stats.levene(*x).pvalue < 0.01
+    pairs = family(runs)
+    controls = [ONE_HEAD] if "one-head" in runs else []
     contrasts = {}
-    for arm, against in [ONE_HEAD, *family(runs)]:
+    for arm, against in controls + pairs:
         difference = scores[arm].mean() - scores[against].mean()
         if variances_differ:
             welch = stats.ttest_ind(scores[arm], scores[against], equal_var=False)
@@ -132,9 +134,8 @@ def compare_arms(runs: dict[str, list[dict]]) -> tuple[str, dict[tuple, tuple[Co
     test = f"one residual standard deviation, {deviation:.2f} BLEU"
     if variances_differ:
         test = "the test is Welch's"
-    control, *others = [x.p for x in contrasts.values()]
-    adjusted = [control, *holm(others)]
-    return test, {pair: (x, p) for (pair, x), p in zip(contrasts.items(), adjusted)}
+    adjusted = dict(zip(pairs, holm([contrasts[pair].p for pair in pairs])))
+    return test, {pair: (x, adjusted.get(pair, x.p)) for pair, x in contrasts.items()}
 
 
 def compare_pair(scores: dict[str, dict[int, float]], arm: str, against: str) -> Contrast:
@@ -168,11 +169,12 @@ def output_disagreement(arm_runs: list[dict]) -> float:
 def planned_rows(runs: dict[str, list[dict]]) -> list[str]:
     """Phrases of the page about a corpus, and the rows of its two tables."""
     test, contrasts = compare_arms(runs)
-    control, _ = contrasts.pop(ONE_HEAD)
     millions = [arm_runs[0]["parameters"] / 1e6 for arm_runs in runs.values()]
     rows = [f"{min(millions):.1f}M to {max(millions):.1f}M",
-            f"the {len(runs['baseline'])} seeds with runs of all arms", test,
-            f"one head, differs from the baseline by {format_contrast(control)}"]
+            f"the {len(runs['baseline'])} seeds with runs of all arms", test]
+    if ONE_HEAD in contrasts:
+        control, _ = contrasts.pop(ONE_HEAD)
+        rows.append(f"one head, differs from the baseline by {format_contrast(control)}")
     for pair, (x, p) in contrasts.items():
         cells = [*pair, format_contrast(x), f"{x.detectable:.2f}", format_p(x.p), format_p(p)]
         rows.append(f"| {' | '.join(cells)} |")
@@ -216,7 +218,8 @@ PANELS = (
       "The real text, second part": ("real text, more arms", "C2"),
       "The real text, repeated": ("real text, repeated", "C1")}),
     ("generated text,\nEnglish to German,\nBLEU over words",
-     {"The generated text": ("generated text", "C3")}))
+     {"The generated text": ("generated text", "C3"),
+      "The generated text, more arms": ("generated text, more arms", "C4")}))
 
 
 def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
@@ -380,7 +383,8 @@ def further_rows(scores: dict) -> list[str]:
 # ---- The page of claims, but for the planned tables
 
 # a difference whose runs are of another family than those of its column
-SECOND_PARTS = {"The real text": "The real text, second part"}
+SECOND_PARTS = {"The real text": "The real text, second part",
+                "The generated text": "The generated text, more arms"}
 # pairs whose verdict depends on the test
 CLOSE = (("gu-em", "baseline"), ("both", "baseline"), ("em", "baseline"), ("uniform", "baseline"))
 # pairs whose tests were not planned

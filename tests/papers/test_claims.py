@@ -91,7 +91,7 @@ def test_the_picture_has_every_difference_at_its_row(claims_run):
             if text.get_text() != "not run":
                 dots[labels[round(text.get_position()[1])], text.get_text().split()[1]] = True
     assert {(*place, filled) for place, filled in dots.items()} == wanted
-    assert len({bars[0].get_color() for axes in figure.axes for bars in axes.containers}) == 4
+    assert len({bars[0].get_color() for axes in figure.axes for bars in axes.containers}) == 5
     assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
     assert [text.get_text() for text in figure.axes[0].texts] == ["not run"]
     titles = [axes.get_title() for axes in figure.axes]
@@ -104,7 +104,8 @@ def test_the_picture_has_every_difference_at_its_row(claims_run):
     assert "filled: p < 0.05, adjusted" in legend.get_title().get_text()
     legend = [text.get_text() for text in legend.texts]
     assert legend == ["real text (8 seeds)", "real text, more arms (6 seeds)",
-                           "real text, repeated (5 seeds)", "generated text (20 seeds)"]
+                           "real text, repeated (5 seeds)", "generated text (20 seeds)",
+                      "generated text, more arms (7 seeds)"]
 
 
 @pytest.mark.parametrize("arm, table, label", [
