@@ -54,6 +54,13 @@ def paired_contrast(gains: list[float]) -> Contrast:
     return make_contrast(np.mean(gains), stats.sem(gains), len(gains) - 1)
 
 
+def welch_contrast(x: np.ndarray, y: np.ndarray) -> Contrast:
+    """A contrast from the scores of two models, by Welch's t-test."""
+    difference = x.mean() - y.mean()
+    test = stats.ttest_ind(x, y, equal_var=False)
+    return make_contrast(difference, difference / test.statistic, test.df)
+
+
 def format_contrast(x: Contrast, digits: int = 2) -> str:
     """The difference and its interval as text."""
     return f"{x.difference:+.{digits}f} [{x.low:+.{digits}f}, {x.high:+.{digits}f}]"
@@ -126,11 +133,9 @@ def compare_arms(runs: dict[str, list[dict]]) -> tuple[str, dict[tuple, tuple[Co
     contrasts = {}
     for arm, against in controls + pairs:
         difference = scores[arm].mean() - scores[against].mean()
-        if variances_differ:
-            welch = stats.ttest_ind(scores[arm], scores[against], equal_var=False)
-            error = difference / welch.statistic
-            freedom = welch.df
         contrasts[arm, against] = make_contrast(difference, error, freedom)
+        if variances_differ:
+            contrasts[arm, against] = welch_contrast(scores[arm], scores[against])
     test = f"one residual standard deviation, {deviation:.2f} BLEU"
     if variances_differ:
         test = "the test is Welch's"
@@ -456,6 +461,16 @@ def close_rows(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]
         paired = paired_tests(runs)
         p = [contrasts[pair][1] for pair in CLOSE] + [paired[pair] for pair in CLOSE]
         rows.append(" | ".join([name, *map(format_p, p)]))
+    more = corpora["The generated text, more arms"]
+    scores = scores_by_arm(more)
+    pair = "both-0.1", "baseline"
+    welch = {(arm, against): welch_contrast(scores[arm], scores[against])
+             for arm, against in family(more)}
+    _, planned = compare_arms(more)[1][pair]
+    adjusted = dict(zip(welch, holm([x.p for x in welch.values()])))
+    rows.append(f"adjusted p is {planned:.3f} by the planned test, {adjusted[pair]:.3f} by Welch's "
+                f"({format_contrast(welch[pair])}) and {paired_tests(more)[pair]:.3f} by paired "
+                "t-tests")
     real = all_seeds(corpora)
     for arm in ("both", "gu-em"):
         below = [bleu < real["baseline"][seed] for seed, bleu in real[arm].items()]
