@@ -390,6 +390,7 @@ def further_rows(scores: dict) -> list[str]:
 # a difference whose runs are of another family than those of its column
 SECOND_PARTS = {"The real text": "The real text, second part",
                 "The generated text": "The generated text, more arms"}
+CONTROL_SEEDS = range(21, 27)   # of the control of Li 2021 on the generated text
 # pairs whose verdict depends on the test
 CLOSE = (("gu-em", "baseline"), ("both", "baseline"), ("em", "baseline"), ("uniform", "baseline"))
 # pairs whose tests were not planned
@@ -495,6 +496,10 @@ def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]])
     for flags in ("--agg em", MODELS["em"]):             # the two gradients
         bleu = [lines["", "base", flags, seed]["bleu"] for seed in (1, 2, 3)]
         found.append(f"{np.mean(bleu):.2f} BLEU on average")
+    runs = read_arms(lines, ["plan-toy-both"], CONTROL_SEEDS)
+    x = compare_pair(scores_by_seed(runs), "both-uniform", "both")
+    found.append(f"`both-uniform` minus `both` is {format_contrast(x)} ({len(CONTROL_SEEDS)} "
+                 "seeds)")
     return found
 
 
