@@ -76,8 +76,14 @@ FAMILIES = {
     "The generated text": (["plan-toy"], range(1, 21)),
     "The generated text, more arms": (["plan-toy-more"], range(21, 28)),
     "Multi30K": (["plan-multi30k"], range(1, 5))}
+CONTROL_SEEDS = range(21, 27)   # of the control of Li 2021 on the generated text
 GU_EM_BETA = "--agg gu-em --em-gradient beta"            # an option that is gone
 ONE_HEAD = "one-head", "baseline"                        # the positive control
+
+
+def count_seeds(corpus: str) -> int:
+    _, seeds = FAMILIES[corpus]
+    return len(seeds)
 
 
 def read_arms(lines: dict[tuple, dict], tables: list[str], seeds) -> dict[str, list[dict]]:
@@ -109,11 +115,12 @@ def family(runs: dict[str, list[dict]]) -> list[tuple[str, str]]:
     return pairs
 
 
-def holm(p: list[float]) -> np.ndarray:
+def holm(contrasts: dict[tuple, Contrast]) -> dict[tuple, float]:
     """The p of a family of tests after Holm's adjustment (1979)."""
+    p = [x.p for x in contrasts.values()]
     adjusted = np.empty(len(p))
     adjusted[np.argsort(p)] = np.maximum.accumulate(np.sort(p) * np.arange(len(p), 0, -1))
-    return adjusted.clip(max=1)
+    return dict(zip(contrasts, adjusted.clip(max=1)))
 
 
 def compare_arms(runs: dict[str, list[dict]]) -> tuple[str, dict[tuple, tuple[Contrast, float]]]:
@@ -128,26 +135,26 @@ def compare_arms(runs: dict[str, list[dict]]) -> tuple[str, dict[tuple, tuple[Co
     deviation = math.sqrt((residuals ** 2).sum() / freedom)
     error = deviation * math.sqrt(2 / seeds)
     variances_differ = stats.levene(*x).pvalue < 0.01
-    pairs = family(runs)
     controls = [ONE_HEAD] if "one-head" in runs else []
     contrasts = {}
-    for arm, against in controls + pairs:
-        difference = scores[arm].mean() - scores[against].mean()
-        contrasts[arm, against] = make_contrast(difference, error, freedom)
+    for arm, against in controls + family(runs):
         if variances_differ:
             contrasts[arm, against] = welch_contrast(scores[arm], scores[against])
+        else:
+            difference = scores[arm].mean() - scores[against].mean()
+            contrasts[arm, against] = make_contrast(difference, error, freedom)
     test = f"one residual standard deviation, {deviation:.2f} BLEU"
     if variances_differ:
         test = "the test is Welch's"
-    adjusted = dict(zip(pairs, holm([contrasts[pair].p for pair in pairs])))
+    adjusted = holm({pair: contrasts[pair] for pair in family(runs)})
     return test, {pair: (x, adjusted.get(pair, x.p)) for pair, x in contrasts.items()}
 
 
-def compare_pair(scores: dict[str, dict[int, float]], arm: str, against: str) -> Contrast:
-    """The contrast of two arms by a paired t-test, which was not planned, over the seeds that both
-    have. scores: {arm: {seed: BLEU}}."""
-    seeds = scores[arm].keys() & scores[against].keys()
-    return paired_contrast([scores[arm][seed] - scores[against][seed] for seed in seeds])
+def paired_gains(scores: dict[str, dict[int, float]], model: str, against: str) -> list[float]:
+    """The differences of two models over the seeds that both have. scores: {model: {seed:
+    score}}."""
+    seeds = scores[model].keys() & scores[against].keys()
+    return [scores[model][seed] - scores[against][seed] for seed in seeds]
 
 
 def scores_by_seed(*parts: dict[str, list[dict]]) -> dict[str, dict[int, float]]:
@@ -162,8 +169,7 @@ def scores_by_seed(*parts: dict[str, list[dict]]) -> dict[str, dict[int, float]]
 def paired_tests(runs: dict[str, list[dict]]) -> dict[tuple, float]:
     """p of the family by paired t-tests, after Holm's adjustment."""
     scores = scores_by_seed(runs)
-    pairs = family(runs)
-    return dict(zip(pairs, holm([compare_pair(scores, *pair).p for pair in pairs])))
+    return holm({pair: paired_contrast(paired_gains(scores, *pair)) for pair in family(runs)})
 
 
 def output_disagreement(arm_runs: list[dict]) -> float:
@@ -171,16 +177,16 @@ def output_disagreement(arm_runs: list[dict]) -> float:
     return np.mean([run["scores"]["output"] for run in arm_runs])
 
 
-def planned_rows(runs: dict[str, list[dict]]) -> list[str]:
-    """Phrases of the page about a corpus, and the rows of its two tables."""
-    test, contrasts = compare_arms(runs)
+def planned_rows(runs: dict[str, list[dict]], test: str, contrasts: dict) -> list[str]:
+    """Phrases of the page about a corpus, and the rows of its two tables. test, contrasts: of
+    `compare_arms`."""
     millions = [arm_runs[0]["parameters"] / 1e6 for arm_runs in runs.values()]
     rows = [f"{min(millions):.1f}M to {max(millions):.1f}M",
             f"the {len(runs['baseline'])} seeds with runs of all arms", test]
-    if ONE_HEAD in contrasts:
-        control, _ = contrasts.pop(ONE_HEAD)
-        rows.append(f"one head, differs from the baseline by {format_contrast(control)}")
     for pair, (x, p) in contrasts.items():
+        if pair == ONE_HEAD:
+            rows.append(f"one head, differs from the baseline by {format_contrast(x)}")
+            continue
         cells = [*pair, format_contrast(x), f"{x.detectable:.2f}", format_p(x.p), format_p(p)]
         rows.append(f"| {' | '.join(cells)} |")
         if x.equivalent:
@@ -227,19 +233,17 @@ PANELS = (
       "The generated text, more arms": ("generated text, more arms", "C4")}))
 
 
-def draw_forest(corpora: dict[str, dict[str, list[dict]]], path: Path) -> None:
-    """The forest plot: a panel per unit of BLEU, a row per contrast."""
+def draw_forest(contrasts: dict[str, dict], path: Path) -> None:
+    """The forest plot: a panel per unit of BLEU, a row per contrast. contrasts: by corpus."""
     pairs = [*ROWS]
     papers = [row for row, label in enumerate(ROWS.values()) if re.match(r".* 20\d\d: ", label)]
     figure = Figure(figsize=(7.5, 7.5), layout="constrained")
     axes = figure.subplots(1, len(PANELS), sharex=True, sharey=True)
     handles = []                                                     # for the legend
     for ax, (title, families) in zip(axes, PANELS):
-        contrasts = {}
         for corpus, (name, color) in families.items():
-            _, contrasts[corpus] = compare_arms(corpora[corpus])
             handles.append(ax.errorbar([], [], xerr=[], fmt="o", markersize=5, color=color,
-                                       label=f"{name} ({len(corpora[corpus]['baseline'])} seeds)"))
+                                       label=f"{name} ({count_seeds(corpus)} seeds)"))
         for row, pair in enumerate(pairs):
             places = [corpus for corpus in families if pair in contrasts[corpus]]
             if not places:
@@ -367,8 +371,7 @@ def further_rows(scores: dict) -> list[str]:
         digits = 3 if measure == "exp(D)" else 2
         for place, models in scores[measure].items():
             for model, against in pairs:
-                gains = [models[model][seed] - models[against][seed]
-                         for seed in models[model].keys() & models[against].keys()]
+                gains = paired_gains(models, model, against)
                 if len(gains) < 2:
                     continue
                 x = paired_contrast(gains)
@@ -390,7 +393,6 @@ def further_rows(scores: dict) -> list[str]:
 # a difference whose runs are of another family than those of its column
 SECOND_PARTS = {"The real text": "The real text, second part",
                 "The generated text": "The generated text, more arms"}
-CONTROL_SEEDS = range(21, 27)   # of the control of Li 2021 on the generated text
 # pairs whose verdict depends on the test
 CLOSE = (("gu-em", "baseline"), ("both", "baseline"), ("em", "baseline"), ("uniform", "baseline"))
 # pairs whose tests were not planned
@@ -398,17 +400,9 @@ UNPLANNED = (("both", "output"), ("both", "em"), ("em", "wide-ffn"), ("output", 
              ("both", "both-enc"))
 
 
-def all_seeds(corpora: dict[str, dict[str, list[dict]]]) -> dict[str, dict[int, float]]:
-    """The scores of all runs on the real text."""
-    return scores_by_seed(*(runs for name, runs in corpora.items()
-                            if name.startswith("The real text")))
-
-
-def verdict_rows(corpora: dict[str, dict[str, list[dict]]]) -> list[str]:
+def verdict_rows(real: dict[str, dict[int, float]], contrasts: dict[str, dict]) -> list[str]:
     """The rows of the first table of docs/claims.md: the planned contrasts, bold if significant,
-    and the paired tests on all seeds of the real text."""
-    contrasts = {name: compare_arms(runs)[1] for name, runs in corpora.items()}
-    real = all_seeds(corpora)
+    and the paired tests on all seeds of the real text. contrasts: by corpus."""
     rows = []
     for pair, label in ROWS.items():
         arm, against = pair
@@ -417,43 +411,41 @@ def verdict_rows(corpora: dict[str, dict[str, list[dict]]]) -> list[str]:
             note = ""
             if pair not in contrasts[name] and name in SECOND_PARTS:
                 name = SECOND_PARTS[name]
-                note = f" ({len(corpora[name]['baseline'])} seeds)"
+                note = f" ({count_seeds(name)} seeds)"
             cell = "not run"
             if pair in contrasts[name]:
                 x, p = contrasts[name][pair]
                 cell = format_contrast(x)
                 cell = (f"**{cell}**" if p < 0.05 else cell) + note
             cells.append(cell)
-        count = len(real[arm].keys() & real[against].keys())
+        gains = paired_gains(real, *pair)
         cell = ""
-        if count > len(corpora["The real text, repeated"]["baseline"]):
-            cell = f"{format_contrast(compare_pair(real, *pair))} ({count})"
+        if len(gains) > count_seeds("The real text, repeated"):
+            cell = f"{format_contrast(paired_contrast(gains))} ({len(gains)})"
         cells.insert(-1, cell)
         rows.append(" | ".join(cells))
     return rows
 
 
-def unplanned_rows(corpora: dict[str, dict[str, list[dict]]], control) -> list[str]:
-    """The rows of the second table: paired tests that were not planned. control: the runs of the
-    control of Li 2021."""
-    generated = scores_by_seed(corpora["The generated text"],
-                               corpora["The generated text, more arms"], control)
+def unplanned_rows(*texts: dict[str, dict[int, float]]) -> list[str]:
+    """The rows of the second table: paired tests that were not planned. texts: the scores of all
+    runs on the real and on the generated text."""
     rows = []
     for arm, against in UNPLANNED:
         cells = [f"`{arm}` minus `{against}`"]
-        for scores in (all_seeds(corpora), generated):
-            count = len(scores[arm].keys() & scores[against].keys())
+        for scores in texts:
+            gains = paired_gains(scores, arm, against)
             cell = "not run"
-            if count:
-                cell = f"{format_contrast(compare_pair(scores, arm, against))} ({count})"
+            if gains:
+                cell = f"{format_contrast(paired_contrast(gains))} ({len(gains)})"
             cells.append(cell)
         rows.append(" | ".join(cells))
     return rows
 
 
 def close_rows(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]]) -> list[str]:
-    """The rows of the table of close verdicts, every p of the planned test, then of the paired one;
-    and how many seeds agree with a loss."""
+    """The rows of the table of close verdicts: every p of the planned test, then of the paired
+    one."""
     first = corpora["The real text"]
     repeated = corpora["The real text, repeated"]
     _, seeds = FAMILIES["The real text, second part"]
@@ -467,46 +459,49 @@ def close_rows(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]
         paired = paired_tests(runs)
         p = [contrasts[pair][1] for pair in CLOSE] + [paired[pair] for pair in CLOSE]
         rows.append(" | ".join([name, *map(format_p, p)]))
-    more = corpora["The generated text, more arms"]
-    scores = scores_by_arm(more)
-    pair = "both-0.1", "baseline"
-    welch = {(arm, against): welch_contrast(scores[arm], scores[against])
-             for arm, against in family(more)}
-    _, planned = compare_arms(more)[1][pair]
-    adjusted = dict(zip(welch, holm([x.p for x in welch.values()])))
-    rows.append(f"adjusted p is {planned:.3f} by the planned test, {adjusted[pair]:.3f} by Welch's "
-                f"({format_contrast(welch[pair])}) and {paired_tests(more)[pair]:.3f} by paired "
-                "t-tests")
-    median, mean = [stats.levene(*scores.values(), center=name).pvalue
-                    for name in ("median", "mean")]
-    rows.append(f"p = {median:.3f}, centred on the mean {mean:.4f}")
-    real = all_seeds(corpora)
-    for arm in ("both", "gu-em"):
-        below = [bleu < real["baseline"][seed] for seed, bleu in real[arm].items()]
-        rows.append(f"`{arm}` is below the baseline with {sum(below)} of {len(below)} seeds")
     return rows
 
 
+def tenth_phrases(runs: dict[str, list[dict]]) -> list[str]:
+    """Phrases about `both-0.1` on the generated text, whose verdict depends on the test, too."""
+    pair = "both-0.1", "baseline"
+    scores = scores_by_arm(runs)
+    welch = {(arm, against): welch_contrast(scores[arm], scores[against])
+             for arm, against in family(runs)}
+    _, contrasts = compare_arms(runs)
+    _, planned = contrasts[pair]
+    median, mean = [stats.levene(*scores.values(), center=name).pvalue
+                    for name in ("median", "mean")]
+    return [f"adjusted p is {planned:.3f} by the planned test, {holm(welch)[pair]:.3f} by Welch's "
+            f"({format_contrast(welch[pair])}) and {paired_tests(runs)[pair]:.3f} by paired "
+            "t-tests", f"p = {median:.3f}, centred on the mean {mean:.4f}"]
+
+
 def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]],
-            control) -> list[str]:
-    """Phrases of docs/claims.md about several corpora. control: the runs of the control of Li
-    2021."""
+            contrasts: dict[str, dict], real: dict[str, dict[int, float]],
+            control: dict[str, list[dict]]) -> list[str]:
+    """Phrases of docs/claims.md about several corpora. contrasts: by corpus; real: the scores of
+    all runs on the real text; control: the runs of the control of Li 2021."""
     first = corpora["The real text"]
     repeated = corpora["The real text, repeated"]
     before, after = [output_disagreement(first[arm]) for arm in ("baseline", "output")]
     encoder, tenth = [output_disagreement(repeated[arm]) for arm in ("output-enc", "output-0.1")]
     changes = []                                         # from the first runs to the repeated ones
-    _, contrasts = compare_arms(repeated)
     for name in ("The real text", "The real text, second part"):
-        for pair, (x, _) in compare_arms(corpora[name])[1].items():
-            changes.append(abs(contrasts[pair][0].difference - x.difference))
+        for pair, (x, _) in contrasts[name].items():
+            again, _ = contrasts["The real text, repeated"][pair]
+            changes.append(abs(again.difference - x.difference))
     found = [f"exp(D) of the encoder's outputs from {before:.3f} to {after:.3f}",
              f"exp(D) is {encoder:.3f} with `output-enc` and {tenth:.3f} with `output-0.1`",
              f"Differences changed by up to {max(changes):.2f}"]
     for flags in ("--agg em", MODELS["em"]):             # the two gradients
         bleu = [lines["", "base", flags, seed]["bleu"] for seed in (1, 2, 3)]
         found.append(f"{np.mean(bleu):.2f} BLEU on average")
-    x = compare_pair(scores_by_seed(control), "both-uniform", "both")
+    for arm in ("both", "gu-em"):
+        gains = paired_gains(real, arm, "baseline")
+        below = sum(gain < 0 for gain in gains)
+        found.append(f"`{arm}` is below the baseline with {below} of {len(gains)} seeds")
+    x = paired_contrast(paired_gains(scores_by_seed(control), "both-uniform", "both"))
     found.append(f"`both-uniform` minus `both` is {format_contrast(x)} ({len(CONTROL_SEEDS)} "
                  f"seeds, p = {x.p:.2f}; it could detect {x.detectable:.2f})")
     return found
@@ -517,13 +512,20 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
     draws the figure."""
     lines = stored_lines()
     corpora = {}
+    contrasts = {}
     for corpus, (tables, seeds) in FAMILIES.items():
-        corpora[corpus] = read_arms(lines, tables, seeds)
-        print(f"### {corpus}", *planned_rows(corpora[corpus]), "", sep="\n")
-    draw_forest(corpora, figure)
+        runs = read_arms(lines, tables, seeds)
+        corpora[corpus] = runs
+        test, contrasts[corpus] = compare_arms(runs)
+        print(f"### {corpus}", *planned_rows(runs, test, contrasts[corpus]), "", sep="\n")
+    draw_forest(contrasts, figure)
     control = read_arms(lines, ["plan-toy-both"], CONTROL_SEEDS)
-    print(*verdict_rows(corpora), *unplanned_rows(corpora, control), *close_rows(lines, corpora),
-          *phrases(lines, corpora, control), "", sep="\n")
+    real = scores_by_seed(*(corpora[name] for name in FAMILIES if name.startswith("The real")))
+    more = corpora["The generated text, more arms"]
+    generated = scores_by_seed(corpora["The generated text"], more, control)
+    print(*verdict_rows(real, contrasts), *unplanned_rows(real, generated),
+          *close_rows(lines, corpora), *tenth_phrases(more),
+          *phrases(lines, corpora, contrasts, real, control), "", sep="\n")
     print("## Further claims", *further_rows(read_scores(lines)), sep="\n")
 
 

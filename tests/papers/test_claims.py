@@ -61,8 +61,8 @@ def test_the_readme_has_the_planned_differences(claims_run):
             wanted.append([*cells, generated])
     readme = (claims.ROOT / "README.md").read_text("utf-8")
     table = readme.partition("baseline (BLEU) |")[2].partition("\n\n")[0]
-    rows = [[cell.strip() for cell in line.split("|")[2:]] for line in table.splitlines()[1:]]
-    assert rows == wanted
+    rows = [line.split("|")[2:] for line in table.splitlines()[1:]]
+    assert [[*map(str.strip, row)] for row in rows] == wanted
 
 
 def test_the_picture_has_every_difference_at_its_row(claims_run):
@@ -96,14 +96,14 @@ def test_the_picture_has_every_difference_at_its_row(claims_run):
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["real text,\nEnglish to Japanese,\nBLEU over characters",
                       "generated text,\nEnglish to German,\nBLEU over words"]
-    box = figure.get_tightbbox()                       # inches; no letter is cut off
+    box = figure.get_tightbbox()                         # inches; no letter is cut off
     assert box.x0 >= 0 and box.y0 >= 0
     assert box.x1 <= 7.5 and box.y1 <= 7.5
     legend, = figure.legends
     assert "filled: p < 0.05, adjusted" in legend.get_title().get_text()
     legend = [text.get_text() for text in legend.texts]
     assert legend == ["real text (8 seeds)", "real text, more arms (6 seeds)",
-                           "real text, repeated (5 seeds)", "generated text (20 seeds)",
+                      "real text, repeated (5 seeds)", "generated text (20 seeds)",
                       "generated text, more arms (7 seeds)"]
 
 

@@ -77,10 +77,10 @@ def test_a_row_trains_the_model_of_its_label(name):
 
 def test_rows_and_stored_runs_belong_together():
     """Every row whose table was trained finds a run, and every planned run has a row."""
-    seeds = {}                          # of the stored runs, by scale, size and flags
-    for scale, size, flags, seed in stored_lines():
-        seeds.setdefault((scale, size, flags), []).append(seed)
     stored = stored_lines()
+    seeds = {}                          # by scale, size and flags
+    for scale, size, flags, seed in stored:
+        seeds.setdefault((scale, size, flags), []).append(seed)
     found = set()
     for name, table in TABLES.items():
         if table.scale or name == "claims":
