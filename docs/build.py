@@ -38,7 +38,8 @@ NAVIGATION = {                                   # heading -> {file: its name in
               **SESSIONS, "exercises/README.md": "Exercises"},
     "Code": {"docs/equations.md": "Equations", **{file: file for file in BESIDE},
              "docs/readings.md": "Readings"},
-    "Results": {"docs/results.md": "Results", "docs/claims.md": "Claims", "docs/plan.md": "Plan"},
+    "Results": {"docs/claims.md": "Claims", "docs/statistics.md": "Statistics",
+                "docs/results.md": "Results", "docs/plan.md": "Plan"},
 }
 
 

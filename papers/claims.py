@@ -1,9 +1,9 @@
-"""Computes the numbers on docs/claims.md, and those of the further claims on docs/results.md, from
-results/. Draws docs/verdicts.png.
+"""Computes the numbers on docs/claims.md and docs/statistics.md, and those of the further claims
+on docs/results.md, from results/. Draws docs/verdicts.png.
 
     python -m papers.claims
 
-It prints the rows of the tables, and phrases of claims.md that have a computed number. The
+It prints the rows of the tables, and phrases of the two pages that have a computed number. The
 statistics are those of docs/plan.md.
 """
 import json
@@ -178,7 +178,7 @@ def output_disagreement(arm_runs: list[dict]) -> float:
 
 
 def planned_rows(runs: dict[str, list[dict]], test: str, contrasts: dict) -> list[str]:
-    """Phrases of the page about a corpus, and the rows of its two tables. test, contrasts: of
+    """Phrases of the pages about a corpus, and the rows of its two tables. test, contrasts: of
     `compare_arms`."""
     millions = [arm_runs[0]["parameters"] / 1e6 for arm_runs in runs.values()]
     rows = [f"{min(millions):.1f}M to {max(millions):.1f}M",
@@ -400,9 +400,9 @@ UNPLANNED = (("both", "output"), ("both", "em"), ("em", "wide-ffn"), ("output", 
              ("both", "both-enc"))
 
 
-def verdict_rows(real: dict[str, dict[int, float]], contrasts: dict[str, dict]) -> list[str]:
-    """The rows of the first table of docs/claims.md: the planned contrasts, bold if significant,
-    and the paired tests on all seeds of the real text. contrasts: by corpus."""
+def verdict_rows(contrasts: dict[str, dict]) -> list[str]:
+    """The rows of the table of docs/claims.md: the planned contrasts, bold if significant.
+    contrasts: by corpus."""
     rows = []
     for pair, label in ROWS.items():
         arm, against = pair
@@ -418,18 +418,24 @@ def verdict_rows(real: dict[str, dict[int, float]], contrasts: dict[str, dict]) 
                 cell = format_contrast(x)
                 cell = (f"**{cell}**" if p < 0.05 else cell) + note
             cells.append(cell)
-        gains = paired_gains(real, *pair)
-        cell = ""
-        if len(gains) > count_seeds("The real text, repeated"):
-            cell = f"{format_contrast(paired_contrast(gains))} ({len(gains)})"
-        cells.insert(-1, cell)
         rows.append(" | ".join(cells))
     return rows
 
 
+def pooled_rows(real: dict[str, dict[int, float]]) -> list[str]:
+    """The rows of the table of the first and the repeated runs together: paired tests that were
+    not planned. real: the scores of all runs on the real text."""
+    rows = []
+    for pair, label in ROWS.items():
+        gains = paired_gains(real, *pair)
+        if len(gains) > count_seeds("The real text, repeated"):
+            rows.append(f"{label} | {format_contrast(paired_contrast(gains))} ({len(gains)})")
+    return rows
+
+
 def unplanned_rows(*texts: dict[str, dict[int, float]]) -> list[str]:
-    """The rows of the second table: paired tests that were not planned. texts: the scores of all
-    runs on the real and on the generated text."""
+    """The rows of the table of other differences: paired tests that were not planned. texts: the
+    scores of all runs on the real and on the generated text."""
     rows = []
     for arm, against in UNPLANNED:
         cells = [f"`{arm}` minus `{against}`"]
@@ -480,7 +486,7 @@ def tenth_phrases(runs: dict[str, list[dict]]) -> list[str]:
 def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]],
             contrasts: dict[str, dict], real: dict[str, dict[int, float]],
             control: dict[str, list[dict]]) -> list[str]:
-    """Phrases of docs/claims.md about several corpora. contrasts: by corpus; real: the scores of
+    """Phrases of the two pages about several corpora. contrasts: by corpus; real: the scores of
     all runs on the real text; control: the runs of the control of Li 2021."""
     first = corpora["The real text"]
     repeated = corpora["The real text, repeated"]
@@ -508,8 +514,8 @@ def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]],
 
 
 def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
-    """Prints the numbers of docs/claims.md and of the further claims on docs/results.md, and
-    draws the figure."""
+    """Prints the numbers of docs/claims.md, of docs/statistics.md and of the further claims on
+    docs/results.md, and draws the figure."""
     lines = stored_lines()
     corpora = {}
     contrasts = {}
@@ -523,7 +529,7 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
     real = scores_by_seed(*(corpora[name] for name in FAMILIES if name.startswith("The real")))
     more = corpora["The generated text, more arms"]
     generated = scores_by_seed(corpora["The generated text"], more, control)
-    print(*verdict_rows(real, contrasts), *unplanned_rows(real, generated),
+    print(*verdict_rows(contrasts), *unplanned_rows(real, generated), *pooled_rows(real),
           *close_rows(lines, corpora), *tenth_phrases(more),
           *phrases(lines, corpora, contrasts, real, control), "", sep="\n")
     print("## Further claims", *further_rows(read_scores(lines)), sep="\n")
