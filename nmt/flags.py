@@ -61,6 +61,8 @@ class ModelFlags(dataclasses.make_dataclass("DeclaredFlags", model_flags())):
             unused |= dict.fromkeys(EM_OPTIONS, "--agg em or --agg gu-em")
         if not self.reg:
             unused |= dict.fromkeys(REG_OPTIONS, "a --reg, such as output")
+        if self.heads == 1:                              # D would be constant
+            unused["reg"] = "--heads 2 or more"
         if not any(place.startswith("enc") for place in self.capsule_attention):
             unused["capsule_parts"] = "--capsule-attention enc"
         if self.agg == "linear" and not self.capsule_attention:

@@ -158,7 +158,7 @@ def name_runs_beside(folder) -> str:
         paths.update(place.glob("*/best.pt"))
     newest = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
     names = ", ".join(str(path.parent) for path in newest[:10])
-    return f"there are {names}" if names else "there are none here"
+    return f"there are {names}" if names else "there are none here; train_mt.py trains one"
 
 
 def read_metrics(path) -> list[dict]:

@@ -90,7 +90,7 @@ def test_a_foreign_pickle_is_not_executed(tmp_path, monkeypatch):
 
     path = tmp_path / "best.pt"
     monkeypatch.chdir(tmp_path)
-    with refused("it has no config.json); there are none here"):
+    with refused("it has no config.json); there are none here; train_mt.py trains one"):
         load_run("folder")
     with refused(path, "does not exist; checkpoints of this run: none"):
         load_checkpoint(path)
