@@ -61,9 +61,14 @@ def welch_contrast(x: np.ndarray, y: np.ndarray) -> Contrast:
     return make_contrast(difference, difference / test.statistic, test.df)
 
 
+def format_signed(number: float, digits: int = 2) -> str:
+    """A number with its sign; none is "-0.00"."""
+    return f"{round(number, digits) + 0.0:+.{digits}f}"
+
+
 def format_contrast(x: Contrast, digits: int = 2) -> str:
-    """The difference and its interval as text; no number is "-0.00"."""
-    difference, low, high = [f"{round(number, digits) + 0.0:+.{digits}f}"
+    """The difference and its interval as text."""
+    difference, low, high = [format_signed(number, digits)
                              for number in (x.difference, x.low, x.high)]
     return f"{difference} [{low}, {high}]"
 
@@ -408,8 +413,8 @@ UNPLANNED = (("both", "output"), ("both", "em"), ("em", "wide-ffn"), ("output", 
 
 
 def verdict_rows(contrasts: dict[str, dict]) -> list[str]:
-    """The rows of the table of docs/claims.md: the planned contrasts, bold if significant.
-    contrasts: by corpus."""
+    """The rows of the table of docs/claims.md: the planned contrasts with their intervals, bold if
+    significant. contrasts: by corpus."""
     rows = []
     for pair, label in ROWS.items():
         arm, against = pair
@@ -422,7 +427,7 @@ def verdict_rows(contrasts: dict[str, dict]) -> list[str]:
             cell = "not run"
             if pair in contrasts[name]:
                 x, p = contrasts[name][pair]
-                cell = format_contrast(x)
+                cell = f"{format_signed(x.difference)} ± {x.high - x.difference:.2f}"
                 cell = (f"**{cell}**" if p < 0.05 else cell) + note
             cells.append(cell)
         rows.append(" | ".join(cells))

@@ -61,7 +61,7 @@ def test_the_readme_has_the_planned_differences(claims_run):
     for arm in arms:
         label = claims.ROWS[arm, "baseline"]
         row, *_ = [line for line in computed.splitlines() if line.startswith(f"{label} | ")]
-        _, gain, real, _, generated = re.sub(r" \[.*?\]| \(.*?\)", "", row).split(" | ")
+        _, gain, real, _, generated = re.sub(r" ± \S\.\d\d| \(.*?\)", "", row).split(" | ")
         wanted.append([gain, real, generated])
     readme = (claims.ROOT / "README.md").read_text("utf-8")
     table = readme.partition("Transformer with 8 heads |")[2].partition("\n\n")[0]
@@ -88,7 +88,7 @@ def test_the_picture_has_every_difference_at_its_row(claims_run):
         assert axes.get_xlabel() == "difference in BLEU"
         for line in axes.lines:
             for x, y in line.get_xydata() if line.get_marker() == "o" else ():
-                place = labels[round(y)], f"{round(x, 2) + 0.0:+.2f}"
+                place = labels[round(y)], claims.format_signed(x)
                 dots[place] = line.get_markerfacecolor() != "white"
         for text in axes.texts:                          # to the left of the panel
             if text.get_text() != "not run":
