@@ -233,7 +233,7 @@ ROWS = {
     ONE_HEAD: "positive control: one-head"}
 # the gains over the baseline that the papers print at size base, for En-De unless marked
 PRINTED = {"output": "+0.87", "output-enc": "+0.65 (Zh-En)", "em": "+0.95", "both": "+1.10",
-           "gu-em": "+0.43", "capsule": "+0.61"}
+           "gu-em": "+0.43", "gu-dynamic": "+0.33", "capsule": "+0.61"}
 LEFT_END = -3                   # a difference whose interval lies below it is printed there
 # a panel per unit: (its title, {corpus: its name and the colour of its dots})
 PANELS = (
@@ -516,7 +516,7 @@ def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]],
     for arm in ("both", "gu-em"):
         gains = paired_gains(real, arm, "baseline")
         below = sum(gain < 0 for gain in gains)
-        found.append(f"`{arm}` is below the baseline with {below} of {len(gains)} seeds")
+        found.append(f"it is below the baseline with {below} of {len(gains)} seeds")
     x = welch_contrasts(corpora["Multi30K"], [ONE_HEAD])[ONE_HEAD]
     found.append(f"by Welch's test one head differs by {format_contrast(x)}")
     x = paired_contrast(paired_gains(scores_by_seed(control), "both-uniform", "both"))
