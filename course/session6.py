@@ -32,9 +32,10 @@ def vertical(E, mask=None):
 
 
 # %% [markdown]
-# The figure shows $E$, the vertical part, the horizontal part and the softmax of $E^\prime$, with a
-# row per head. Every column has its own scale. A capsule is squashed, so a row of $\Omega$ has a
-# length below 1: routing shifts the softmax but hardly overrules a strong logit.
+# The figure shows $E$, the vertical part, the horizontal part and the softmax of their sum
+# $E^\prime$, with a row per head. The first three have one scale, on which the parts are pale: a
+# capsule is squashed, so a row of $\Omega$ has a length below 1. Routing shifts the softmax but
+# hardly overrules a strong logit.
 
 # %%
 up = vertical(E)
@@ -45,27 +46,40 @@ assert up.norm(dim=-1).max() < 1 and across.norm(dim=-1).max() < 1
 
 
 # %% jupyter={"source_hidden": true}
-def draw(cubes, H, name):
-    """Draws E, the two parts and the weights: a row per head, a column with its own scale each."""
-    figure, axes = pyplot.subplots(H, len(cubes), figsize=(8, 2.4 * H), layout="constrained",
+def write_numbers(ax, cells):
+    """Writes the numbers [L, L] into their cells."""
+    rounded = cells.round(decimals=1) + 0                # without -0.0
+    for query, row in enumerate(rounded.tolist()):
+        for key, number in enumerate(row):
+            color = "white" if abs(number) > 0.6 else "black"
+            ax.text(key, query, f"{number:.1f}", color=color, size=7, ha="center", va="center")
+
+
+def draw(cubes, name):
+    """Draws E, the two parts and the weights, a column each: a row of panels per head."""
+    H, L, _ = cubes[0].shape
+    figure, axes = pyplot.subplots(H, 4, figsize=(7, 1.6 * H + 1.3), layout="constrained",
                                    sharex=True, sharey=True)
-    titles = ("E", r"$\Omega^\uparrow$", r"$\Omega^\leftrightarrow$", "softmax(E')")
-    labels = ("logit", "vertical part", "horizontal part", "attention weight")
-    for column, cube, title, label in zip(axes.T, cubes, titles, labels):
-        most = cube.abs().max()
-        look = dict(cmap="RdBu_r", vmin=-most, vmax=most)
-        if label == "attention weight":
-            look = dict(cmap="Blues", vmin=0, vmax=1)
+    titles = ("logits\n$E$", "vertical routing\nadds $\\Omega^\\uparrow$",
+              "horizontal routing\nadds $\\Omega^\\leftrightarrow$",
+              "attention weights\nsoftmax of the sum")
+    logits = dict(cmap="RdBu_r", vmin=-1, vmax=1)
+    weights = dict(cmap="Greys", vmin=0, vmax=1)
+    for column, cube, title, look in zip(axes.T, cubes, titles, [logits] * 3 + [weights]):
+        column[0].set_title(title, size="medium")
         for h, ax in enumerate(column):
             image = ax.imshow(cube[h], **look)
-            ax.set(title=f"{title}, head {h + 1}", xticks=[], yticks=[])
-            ax.set(xlabel="key", ylabel="query")
+            if L <= 5:
+                write_numbers(ax, cube[h])
+            ax.set(xlabel="key", ylabel=f"head {h + 1}\nquery", xticks=[], yticks=[])
             ax.label_outer()
-        figure.colorbar(image, ax=column, location="bottom", label=label)
+    figure.colorbar(axes[0, 0].images[0], ax=axes[:, :3], location="bottom", aspect=60,
+                    extend="both", label="logit, and what is added to it (beyond ±1: as ±1)")
+    figure.colorbar(image, ax=axes[:, 3], location="bottom", label="attention weight")
     show(name)
 
 
-draw((E, up, across, routed.softmax(-1)), H, "session6-cubes")
+draw((E, up, across, routed.softmax(-1)), "session6-cubes")
 
 # %% [markdown]
 # Vertical routing gives one capsule $\Omega^\uparrow_l$ per token, a row. Every head gets all rows,
@@ -188,7 +202,7 @@ change = (weights - E.softmax(-1)).abs().max()
 print(f"largest change of an attention weight: {change:.2f}")
 
 # %% jupyter={"source_hidden": true}
-draw((E[:2], up[:2], across[:2], weights[:2]), 2, "session6-trained")
+draw((E[:2], up[:2], across[:2], weights[:2]), "session6-trained")
 
 # %% [markdown]
 # In this model routing adds little: a cell of the vertical or horizontal part is small against a
