@@ -74,7 +74,7 @@ assert dynamic_routing(votes, 1).coupling.eq(1 / 2).all()
 def draw_coupling(ax, t):
     """The coupling in iteration t + 1."""
     C = dynamic_routing(votes, t + 1).coupling           # [M, N]
-    image = ax.imshow(C, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    image = ax.imshow(C, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     ax.set(title=f"iteration {t + 1}", xlabel="whole", ylabel="part")
     ax.set(xticks=range(2), yticks=range(4))
     return image

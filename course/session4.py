@@ -94,8 +94,9 @@ def standardized(V, T):
 
 # %% [markdown]
 # A draw with more noise makes the steps visible. The figure shows two of the four dimensions of the
-# votes for whole 0. Rings mark the votes of its own parts, which agree; the colour is the share
-# $C_{m0}$ with which a vote enters the iteration; the cross is the mean $\mu_0$ with these weights.
+# votes for whole 0. Rings mark the votes of its own parts, which agree; the colour is the weight of
+# a vote, which is the share $C_{m0}$ with which it enters the iteration; the cross is the mean
+# $\mu_0$ with these weights.
 
 # %%
 votes, whole = planted(4, seed=5, noise=0.7)
@@ -109,14 +110,18 @@ def draw_votes(ax, t):
     if t > 0:
         share = em_routing(votes, zeros, zeros, iterations=t).coupling[:, 0]
     mean = em_routing(votes, zeros, zeros, iterations=t + 1, scale_by_activation=False).capsules[0]
-    points = ax.scatter(votes[:, 0, 0], votes[:, 0, 1], c=share, cmap="viridis", vmin=0, vmax=1)
-    ax.scatter(votes[own, 0, 0], votes[own, 0, 1], s=120, facecolors="none", edgecolors="k")
-    ax.plot(mean[0], mean[1], "rx", ms=12, zorder=3)
-    ax.set(title=f"iteration {t + 1}", xlabel="vote, dimension 0", ylabel="vote, dimension 1")
+    x, y = votes[:, 0, 0], votes[:, 0, 3]                                    # [M]
+    points = ax.scatter(x, y, c=share, cmap="Blues", vmin=0, vmax=1, edgecolors="gray")
+    ax.scatter(x[own], y[own], s=120, facecolors="none", edgecolors="k", label="votes that agree")
+    ax.plot(mean[0], mean[3], "rx", ms=9, mew=2, label="mean")
+    agreeing = share[own].sum() / share.sum()
+    ax.set_title(f"iteration {t + 1}\nrings: {agreeing:.0%} of weight", size="medium")
+    ax.set(xlabel="vote, dimension 0", ylabel="vote, dimension 3")
+    ax.legend(loc="upper right", fontsize="small", frameon=False, handletextpad=0.1)
     return points
 
 
-play(draw_votes, 3, "session4-planted", "share $C_{m0}$ of the vote")
+play(draw_votes, 3, "session4-planted", "weight of a vote, $C_{m0}$")
 
 # %% [markdown]
 # The next figure shows the coupling $C$ after one, two and three iterations, above with Hinton et
@@ -128,7 +133,7 @@ figure, axes = pyplot.subplots(2, 3, figsize=(7, 6), layout="constrained", share
 for row, name in zip(axes, ("defaults", "released")):
     for t, ax in enumerate(row, 1):
         C = em_routing(votes, iterations=t, **ways[name]).coupling[whole.argsort()]
-        image = ax.imshow(C, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+        image = ax.imshow(C, cmap="Blues", vmin=0, vmax=1, aspect="auto")
         ax.set(title=f"{name}, after {t}", xlabel="whole", ylabel="part")
         ax.set(xticks=[0, 1, 2], yticks=range(0, 12, 4))
         ax.label_outer()
