@@ -45,16 +45,20 @@ for name, vectors in pairs.items():
     assert math.isclose(D, -mean.square().sum(), abs_tol=1e-6)
 
 # %% jupyter={"source_hidden": true}
-figure, axes = pyplot.subplots(1, 3, figsize=(8, 2.6), layout="constrained", sharey=True)
+figure, axes = pyplot.subplots(1, 3, figsize=(7, 2.6), layout="constrained", sharey=True)
 for ax, (name, vectors) in zip(axes, pairs.items()):
-    for h, width in enumerate((0.035, 0.015)):           # both show where they are alike
+    for h, width in enumerate((0.05, 0.02)):             # both show where they are alike
         ax.quiver(0, 0, *vectors[h], color=f"C{h}", width=width, angles="xy", scale=1,
                   scale_units="xy", label=f"head {h + 1}")
-    ax.plot(*torch.tensor(vectors).mean(0), "ko", label="mean")
-    ax.set(title=f"{name}: D = {scores[name] + 0:.1f}", xlim=(-1.2, 1.2), ylim=(-0.3, 1.2),
-           aspect="equal", xlabel="first coordinate")
+    x, y = torch.tensor(vectors).mean(0)
+    ax.plot([0, x], [0, y], "k:")
+    ax.plot(x, y, "ko", label="mean")
+    D = scores[name] + 0                                 # without -0.0
+    ax.set_title(f"{name}\nD = {D:.1f}, exp(D) = {math.exp(D):.2f}", size="medium")
+    ax.set(xlim=(-1.2, 1.2), ylim=(-0.3, 1.2), aspect="equal", xlabel="first coordinate")
 axes[0].set_ylabel("second coordinate")
 axes[0].legend(loc="upper left")
+figure.suptitle("D is minus the squared length of the mean of the unit vectors", size="medium")
 show("session2-scores")
 
 # %% [markdown]
