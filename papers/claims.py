@@ -8,7 +8,6 @@ statistics are those of docs/plan.md.
 """
 import json
 import math
-import re
 import sys
 from argparse import ArgumentParser
 from collections import defaultdict
@@ -234,56 +233,75 @@ ROWS = {
 # the gains over the baseline that the papers print at size base, for En-De unless marked
 PRINTED = {"output": "+0.87", "output-enc": "+0.65 (Zh-En)", "em": "+0.95", "both": "+1.10",
            "gu-em": "+0.43", "gu-dynamic": "+0.33", "capsule": "+0.61"}
+LABELS = (                      # the rows in the picture, in words; a capital starts a group
+    "Li 2018: reward", "only in the encoder", "a tenth of the reward",
+    "Li 2019: routing", "the same without routing", "difference of these two",
+    "wider layers, no routing",
+    "Li 2021: reward, routing", "only in the encoder", "a tenth of the reward",
+    "Gu 2019: capsule layer", "gradient of all iterations", "dynamic routing",
+    "Duan 2020: routed logits",
+    "One head, not eight")
 LEFT_END = -3                   # a difference whose interval lies below it is printed there
-# a panel per unit: (its title, {corpus: its name and the colour of its dots})
-PANELS = (
-    ("real text,\nEnglish to Japanese,\nBLEU over characters",
-     {"The real text": ("real text", "C0"),
-      "The real text, second part": ("real text, more arms", "C2"),
-      "The real text, repeated": ("real text, repeated", "C1")}),
-    ("generated text,\nEnglish to German,\nBLEU over words",
-     {"The generated text": ("generated text", "C3"),
-      "The generated text, more arms": ("generated text, more arms", "C4")}))
+PANELS = {                      # a panel per unit, by its title: the corpora
+    "real text,\nEnglish to Japanese,\nBLEU over characters":
+        ("The real text", "The real text, second part", "The real text, repeated"),
+    "generated text,\nEnglish to German,\nBLEU over words":
+        ("The generated text", "The generated text, more arms")}
 
 
 def draw_forest(contrasts: dict[str, dict], path: Path) -> None:
     """The forest plot: a panel per unit of BLEU, a row per contrast. contrasts: by corpus."""
-    pairs = [*ROWS]
-    papers = [row for row, label in enumerate(ROWS.values()) if re.match(r".* 20\d\d: ", label)]
-    figure = Figure(figsize=(7.5, 7.5), layout="constrained")
+    figure = Figure(figsize=(6.4, 7.4), dpi=150, layout="constrained")
+    figure.suptitle("Difference from the Transformer:\nno gain can be credited to a mechanism",
+                    weight="bold", size="medium")
     axes = figure.subplots(1, len(PANELS), sharex=True, sharey=True)
-    handles = []                                                     # for the legend
-    for ax, (title, families) in zip(axes, PANELS):
-        for corpus, (name, color) in families.items():
-            handles.append(ax.errorbar([], [], xerr=[], fmt="o", markersize=5, color=color,
-                                       label=f"{name} ({count_seeds(corpus)} seeds)"))
-        for row, pair in enumerate(pairs):
-            places = [corpus for corpus in families if pair in contrasts[corpus]]
+    for ax, (title, corpora) in zip(axes, PANELS.items()):
+        ax.set_title(title, size="medium")
+        ax.set_xlabel("difference in BLEU\n◄ worse       better ►")
+        ax.axvline(0, color="gray", linewidth=0.8, zorder=0)
+        for row, pair in enumerate(ROWS):
+            arm, against = pair
+            if arm in PRINTED and against == "baseline":
+                gain, *_ = PRINTED[arm].split()
+                ax.plot(float(gain), row, "k|", markersize=12, markeredgewidth=2)
+            places = [corpus for corpus in corpora if pair in contrasts[corpus]]
             if not places:
                 ax.text(0, row, "not run", ha="center", va="center", color="gray", size="small",
                         backgroundcolor="white")
             for i, corpus in enumerate(places):
                 x, p = contrasts[corpus][pair]
                 y = row + 0.32 * (i - (len(places) - 1) / 2)
-                color = families[corpus][1]
+                color, marker = "C0", "o"
+                if corpus == "The real text, repeated":
+                    color, marker = "C1", "s"
                 if x.high < LEFT_END:
                     ax.text(LEFT_END, y, f"◄ {format_contrast(x)}", va="center", color=color,
-                            size="small")
+                            size="small", backgroundcolor="white")
                     continue
-                ax.errorbar(x.difference, y, xerr=x.high - x.difference, fmt="o", markersize=5,
+                ax.errorbar(x.difference, y, xerr=x.high - x.difference, fmt=marker, markersize=5,
                             color=color, markerfacecolor=color if p < 0.05 else "white")
-        ax.axvline(0, color="gray", linewidth=0.8, zorder=0)
-        for row in (*papers[1:], len(pairs) - 1):
-            ax.axhline(row - 0.5, color="lightgray", linewidth=0.8, zorder=0)
-        ax.set_title(title, fontsize="medium")
-        ax.set_xlabel("difference in BLEU")
-    axes[0].set_xlim(LEFT_END - 0.2, None)
-    axes[0].set_yticks(range(len(pairs)), ROWS.values())
-    axes[0].set_ylim(len(pairs) - 0.5, -0.5)
+    ax = axes[0]
+    ax.set_xlim(LEFT_END - 0.2, None)
+    ax.set_ylim(len(ROWS) - 0.4, -0.5)
+    ax.set_yticks(range(len(ROWS)), LABELS)
+    for row, label in enumerate(LABELS):
+        if label[0].isupper():
+            ax.get_yticklabels()[row].set_weight("bold")
+            for panel in axes:
+                panel.axhline(row - 0.5, color="lightgray", linewidth=0.8, zorder=0)
+    real, more, again, toy, toy_more = [count_seeds(corpus) for corpora in PANELS.values()
+                                        for corpus in corpora]
+    handles = [
+        ax.errorbar([], [], xerr=[], fmt="o", color="C0",
+                    label=f"first runs ({real} or {more} seeds; generated: {toy} or {toy_more})"),
+        ax.errorbar([], [], xerr=[], fmt="s", color="C1",
+                    label=f"repeated with new seeds ({again})"),
+        *ax.plot([], [], "k|", markersize=12, markeredgewidth=2,
+                 label="the paper's gain, with a larger model and other text")]
     figure.legend(handles=handles, loc="outside lower center",
-                  title="differences with 95 % intervals, which are not adjusted;\n"
-                        "filled: p < 0.05, adjusted except for one-head")
-    figure.savefig(path, dpi=150)
+                  title="bars: 95 % intervals, which are not adjusted;\n"
+                        "filled: p < 0.05, adjusted except for one head")
+    figure.savefig(path)
 
 
 # ---- Further claims
