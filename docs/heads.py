@@ -12,7 +12,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-SIZE = (5.8, 6.15)              # inches, which are the units of all places; y grows downwards
+SIZE = (5.8, 6.25)              # inches, which are the units of all places; y grows downwards
 PLAIN = ("#eeeeee", "#222222")  # colours of a box: its face and its edge
 LI_2018 = ("#cfe3f7", "#1f5f9f")
 LI_2019 = ("#d5efd3", "#2f7d2c")
@@ -25,18 +25,20 @@ STEPS = (                       # inside an attention, from the top
     (3.6, "$O^h = A^h V^h$", "outputs of the heads"),
     (4.95, "$O = [O^1, \\ldots, O^H]\\, W^O$", "one vector per token"))
 PAPERS = (                      # what a paper does to the step beside it, and its flag
-    (0.75, LI_2018, "Li 2018, Li 2021: all attentions", "reward $V^h$ for differing",
+    (0.75, LI_2018, "Li 2018, Li 2021: all attentions", "reward heads whose $V^h$ differ",
      "--reg subspace"),
     (1.7, DUAN, "Duan 2020: self-attentions", "add routed logits to $E^h$",
      "--capsule-attention enc dec"),
-    (2.65, LI_2018, "Li 2018, Li 2021: all attentions", "reward $A^h$ for differing",
+    (2.65, LI_2018, "Li 2018, Li 2021: all attentions", "reward heads whose $A^h$ differ",
      "--reg position"),
-    (3.6, LI_2018, "Li 2018, Li 2021: all attentions", "reward $O^h$ for differing",
+    (3.6, LI_2018, "Li 2018, Li 2021: all attentions", "reward heads whose $O^h$ differ",
      "--reg output"),
     (4.55, LI_2019, "Li 2019, Li 2021: encoder layers 1-2", "routing in place of $W^O$",
      "--agg em or dynamic"),
     (5.5, GU, "Gu 2019: last decoder layer", "a capsule layer in place of $W^O$",
      "--agg gu-em or gu-dynamic"))
+KEY = ("$h$: one of the $H$ heads", "arrow to the left: changes a step",
+       "dashed: a reward in the loss")
 
 
 def draw_box(ax, center, width: float, lines: list[str], colors=PLAIN) -> None:
@@ -68,15 +70,16 @@ def main(path: Path = Path(__file__).with_name("heads.svg")) -> None:
         ax = figure.add_axes((0, 0, 1, 1))
         ax.set(xlim=(0, SIZE[0]), ylim=(SIZE[1], 0))
         ax.axis("off")
-        ax.text(SIZE[0] / 2, 0.2, "Inside an attention, and what the papers change", ha="center",
-                weight="bold")
-        ax.text(0.15, SIZE[1] - 0.15, "dashed: to a reward in the loss")
+        ax.text(SIZE[0] / 2, 0.2, "Inside a multi-head attention, and what the papers change",
+                ha="center", weight="bold")
+        for i, line in enumerate(KEY):
+            ax.text(0.15, 5.7 + 0.2 * i, line)
         for y, *lines in STEPS:
             draw_box(ax, (1.25, y), 2.2, lines)
         for (above, *_), (below, *_) in zip(STEPS, STEPS[1:]):
             draw_arrow(ax, (1.25, above + 0.3), (1.25, below - 0.3))
         last = STEPS[-1][0]
-        draw_arrow(ax, (1.25, last + 0.3), (1.25, last + 0.7))
+        draw_arrow(ax, (1.25, last + 0.3), (1.25, last + 0.55))
         for y, colors, *lines in PAPERS:
             draw_box(ax, (4.2, y), 3.0, lines, colors)
             if colors == LI_2018:                        # it reads the step, for the loss
