@@ -52,13 +52,13 @@ def write_numbers(ax, cells):
     for query, row in enumerate(rounded.tolist()):
         for key, number in enumerate(row):
             color = "white" if abs(number) > 0.6 else "black"
-            ax.text(key, query, f"{number:.1f}", color=color, size=7, ha="center", va="center")
+            ax.text(key, query, f"{number:.1f}", color=color, size=7.5, ha="center", va="center")
 
 
 def draw(cubes, name):
     """Draws E, the two parts and the weights, a column each: a row of panels per head."""
     H, L, _ = cubes[0].shape
-    figure, axes = pyplot.subplots(H, 4, figsize=(7, 1.6 * H + 1.3), layout="constrained",
+    figure, axes = pyplot.subplots(H, 4, figsize=(6.4, 1.5 * H + 1.2), layout="constrained",
                                    sharex=True, sharey=True)
     titles = ("logits\n$E$", "vertical routing\nadds $\\Omega^\\uparrow$",
               "horizontal routing\nadds $\\Omega^\\leftrightarrow$",
