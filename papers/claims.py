@@ -85,6 +85,7 @@ FAMILIES = {
 CONTROL_SEEDS = range(21, 27)   # of the control of Li 2021 on the generated text
 GU_EM_BETA = "--agg gu-em --em-gradient beta"            # an option that is gone
 ONE_HEAD = "one-head", "baseline"                        # the positive control
+CONTROL = "em", "uniform"
 
 
 def count_seeds(corpus: str) -> int:
@@ -117,7 +118,7 @@ def family(runs: dict[str, list[dict]]) -> list[tuple[str, str]]:
     its control. One head is outside of it."""
     pairs = [(arm, "baseline") for arm in runs if arm not in ("baseline", "one-head")]
     if "uniform" in runs:
-        pairs.append(("em", "uniform"))
+        pairs.append(CONTROL)
     return pairs
 
 
@@ -213,34 +214,26 @@ def planned_rows(runs: dict[str, list[dict]], test: str, contrasts: dict) -> lis
 
 # ---- The picture
 
-# a row per contrast, from the top
+# the rows of the table of docs/claims.md and of the picture; a capital starts a group
 ROWS = {
-    ("output", "baseline"): "Li 2018: output",
-    ("output-enc", "baseline"): "only in the encoder: output-enc",
-    ("output-0.1", "baseline"): "a tenth of the reward: output-0.1",
-    ("em", "baseline"): "Li 2019: em",
-    ("uniform", "baseline"): "its control: uniform",
-    ("em", "uniform"): "em minus its control",
-    ("wide-ffn", "baseline"): "as many parameters: wide-ffn",
-    ("both", "baseline"): "Li 2021: both",
-    ("both-enc", "baseline"): "only in the encoder: both-enc",
-    ("both-0.1", "baseline"): "a tenth of the reward: both-0.1",
-    ("gu-em", "baseline"): "Gu 2019: gu-em",
-    ("gu-em-full", "baseline"): "all iterations' gradient: gu-em-full",
-    ("gu-dynamic", "baseline"): "dynamic routing: gu-dynamic",
-    ("capsule", "baseline"): "Duan 2020: capsule",
-    ONE_HEAD: "positive control: one-head"}
+    ("output", "baseline"): "Li 2018: reward",
+    ("output-enc", "baseline"): "only in the encoder",
+    ("output-0.1", "baseline"): "a tenth of the reward",
+    ("em", "baseline"): "Li 2019: routing",
+    ("uniform", "baseline"): "the same without routing",
+    CONTROL: "difference of these two",
+    ("wide-ffn", "baseline"): "wider layers, no routing",
+    ("both", "baseline"): "Li 2021: reward, routing",
+    ("both-enc", "baseline"): "only in the encoder",
+    ("both-0.1", "baseline"): "a tenth of the reward",
+    ("gu-em", "baseline"): "Gu 2019: capsule layer",
+    ("gu-em-full", "baseline"): "gradient of all iterations",
+    ("gu-dynamic", "baseline"): "dynamic routing",
+    ("capsule", "baseline"): "Duan 2020: routed logits",
+    ONE_HEAD: "One head, not eight"}
 # the gains over the baseline that the papers print at size base, for En-De unless marked
 PRINTED = {"output": "+0.87", "output-enc": "+0.65 (Zh-En)", "em": "+0.95", "both": "+1.10",
            "gu-em": "+0.43", "gu-dynamic": "+0.33", "capsule": "+0.61"}
-LABELS = (                      # the rows in the picture, in words; a capital starts a group
-    "Li 2018: reward", "only in the encoder", "a tenth of the reward",
-    "Li 2019: routing", "the same without routing", "difference of these two",
-    "wider layers, no routing",
-    "Li 2021: reward, routing", "only in the encoder", "a tenth of the reward",
-    "Gu 2019: capsule layer", "gradient of all iterations", "dynamic routing",
-    "Duan 2020: routed logits",
-    "One head, not eight")
 LEFT_END = -3                   # a difference whose interval lies below it is printed there
 PANELS = {                      # a panel per unit, by its title: the corpora
     "real text,\nEnglish to Japanese,\nBLEU over characters":
@@ -260,8 +253,8 @@ def draw_forest(contrasts: dict[str, dict], path: Path) -> None:
         ax.set_xlabel("difference in BLEU\n◄ worse       better ►")
         ax.axvline(0, color="gray", linewidth=0.8, zorder=0)
         for row, pair in enumerate(ROWS):
-            arm, against = pair
-            if arm in PRINTED and against == "baseline":
+            arm, _ = pair
+            if arm in PRINTED and pair != CONTROL:
                 gain, *_ = PRINTED[arm].split()
                 ax.plot(float(gain), row, "k|", markersize=12, markeredgewidth=2)
             places = [corpus for corpus in corpora if pair in contrasts[corpus]]
@@ -283,8 +276,8 @@ def draw_forest(contrasts: dict[str, dict], path: Path) -> None:
     ax = axes[0]
     ax.set_xlim(LEFT_END - 0.2, None)
     ax.set_ylim(len(ROWS) - 0.4, -0.5)
-    ax.set_yticks(range(len(ROWS)), LABELS)
-    for row, label in enumerate(LABELS):
+    ax.set_yticks(range(len(ROWS)), ROWS.values())
+    for row, label in enumerate(ROWS.values()):
         if label[0].isupper():
             ax.get_yticklabels()[row].set_weight("bold")
             for panel in axes:
@@ -435,8 +428,8 @@ def verdict_rows(contrasts: dict[str, dict]) -> list[str]:
     significant. contrasts: by corpus."""
     rows = []
     for pair, label in ROWS.items():
-        arm, against = pair
-        cells = [label, PRINTED.get(arm, "") if against == "baseline" else ""]
+        gain = "" if pair == CONTROL else PRINTED.get(pair[0], "")
+        cells = [label, name_pair(pair), gain]
         for name in ("The real text", "The real text, repeated", "The generated text"):
             note = ""
             if pair not in contrasts[name] and name in SECOND_PARTS:
@@ -452,14 +445,21 @@ def verdict_rows(contrasts: dict[str, dict]) -> list[str]:
     return rows
 
 
+def name_pair(pair: tuple[str, str]) -> str:
+    """The names of two arms, as the pages write them; the baseline has none."""
+    arm, against = pair
+    return f"`{arm}`" if against == "baseline" else f"`{arm}` minus `{against}`"
+
+
 def pooled_rows(real: dict[str, dict[int, float]]) -> list[str]:
     """The rows of the table of the first and the repeated runs together: paired tests that were
     not planned. real: the scores of all runs on the real text."""
     rows = []
-    for pair, label in ROWS.items():
+    for pair in ROWS:
         gains = paired_gains(real, *pair)
         if len(gains) > count_seeds("The real text, repeated"):
-            rows.append(f"{label} | {format_contrast(paired_contrast(gains))} ({len(gains)})")
+            x = paired_contrast(gains)
+            rows.append(f"{name_pair(pair)} | {format_contrast(x)} ({len(gains)})")
     return rows
 
 
