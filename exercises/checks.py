@@ -2,9 +2,10 @@
 
 A check takes a module, the student's or the project's, and inputs. Its results,
 {"name, case": tensor, numbers or words}, and their gradients by the inputs must be the same for
-both modules. It raises Wrong if a solution does too much work.
+both modules. It raises Wrong if a solution does too much work, or names a fault wrongly.
 """
-from types import SimpleNamespace
+import inspect
+from types import ModuleType, SimpleNamespace
 from unittest.mock import patch
 
 import torch
@@ -12,8 +13,13 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attention import Heads
-from capsule_transformer import CapsuleRouting
+from attention import Heads, MultiHeadAttention
+from capsule_aggregation import CapsuleAggregation
+from capsule_transformer import CapsuleRouting, horizontal_routing
+from disagreement import subspace_disagreement
+from nmt.loss import padded_cross_entropy
+from routing_dynamic import dynamic_routing
+from routing_em import em_routing
 from transformer import TransformerConfig
 
 CHECKS = {}                 # name of a task -> its check, shapes of the check's inputs
@@ -107,6 +113,30 @@ def linear_in_heads(D) -> None:
                     "a sum over pairs of heads")
 
 
+def name_versions(name_fault, function, faults: dict[str, tuple[str, str]]) -> dict:
+    """Calls a student's `name_fault` with a function or class of the project, and with each of its
+    faulty versions. faults: {name: (text in the file of the function, what replaces it)}. Raises
+    Wrong unless every version gets its name. Returns no results."""
+    source = inspect.getsource(inspect.getmodule(function))
+    wrong = []
+    for name, (text, faulty) in {"right": (source, source), **faults}.items():
+        if source.count(text) != 1:
+            raise LookupError(f"{function.__module__} has {source.count(text)} times {text!r}")
+        version = ModuleType(function.__module__)
+        exec(compile(source.replace(text, faulty), version.__name__, "exec"), vars(version))
+        try:
+            answer = name_fault(getattr(version, function.__name__))
+        except BaseException as error:
+            error.add_note(f", with the version {name!r}")
+            raise
+        if answer != name:
+            wrong.append(f"{name!r} is called {answer!r}")
+    if wrong:
+        versions = len(faults) + 1
+        raise Wrong(f"names {versions - len(wrong)} of {versions} versions; {wrong[0]}")
+    return {}
+
+
 # ---- Session 1: heads
 
 def attend(attention, Q, K, V, mask=None, causal=False, cache=None) -> tuple[Tensor, Tensor]:
@@ -158,6 +188,15 @@ def vaswani_3_5(module):
     return {"PE": module.positions(9, 8, dtype=torch.float64),
             "PE, start=7": module.positions(3, 4, start=7, dtype=torch.float64),
             "type, dtype=None": str(module.positions(3, 4).dtype)}
+
+
+@check("attention fault")
+def vaswani_3_2_faults(module):
+    return name_versions(module.name_attention_fault, MultiHeadAttention, {
+        "width": ("math.sqrt(self.d_k)", "math.sqrt(self.d_k * self.heads)"),
+        "queries": ("E.softmax(-1)", "E.softmax(-2)"),
+        "zero": ("torch.finfo(E.dtype).min", "0"),
+        "ahead": ("tril(keys - queries)", "tril(keys - queries + 1)")})
 
 
 # ---- Session 2: disagreement
@@ -247,6 +286,16 @@ def li2018_3_1_model(module, V, E):
     return results
 
 
+@check("disagreement fault")
+def li2018_eq1_faults(module):
+    cosines = "(V_mean * V_mean).sum(-1)"
+    return name_versions(module.name_disagreement_fault, subspace_disagreement, {
+        "products": ("unit(values)", "values"),
+        "pairs": (cosines, f"{cosines} - 1 / values.shape[-3]"),
+        "padding": ("mask.sum().clamp(min=1)", "mask.numel()"),
+        "gradient": (cosines, "(V_mean * V_mean.detach()).sum(-1)")})
+
+
 # ---- Session 3: dynamic routing
 
 @check("squash", s=(4, 3))
@@ -290,6 +339,15 @@ def li2019_alg1(module, V):
         results |= name_parts("Omega C B", module.dynamic_routing(V, **settings), case)
     results["half precision computed in float32"] = promotes(module.dynamic_routing, V)
     return results
+
+
+@check("dynamic routing fault")
+def li2019_alg1_eq7_eq8_faults(module):
+    return name_versions(module.name_dynamic_routing_fault, dynamic_routing, {
+        "inputs": ("return B.log_softmax(-1)", "return B.log_softmax(-2)"),
+        "sum": ("log_C.softmax(-2)", "log_C.exp()"),
+        "newest": ("B = B + agreement(V, omega)", "B = agreement(V, omega)"),
+        "squares": ("length / (1 + length * length)", "1 / (1 + length)")})
 
 
 # ---- Session 4: EM routing
@@ -348,6 +406,15 @@ def li2019_alg2_last_gradient(module, V):
     return {"Omega": module.em_routing(V, gradient="last").capsules}
 
 
+@check("EM routing fault")
+def li2019_alg2_eq10_eq11_eq12_faults(module):
+    return name_versions(module.name_em_routing_fault, em_routing, {
+        "sum": ("log_C.softmax(-2)", "log_C.exp()"),
+        "variance": ("sigma2.log() / 2", "sigma2.log()"),
+        "factor": ("log_divisor = (log_sigma", "log_divisor = (0 * log_sigma"),
+        "activation": ("(log_A.unsqueeze(-2) + log_P)", "log_P")})
+
+
 # ---- Session 5: aggregation
 
 @check("Li's votes", outputs=(2, 2, 3, 2))
@@ -375,6 +442,15 @@ def gu_eq4_to_eq7(module, outputs):
         aggregation = fill_parameters(module.CapsuleAggregation(12, 3, 6, routing, iterations=2))
         results[f"O, {routing} routing"] = aggregation(outputs)
     return results
+
+
+@check("aggregation fault")
+def gu_eq3_eq8_faults(module):
+    return name_versions(module.name_aggregation_fault, CapsuleAggregation, {
+        "heads": ("self.weight, M)", "self.weight[:1].expand_as(self.weight), M)"),
+        "residual": ("return u + self.ffn(v)", "return self.ffn(v)"),
+        "order": ("v = v.flatten(-2)", "v = v.transpose(-2, -1).flatten(-2)"),
+        "mean": ("normalize=False", "normalize=True")})
 
 
 # ---- Session 6: the Capsule-Transformer
@@ -432,6 +508,16 @@ def duan_3_2_masks(module, E):
             "E', causal and padding": decoder(E, KEYS, True),
             "E', causal and last=1": decoder(E, causal=True, last=1),
             "error, vertical and last=1": error_of(encoder, E, last=1)}
+
+
+@check("horizontal fault")
+def duan_alg3_eq12_to_eq14_faults(module):
+    tokens = "causal_mask(last, L, V.device)"                                # t <= l
+    return name_versions(module.name_horizontal_routing_fault, horizontal_routing, {
+        "later": (tokens, f"{tokens} | True"),
+        "earlier": (tokens, f"{tokens}.tril(L - last - 1)"),
+        "positions": ("B.softmax(-3)", "B.softmax(-2)"),
+        "mean": ("squash(R @ V)", "squash(R @ V / R.sum(-1, keepdim=True))")})
 
 
 # ---- Session 7: training, search and tasks
@@ -509,3 +595,13 @@ def li2021_4_3_1(module):
     tables = torch.tensor([0b1100, 0b1010, 0b1000, 0, -1])
     return {"relation": relations,
             "relation, tensors": module.table_labels(tables[:, None], tables)}
+
+
+@check("label smoothing fault")
+def szegedy_7_faults(module):
+    return name_versions(module.name_label_smoothing_fault, padded_cross_entropy, {
+        "padding": ("loss - outside.sum", "loss - 0 * outside.sum"),
+        "others": ("loss = _Smoothed",
+                   "smoothing *= len(weight) / (len(weight) - 1); loss = _Smoothed"),
+        "lost": ("loss = -smoothing * ", "loss = 0 * "),
+        "gradient": ("d_hidden -= smoothing * ", "d_hidden -= 0 * ")})

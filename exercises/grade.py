@@ -146,7 +146,8 @@ def choose_tasks(session: int | None, text: str | None) -> list[Task]:
     if text in names:
         return [TASKS[text]]
     named = [task for task in tasks if text.lower() in task.name.lower()]
-    placed = [task for task in tasks if text in (task.file, task.body.rpartition(".")[2])]
+    placed = [task for task in tasks
+              if text in (Path(task.file).name, task.body.rpartition(".")[2])]
     if named or placed:
         return named or placed
     raise UserError(f"--task {text!r}: no such task; choose from {', '.join(map(repr, names))}")

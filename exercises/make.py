@@ -18,6 +18,7 @@ from tools.command_line import flag, run
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_WRITTEN = "not written yet"
+FAULTS = "exercises/faults.py"      # tasks that are no functions of the project
 
 # file -> session of docs/course.md, task, points (difficulty 1 to 3), equation, function whose body
 # is taken out. Several tasks may share a body; each has its own check in checks.py.
@@ -85,6 +86,15 @@ TABLE = {
     ],
     "tasks/logic_data.py": [
         (7, "seven relations", 2, "Li 2021 §4.3.1", "pattern"),
+    ],
+    FAULTS: [
+        (1, "attention fault", 2, "Vaswani 2017 §3.2", "name_attention_fault"),
+        (2, "disagreement fault", 2, "Li 2018 Eq. 1", "name_disagreement_fault"),
+        (3, "dynamic routing fault", 2, "Li 2019 Alg. 1, Eq. 7-8", "name_dynamic_routing_fault"),
+        (4, "EM routing fault", 2, "Li 2019 Alg. 2, Eq. 10-12", "name_em_routing_fault"),
+        (5, "aggregation fault", 2, "Gu 2019 Eq. 3-8", "name_aggregation_fault"),
+        (6, "horizontal fault", 2, "Duan 2020 Alg. 3, Eq. 12-14", "name_horizontal_routing_fault"),
+        (7, "label smoothing fault", 2, "Szegedy 2016 §7", "name_label_smoothing_fault"),
     ],
 }
 

@@ -11,21 +11,26 @@ from types import SimpleNamespace
 
 import pytest
 
-from exercises import checks, grade, make
+from exercises import checks, faults, grade, make
 from exercises.checks import CHECKS
 from exercises.compare import describe_check, find_error
-from exercises.make import ROOT, TABLE, TASKS, find_functions, make_stub
+from exercises.make import FAULTS, ROOT, TABLE, TASKS, find_functions, make_stub
 from tools.command_line import parse
 from tools.files import BYTE_ORDER_MARK
 
-SESSION3 = [task for task in TASKS.values() if task.session == 3]
+DYNAMIC = [task for task in TASKS.values() if task.file == "routing_dynamic.py"]
 BODIES = sorted({(task.file, task.body) for task in TASKS.values()})
 
 
+def read_solution(file: str) -> str:
+    """The project's own file, or the solution of the tasks without one."""
+    path = Path(__file__).with_name("solved_faults.py") if file == FAULTS else ROOT / file
+    return path.read_text("utf-8")
+
+
 def write_solution(folder: Path, file: str, mistake: str = "") -> None:
-    """Writes the project's own file, with a mistake at its end."""
-    text = (ROOT / file).read_text("utf-8")
-    (folder / Path(file).name).write_text(f"{text}\n{mistake}", "utf-8")
+    """Writes a solution, with a mistake at its end."""
+    (folder / Path(file).name).write_text(f"{read_solution(file)}\n{mistake}", "utf-8")
 
 
 def grade_file(folder: Path, file: str) -> dict[str, str]:
@@ -70,7 +75,7 @@ def test_a_mistake_costs_only_the_tasks_of_its_body(file, body, tensor, tmp_path
     own = [task.name for task in TASKS.values() if (task.file, task.body) == (file, body)]
     if "detach" in tensor and (not CHECKS[own[0]][1] or body == "expand"):
         pytest.skip("no gradient is graded")
-    source = (ROOT / file).read_text("utf-8")
+    source = read_solution(file)
     node = find_functions(ast.parse(source))[body]
     lines = source.splitlines()
     lines.insert(node.lineno - 1, " " * node.col_offset + "@spoil")
@@ -175,6 +180,12 @@ def test_an_incomplete_solution_loses_one_task(file, task, solution, tmp_path):
      "is float32, expected bool"),
     ("routing_dynamic.py", "dynamic routing", "def dynamic_routing(V, *_, **__): return V,",
      "number of results is 1, expected 3: Omega, C, B"),
+    *((FAULTS, "horizontal fault", f"def name_horizontal_routing_fault(version): {body}", message)
+      for body, message in (
+        ("return 'right'", "names 1 of 5 versions; 'later' is called 'right'"),
+        ("return 'later'", "names 1 of 5 versions; 'right' is called 'later'"),
+        ("raise SystemExit", "SystemExit, with the version 'right', in line"),
+        ("pass", "names 0 of 5 versions; 'right' is called None"))),
     # raised in another task's body, which is the project's: the line that calls it
     ("disagreement.py", "D of a layer",
      "def layer_disagreement(*_): return position_disagreement(None)",
@@ -189,19 +200,38 @@ def test_a_mistake_is_one_line(file, task, solution, message, tmp_path):
     assert message in error and "\n" not in error and len(error) < 500
 
 
+def test_a_docstring_lists_the_faults(monkeypatch):
+    """The right version is one of five. A text that is not in the file once is an error."""
+    listed = []
+    monkeypatch.setattr(checks, "name_versions", lambda *arguments: listed.append(arguments))
+    for task in TASKS.values():
+        if task.file == FAULTS:
+            CHECKS[task.name][0](faults)
+    monkeypatch.undo()
+    assert len(listed) == 7
+    for name_fault, function, texts in listed:
+        assert re.findall(r'^ +"(\w+)": ', name_fault.__doc__, re.M) == [*texts]
+        with pytest.raises(checks.Wrong, match="names 1 of 5 versions"):
+            checks.name_versions(lambda version: "right", function, texts)
+    with pytest.raises(LookupError, match="routing_dynamic has 0 times 'no such text'"):
+        checks.name_versions(str, checks.dynamic_routing, {"gone": ("no such text", "")})
+
+
 def test_the_command_grades_a_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     write_solution(tmp_path, "routing_dynamic.py", "def agreement(V, capsules):\n    return V\n")
+    write_solution(tmp_path, FAULTS, "def name_dynamic_routing_fault(_):\n    return 'right'\n")
     grade.main([str(tmp_path), "--session", "3"])
     assert os.environ["OMP_NUM_THREADS"] == "1"
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: agreement has shape")
-    assert lines[-1].split() == "all 7 of 8 4 of 5".split()
-    assert [line.split()[-1] for line in lines[-6:-1]] == ["yes", "yes", "yes", "no", "yes"]
-    assert lines[-8].split() == "session task equation points passed".split()
-    assert lines[-6].split() == "3 squash Li 2019 Eq. 8 1 yes".split()
-    assert lines[1].startswith("--task NAME")
-    assert "--task" not in grade.report(SESSION3, [""] * 5, True)
+    assert lines[1].startswith("Li 2019 Alg. 1, Eq. 7-8, dynamic routing fault: names 1 of 5 ver")
+    assert lines[-1].split() == "all 7 of 10 4 of 6".split()
+    assert [line.split()[-1] for line in lines[-7:-1]] == ["yes", "yes", "yes", "no", "yes", "no"]
+    assert lines[-9].split() == "session task equation points passed".split()
+    assert lines[-7].split() == "3 squash Li 2019 Eq. 8 1 yes".split()
+    assert lines[2].startswith("--task NAME")
+    assert "--task" not in grade.report(DYNAMIC, [""] * 5, True)
     assert find_error(TASKS["E-step"], tmp_path) == "missing file routing_em.py"
     assert grade.main(["none"]) == 2
     assert "python -m exercises.grade: error: none: no such folder" in capsys.readouterr().err
@@ -234,7 +264,7 @@ def test_a_task_is_chosen_by_its_name_a_part_of_it_or_its_function():
     assert names_of("attention") == ["attention"]        # not the two that end in it
     assert names_of("m-step") == ["M-step, mean and deviation", "M-step, activations"]
     assert names_of("weigh_votes") == ["weighted votes", "unchosen capsules"]
-    assert names_of("routing_dynamic.py") == [task.name for task in SESSION3]
+    assert names_of("routing_dynamic.py") == [task.name for task in DYNAMIC]
 
 
 @pytest.mark.parametrize("words, error", [
@@ -252,7 +282,7 @@ def test_a_folder_without_files_is_a_warning(tmp_path, capsys):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "other.py").touch()
     warning = f"warning: {tmp_path}: has no file of these tasks"
-    assert grade.describe_missing(tmp_path, SESSION3) == warning
+    assert grade.describe_missing(tmp_path, DYNAMIC) == warning
     write_solution(below, "routing_dynamic.py")
     grade.main([str(tmp_path), "--task", "squash", "--csv", str(tmp_path / "class.csv")])
     table = (tmp_path / "class.csv").read_text("utf-8")
@@ -297,7 +327,7 @@ def test_a_task_has_the_session_and_equations_of_its_check():
 
 def test_nothing_is_overwritten(tmp_path, capsys):
     assert make.main([str(tmp_path / "new")]) == 0
-    assert capsys.readouterr().out == (f"{tmp_path}/new: 12 files with 40 tasks\n"
+    assert capsys.readouterr().out == (f"{tmp_path}/new: 13 files with 47 tasks\n"
                                        f"grade them: python -m exercises.grade {tmp_path}/new\n")
     assert make.main([str(tmp_path)]) == 2
     error = f"python -m exercises.make: error: {tmp_path}: File exists: choose another place\n"
@@ -332,7 +362,7 @@ def test_the_other_tasks_survive(agreement, share, error, tmp_path, monkeypatch)
                    f"{WRITE_EVERYWHERE}\ndef agreement(V, capsules):\n    {agreement}\n")
     place = tmp_path / "routing_dynamic.py"
     line = f"Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: {error} ({place}: agreement)"
-    assert grade.grade(SESSION3, tmp_path) == ["", "", "", line, ""]
+    assert grade.grade(DYNAMIC, tmp_path) == ["", "", "", line, ""]
 
 
 def test_a_server_that_is_ending_is_waited_for(monkeypatch):
@@ -360,7 +390,7 @@ def agreement(V, capsules):
         os.write(2, b"hello" * 99)
 """
     write_solution(tmp_path, "routing_dynamic.py", code)
-    message = grade.grade(SESSION3, tmp_path)[3]
+    message = grade.grade(DYNAMIC, tmp_path)[3]
     assert "OSError" in message and "File too large" in message
     assert len(capfd.readouterr().err) == grade.OUTPUT
     child = Path("/proc") / (tmp_path / "child").read_text("utf-8") / "stat"
@@ -375,7 +405,7 @@ def test_a_helper_module_beside_a_file_is_found(module, tmp_path):
     (tmp_path / "my_helpers.py").write_text("def double(x):\n    return 2 * x\n", "utf-8")
     write_solution(tmp_path, "routing_dynamic.py",
                    f"from {module} import double\ndef squash(s, dim=-1): return double(s)\n")
-    lines = grade.grade(SESSION3, tmp_path)
+    lines = grade.grade(DYNAMIC, tmp_path)
     assert "squash(s)[0, 0] is" in lines[0] and lines[1:] == 4 * [""]
 
 
@@ -388,11 +418,12 @@ def test_a_class_is_a_table_with_a_row_for_each_folder(tmp_path, capfd):
                           ("eve", "")):
         (tmp_path / name).mkdir()
         write_solution(tmp_path / name, "routing_dynamic.py", mistake)
+    write_solution(tmp_path / "eve", FAULTS)
     folders = [str(tmp_path / name) for name in (bob, "dan", "eve")]
     grade.main([*folders, "--session", "3", "--csv", str(tmp_path / "class.csv")])
     content = (tmp_path / "class.csv").read_bytes()
     rows = [line.split(",") for line in content.removeprefix(BYTE_ORDER_MARK).decode().splitlines()]
     assert rows[0][:3] == ["folder", "points", "squash"]
-    assert [" ".join(row[:3]) for row in rows[1:]] == [f"{bob} 7 0", "dan 0 0", "eve 8 1",
-                                                       "maximum 8 1"]
+    assert [" ".join(row[:3]) for row in rows[1:]] == [f"{bob} 7 0", "dan 0 0", "eve 10 1",
+                                                       "maximum 10 1"]
     assert content.startswith(BYTE_ORDER_MARK) and not capfd.readouterr().out
