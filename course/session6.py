@@ -58,7 +58,7 @@ def write_numbers(ax, cells):
 def draw(cubes, name):
     """Draws E, the two parts and the weights, a column each: a row of panels per head."""
     H, L, _ = cubes[0].shape
-    figure, axes = pyplot.subplots(H, 4, figsize=(6.4, 1.5 * H + 1.2), layout="constrained",
+    figure, axes = pyplot.subplots(H, 4, figsize=(6.4, 1.5 * H + 1.5), layout="constrained",
                                    sharex=True, sharey=True)
     titles = ("logits\n$E$", "vertical routing\nadds $\\Omega^\\uparrow$",
               "horizontal routing\nadds $\\Omega^\\leftrightarrow$",
@@ -69,9 +69,11 @@ def draw(cubes, name):
         column[0].set_title(title, size="medium")
         for h, ax in enumerate(column):
             image = ax.imshow(cube[h], **look)
+            ax.set(xlabel="key", ylabel=f"head {h + 1}\nquery", xticks=[], yticks=[])
             if L <= 5:
                 write_numbers(ax, cube[h])
-            ax.set(xlabel="key", ylabel=f"head {h + 1}\nquery", xticks=[], yticks=[])
+                ax.set_xticks(range(L), range(1, L + 1))
+                ax.set_yticks(range(L), range(1, L + 1))
             ax.label_outer()
     figure.colorbar(axes[0, 0].images[0], ax=axes[:, :3], location="bottom", aspect=60,
                     extend="both", label="logit, and what is added to it (beyond ±1: as ±1)")

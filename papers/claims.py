@@ -420,7 +420,7 @@ SECOND_PARTS = {"The real text": "The real text, second part",
 CLOSE = ("gu-em", "both", "uniform")     # arms whose verdict on the real text depends on the test
 # pairs whose tests were not planned
 UNPLANNED = (("both", "output"), ("both", "em"), ("em", "wide-ffn"), ("output", "output-enc"),
-             ("both", "both-enc"))
+             ("both", "both-enc"), ("output-0.1", "baseline"), ("both-0.1", "baseline"))
 
 
 def verdict_rows(contrasts: dict[str, dict]) -> list[str]:
@@ -467,10 +467,10 @@ def unplanned_rows(*texts: dict[str, dict[int, float]]) -> list[str]:
     """The rows of the table of other differences: paired tests that were not planned. texts: the
     scores of all runs on the real and on the generated text."""
     rows = []
-    for arm, against in UNPLANNED:
-        cells = [f"`{arm}` minus `{against}`"]
+    for pair in UNPLANNED:
+        cells = [name_pair(pair)]
         for scores in texts:
-            gains = paired_gains(scores, arm, against)
+            gains = paired_gains(scores, *pair)
             cell = "not run"
             if gains:
                 cell = f"{format_contrast(paired_contrast(gains))} ({len(gains)})"
