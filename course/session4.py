@@ -71,28 +71,6 @@ ways = {
 }
 
 # %% [markdown]
-# The version of Li et al.'s released code that has this schedule also standardizes the cost: before
-# the activation, the costs $\chi_n$ of all wholes get the mean 0 and the standard deviation 1. (The
-# version archived after the submission of the paper has no activations at all.) The project has no
-# option for it, but its two steps make it short:
-
-# %%
-def standardized(V, T):
-    """The coupling [..., M, N] of EM routing with the cost and the schedule of the released code.
-
-    V: votes [..., M, N, D]."""
-    log_C = V.new_full(V.shape[-3:-1], -math.log(V.shape[-2]))               # [M, N]
-    for t in range(T):
-        mu, log_sigma, _ = m_step(V, log_C)
-        total_C = log_C.exp().sum(-2)                                        # [..., N]
-        chi = (log_sigma + (1 + math.log(2 * math.pi)) / 2).sum(-1) * total_C
-        deviation = chi.std(-1, correction=0, keepdim=True)
-        chi = (chi - chi.mean(-1, keepdim=True)) / deviation                 # [..., N]
-        log_A = F.logsigmoid(-inverse_temperature(t, T, "released") * chi)
-        log_C = e_step(V, mu, log_sigma, log_A)                              # [..., M, N]
-    return log_C.exp()
-
-# %% [markdown]
 # A draw with more noise makes the steps visible. The figure shows two of the four dimensions of the
 # votes for whole 0. Rings mark the votes of its own parts, which agree; the colour is the weight of
 # a vote, which is the share $C_{m0}$ with which it enters the iteration; the cross is the mean
@@ -139,6 +117,28 @@ for row, name in zip(axes, ("defaults", "released")):
         ax.label_outer()
 figure.colorbar(image, ax=axes, label="share $C_{mn}$")
 show("session4-coupling")
+
+# %% [markdown]
+# The version of Li et al.'s released code that has the schedule `released` also standardizes the
+# cost: before the activation, the costs $\chi_n$ of all wholes get the mean 0 and the standard
+# deviation 1. (The version archived after the submission of the paper has no activations at all.)
+# The project has no option for it, but its two steps make it short:
+
+# %%
+def standardized(V, T):
+    """The coupling [..., M, N] of EM routing with the cost and the schedule of the released code.
+
+    V: votes [..., M, N, D]."""
+    log_C = V.new_full(V.shape[-3:-1], -math.log(V.shape[-2]))               # [M, N]
+    for t in range(T):
+        mu, log_sigma, _ = m_step(V, log_C)
+        total_C = log_C.exp().sum(-2)                                        # [..., N]
+        chi = (log_sigma + (1 + math.log(2 * math.pi)) / 2).sum(-1) * total_C
+        deviation = chi.std(-1, correction=0, keepdim=True)
+        chi = (chi - chi.mean(-1, keepdim=True)) / deviation                 # [..., N]
+        log_A = F.logsigmoid(-inverse_temperature(t, T, "released") * chi)
+        log_C = e_step(V, mu, log_sigma, log_A)                              # [..., M, N]
+    return log_C.exp()
 
 # %% [markdown]
 # In how many of 200 draws does every part end with its largest share in its own whole? The

@@ -173,6 +173,9 @@ for name, routing in (("horizontal", horizontal_routing), ("vertical", vertical)
 # So far the logits were random. `training.py` now trains a small model for 30 steps on 500 sentence
 # pairs, with routed logits in its encoder. We look at the logits of its first layer for one
 # sentence.
+#
+# **Predict before you run.** All heads start with the same share $\lambda_h = 1/4$ of the vertical
+# part. Does each of them keep it?
 
 # %%
 model, losses = train(capsule_attention=("enc",))
@@ -207,8 +210,9 @@ print(f"largest change of an attention weight: {change:.2f}")
 draw((E[:2], up[:2], across[:2], weights[:2]), "session6-trained")
 
 # %% [markdown]
-# In this model routing adds little: a cell of the vertical or horizontal part is small against a
-# logit, and no attention weight changes by more than about 0.1.
+# **Answer.** No: the second head has the whole vertical part. The figure has the first two of the
+# four heads. In this model routing adds little: a cell of the vertical or horizontal part is
+# small against a logit, and no attention weight changes by more than about 0.1.
 #
 # The vertical part is white in the first head, and in most rows of the second. The next cell shows
 # why: the coupling that a token gets from the four heads together, the length of its row, and what

@@ -4,6 +4,7 @@ either the right one, or one with a fault that is listed in the docstring. The f
 
 Call what you are given with inputs for which you know what the right one and each fault would
 return. Judge it by its results and gradients only, not by its code. Several inputs may be needed.
+Shapes are in the docstrings of the functions in the other files.
 """
 
 
@@ -64,7 +65,7 @@ def name_horizontal_routing_fault(horizontal_routing):
 
     "later": all tokens t are routed to l, not only those with t <= l
     "earlier": only the tokens with t < l are routed to l
-    "positions": the softmax runs over the positions l, not over the heads
+    "positions": the softmax of a token t in a head runs over all positions l, not over the heads
     "mean": the sum over t is divided by the sum of its couplings, as in Li's Eq. 7
     """
 

@@ -215,6 +215,8 @@ def print_grades(s: Settings) -> None:
         table.writerow(["folder", "points", *(task.name for task in tasks)])
     failed = set()                          # names of tasks
     for folder in s.folders:
+        if s.csv:                           # above what the student's code prints
+            print(folder, file=sys.stderr)
         messages = grade(tasks, folder)
         failed |= {task.name for task, message in zip(tasks, messages) if message}
         if s.csv:

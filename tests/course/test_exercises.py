@@ -284,7 +284,8 @@ def test_a_folder_without_files_is_a_warning(tmp_path, capsys):
     grade.main([str(tmp_path), "--task", "squash", "--csv", str(tmp_path / "class.csv")])
     table = (tmp_path / "class.csv").read_text("utf-8")
     assert table.splitlines()[1] == f"{tmp_path.name},0,0"
-    assert capsys.readouterr().err == f"{warning}; {below} has: grade that folder\n"
+    captured = capsys.readouterr().err
+    assert captured == f"{tmp_path}\n{warning}; {below} has: grade that folder\n"
     assert grade.describe_missing(below, [*TASKS.values()]) == ""            # of several files
 
 
