@@ -136,29 +136,35 @@ def welch_contrasts(runs: dict[str, list[dict]], pairs) -> dict[tuple, Contrast]
     return {(arm, against): welch_contrast(scores[arm], scores[against]) for arm, against in pairs}
 
 
-def compare_arms(runs: dict[str, list[dict]]) -> tuple[str, dict[tuple, tuple[Contrast, float]]]:
-    """Which standard error the tests have, and {(arm, against): the contrast, its p}, where p is
-    Holm's but for one head. With one residual variance the error is that of `score = arm + seed +
-    residual`, fitted by least squares; if the arms' variances differ, the tests are Welch's."""
+def pooled_contrasts(runs: dict[str, list[dict]], pairs) -> tuple[float, dict[tuple, Contrast]]:
+    """The residual standard deviation of `score = arm + seed + residual`, fitted by least squares,
+    and the tests of pairs of arms with it."""
     scores = scores_by_arm(runs)
     x = np.array([*scores.values()])                                         # [arms, seeds]
     arms, seeds = x.shape
     residuals = x - x.mean(0) - x.mean(1, keepdims=True) + x.mean()
     freedom = (arms - 1) * (seeds - 1)
     deviation = math.sqrt((residuals ** 2).sum() / freedom)
-    error = deviation * math.sqrt(2 / seeds)
+    contrasts = {}
+    for arm, against in pairs:
+        difference = scores[arm].mean() - scores[against].mean()
+        contrasts[arm, against] = make_contrast(difference, deviation * math.sqrt(2 / seeds),
+                                                freedom)
+    return deviation, contrasts
+
+
+def compare_arms(runs: dict[str, list[dict]]) -> tuple[str, dict[tuple, tuple[Contrast, float]]]:
+    """Which standard error the planned tests have, and {(arm, against): the contrast, its p}, where
+    p is Holm's but for one head. The tests are Welch's if the arms' variances differ."""
     pairs = family(runs)
     if "one-head" in runs:
         pairs.insert(0, ONE_HEAD)
-    if stats.levene(*x).pvalue < 0.01:
+    if stats.levene(*scores_by_arm(runs).values()).pvalue < 0.01:
         test = "the test is Welch's"
         contrasts = welch_contrasts(runs, pairs)
     else:
+        deviation, contrasts = pooled_contrasts(runs, pairs)
         test = f"one residual standard deviation, {deviation:.2f} BLEU"
-        contrasts = {}
-        for arm, against in pairs:
-            difference = scores[arm].mean() - scores[against].mean()
-            contrasts[arm, against] = make_contrast(difference, error, freedom)
     adjusted = holm({pair: contrasts[pair] for pair in family(runs)})
     return test, {pair: (x, adjusted.get(pair, x.p)) for pair, x in contrasts.items()}
 
@@ -179,10 +185,10 @@ def scores_by_seed(*parts: dict[str, list[dict]]) -> dict[str, dict[int, float]]
     return scores
 
 
-def paired_tests(runs: dict[str, list[dict]]) -> dict[tuple, float]:
-    """p of the family by paired t-tests, after Holm's adjustment."""
+def paired_contrasts(runs: dict[str, list[dict]], pairs) -> dict[tuple, Contrast]:
+    """Paired t-tests of pairs of arms."""
     scores = scores_by_seed(runs)
-    return holm({pair: paired_contrast(paired_gains(scores, *pair)) for pair in family(runs)})
+    return {pair: paired_contrast(paired_gains(scores, *pair)) for pair in pairs}
 
 
 def output_disagreement(arm_runs: list[dict]) -> float:
@@ -417,7 +423,6 @@ def further_rows(scores: dict) -> list[str]:
 # a difference whose runs are of another family than those of its column
 SECOND_PARTS = {"The real text": "The real text, second part",
                 "The generated text": "The generated text, more arms"}
-CLOSE = ("gu-em", "both", "uniform")     # arms whose verdict on the real text depends on the test
 # pairs whose tests were not planned
 UNPLANNED = (("both", "output"), ("both", "em"), ("em", "wide-ffn"), ("output", "output-enc"),
              ("both", "both-enc"), ("output-0.1", "baseline"), ("both-0.1", "baseline"))
@@ -480,24 +485,27 @@ def unplanned_rows(*texts: dict[str, dict[int, float]]) -> list[str]:
 
 
 def close_rows(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]]) -> list[str]:
-    """The rows of the table of close verdicts: p after Holm's adjustment by the planned test, by
-    Welch's and by paired t-tests."""
+    """The rows of the table of close verdicts: p after Holm's adjustment with one residual
+    variance, by Welch's test and by paired t-tests."""
     first = corpora["The real text"]
+    second = corpora["The real text, second part"]
     repeated = corpora["The real text, repeated"]
     _, seeds = FAMILIES["The real text, second part"]
     planned = read_arms(lines, ["plan-enja", "plan-enja-more"], seeds)       # as it was planned
     together = {arm: first[arm] + repeated[arm] for arm in first}
-    tested = [(arm, runs) for arm in CLOSE for runs in (first, planned, repeated, together)]
     rows = []
-    for arm, runs in [*tested, ("both-0.1", corpora["The generated text, more arms"])]:
-        pair = arm, "baseline"
-        _, contrasts = compare_arms(runs)
-        _, p = contrasts[pair]
-        tests = len(family(runs))
-        welch = holm(welch_contrasts(runs, family(runs)))
-        cells = [f"`{arm}`", f"{len(runs[arm])} seeds, {tests} tests",
-                 *map(format_p, (p, welch[pair], paired_tests(runs)[pair]))]
-        rows.append(" | ".join(cells))
+    for text, arms, parts in (
+            ("real", ("gu-em", "gu-dynamic", "both", "both-enc", "uniform"),
+             (first, second, planned, repeated, together)),
+            ("generated", ("capsule", "wide-ffn", "both-0.1"),
+             (corpora["The generated text"], corpora["The generated text, more arms"]))):
+        for arm, runs in ((arm, runs) for arm in arms for runs in parts if arm in runs):
+            pairs = family(runs)
+            _, pooled = pooled_contrasts(runs, pairs)
+            cells = [f"`{arm}`", text, f"{len(runs[arm])} seeds, {len(pairs)} tests"]
+            for contrasts in (pooled, welch_contrasts(runs, pairs), paired_contrasts(runs, pairs)):
+                cells.append(format_p(holm(contrasts)[arm, "baseline"]))
+            rows.append(" | ".join(cells))
     return rows
 
 
