@@ -127,7 +127,7 @@ def name_versions(name_fault, function, faults: dict[str, tuple[str, str]]) -> d
         try:
             answer = name_fault(getattr(version, function.__name__))
         except BaseException as error:
-            error.add_note(f", with the version {name!r}")
+            error.add_note(f"with the version {name!r}")
             raise
         if answer != name:
             wrong.append(f"{name!r} is called {answer!r}")
@@ -291,7 +291,7 @@ def li2018_eq1_faults(module):
     cosines = "(V_mean * V_mean).sum(-1)"
     return name_versions(module.name_disagreement_fault, subspace_disagreement, {
         "products": ("unit(values)", "values"),
-        "pairs": (cosines, f"{cosines} - 1 / values.shape[-3]"),
+        "pairs": (cosines, f"{cosines} - (unit(values) / values.shape[-3]).square().sum((-3, -1))"),
         "padding": ("mask.sum().clamp(min=1)", "mask.numel()"),
         "gradient": (cosines, "(V_mean * V_mean.detach()).sum(-1)")})
 

@@ -130,7 +130,7 @@ def explain(error: BaseException, path: Path) -> str:
     if isinstance(error, Wrong) or text == NOT_WRITTEN:
         return text
     text = f"{type(error).__name__}: {text}".removesuffix(": ")
-    text += "".join(getattr(error, "__notes__", []))
+    text = ", ".join([text, *getattr(error, "__notes__", [])])
     frames = [frame for frame in traceback.extract_tb(error.__traceback__)
               if frame.filename == str(path) and frame.line]
     if frames:

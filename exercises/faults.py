@@ -76,6 +76,6 @@ def name_label_smoothing_fault(padded_cross_entropy):
 
     "padding": a token whose target is `padding` costs log V
     "others": the share eps is divided among the V - 1 other words
-    "lost": the target loses the share eps, but no word gets it
-    "gradient": the gradient with respect to hidden ignores the words' parts of the share eps
+    "lost": the loss, but not its gradient, lacks the term -eps mean(z), where z are the logits
+    "gradient": the gradient with respect to hidden, but not the loss, lacks this term
     """

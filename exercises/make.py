@@ -18,7 +18,7 @@ from tools.command_line import flag, run
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_WRITTEN = "not written yet"
-FAULTS = "exercises/faults.py"      # tasks that are no functions of the project
+FAULTS = "exercises/faults.py"      # tasks whose solutions are not functions of the project
 
 # file -> session of docs/course.md, task, points (difficulty 1 to 3), equation, function whose body
 # is taken out. Several tasks may share a body; each has its own check in checks.py.

@@ -61,7 +61,7 @@ class ModelFlags(dataclasses.make_dataclass("DeclaredFlags", model_flags())):
             unused |= dict.fromkeys(EM_OPTIONS, "--agg em or --agg gu-em")
         if not self.reg:
             unused |= dict.fromkeys(REG_OPTIONS, "a --reg, such as output")
-        if self.heads == 1:                              # D would be constant
+        if self.heads == 1:                              # no other one to differ from
             unused["reg"] = "--heads 2 or more"
         if not any(place.startswith("enc") for place in self.capsule_attention):
             unused["capsule_parts"] = "--capsule-attention enc"

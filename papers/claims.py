@@ -476,7 +476,7 @@ def unplanned_rows(*texts: dict[str, dict[int, float]]) -> list[str]:
         cells = [name_pair(pair)]
         for scores in texts:
             gains = paired_gains(scores, *pair)
-            cell = "not run"
+            cell = "no common seeds"
             if gains:
                 cell = f"{format_contrast(paired_contrast(gains))} ({len(gains)})"
             cells.append(cell)
@@ -499,13 +499,17 @@ def close_rows(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]
              (first, second, planned, repeated, together)),
             ("generated", ("capsule", "wide-ffn", "both-0.1"),
              (corpora["The generated text"], corpora["The generated text, more arms"]))):
-        for arm, runs in ((arm, runs) for arm in arms for runs in parts if arm in runs):
-            pairs = family(runs)
-            _, pooled = pooled_contrasts(runs, pairs)
-            cells = [f"`{arm}`", text, f"{len(runs[arm])} seeds, {len(pairs)} tests"]
-            for contrasts in (pooled, welch_contrasts(runs, pairs), paired_contrasts(runs, pairs)):
-                cells.append(format_p(holm(contrasts)[arm, "baseline"]))
-            rows.append(" | ".join(cells))
+        for arm in arms:
+            for runs in parts:
+                if arm not in runs:
+                    continue
+                pairs = family(runs)
+                _, pooled = pooled_contrasts(runs, pairs)
+                cells = [f"`{arm}`", text, f"{len(runs[arm])} seeds, {len(pairs)} tests"]
+                for contrasts in (pooled, welch_contrasts(runs, pairs),
+                                  paired_contrasts(runs, pairs)):
+                    cells.append(format_p(holm(contrasts)[arm, "baseline"]))
+                rows.append(" | ".join(cells))
     return rows
 
 
@@ -568,9 +572,13 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
     real = scores_by_seed(*(corpora[name] for name in FAMILIES if name.startswith("The real")))
     more = corpora["The generated text, more arms"]
     generated = scores_by_seed(corpora["The generated text"], more, control)
-    print(*verdict_rows(contrasts), *unplanned_rows(real, generated), *pooled_rows(real),
-          *close_rows(lines, corpora), *levene_rows(corpora),
-          *phrases(lines, corpora, contrasts, real, control), "", sep="\n")
+    for title, rows in (("Claims", verdict_rows(contrasts)),
+                        ("Close verdicts", close_rows(lines, corpora)),
+                        ("Levene's test", levene_rows(corpora)),
+                        ("Other differences", unplanned_rows(real, generated)),
+                        ("All seeds", pooled_rows(real)),
+                        ("Phrases", phrases(lines, corpora, contrasts, real, control))):
+        print(f"## {title}", *rows, "", sep="\n")
     print("## Further claims", *further_rows(read_scores(lines)), sep="\n")
 
 

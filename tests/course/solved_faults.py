@@ -70,7 +70,7 @@ def name_aggregation_fault(CapsuleAggregation):
 
 def name_horizontal_routing_fault(horizontal_routing):
     E = torch.tensor([6.0, 0]).expand(3, 2, 2)
-    omega = horizontal_routing(E, 1)[0, 0, 0].item()     # of the first token: s = 6 / 3
+    omega = horizontal_routing(E, 1)[0, 0, 0].item()     # the first token's; right: s = 6 / 3
     # s = 2, 6 / 3 + 6 / 3, 0, 6 / 2, 6
     names = {4 / 5: "right", 16 / 17: "later", 0: "earlier", 9 / 10: "positions", 36 / 37: "mean"}
     return {round(length, 4): name for length, name in names.items()}[round(omega, 4)]

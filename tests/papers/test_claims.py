@@ -40,7 +40,8 @@ def test_the_numbers_on_the_page(claims_run):
     assert more.splitlines() == [found.strip() for found in re.findall(row, further)]
     assert {*re.findall(r"[a-z ]+$", more, re.M)} == {" for", " against", " open", " not judged"}
     text = " ".join(page.split())
-    phrases = [" ".join(line.split()) for line in planned.splitlines()]
+    lines = [line for line in planned.splitlines() if not line.startswith("## ")]
+    phrases = [" ".join(line.split()) for line in lines]
     assert [phrase for phrase in phrases if phrase not in text] == []
     rows = [re.sub(" +", " ", line) for line in planned.splitlines() if " | " in line]
     assert [row for row in rows if row not in page.splitlines()] == []
@@ -105,10 +106,8 @@ def test_the_picture_has_every_difference_at_its_row(claims_run):
     width, height = figure.get_size_inches()
     assert box.x0 >= 0 and box.y0 >= 0
     assert box.x1 <= width and box.y1 <= height
-    legend = [text.get_text() for text in figure.legends[0].texts]
-    assert legend == ["first runs (8 or 6 seeds; generated: 20 or 7)",
-                      "repeated with new seeds (5)",
-                      "the paper's gain, with a larger model and other text"]
+    legend = " ".join(text.get_text() for text in figure.legends[0].texts)
+    assert re.findall(r"\d+", legend) == ["8", "6", "20", "7", "5"]         # seeds
 
 
 @pytest.mark.parametrize("arm, table, label", [
