@@ -32,10 +32,10 @@ def vertical(E, mask=None):
 
 
 # %% [markdown]
-# The figure shows $E$, the vertical part, the horizontal part and the softmax of their sum
-# $E^\prime$, with a row per head. The first three have one scale, on which the parts are pale: a
-# capsule is squashed, so a row of $\Omega$ has a length below 1. Routing shifts the softmax but
-# hardly overrules a strong logit.
+# The figure shows $E$, the vertical part, the horizontal part, and the softmax of $E$ and of the
+# sum $E^\prime$ of the three, with a row per head. The first three have one scale, on which the
+# parts are pale: a capsule is squashed, so a row of $\Omega$ has a length below 1. Routing shifts
+# the softmax but hardly overrules a strong logit.
 
 # %%
 up = vertical(E)
@@ -56,16 +56,16 @@ def write_numbers(ax, cells):
 
 
 def draw(cubes, name):
-    """Draws E, the two parts and the weights, a column each: a row of panels per head."""
+    """Draws E, the two parts, and the weights before and after routing: a row per head."""
     H, L, _ = cubes[0].shape
-    figure, axes = pyplot.subplots(H, 4, figsize=(6.4, 1.5 * H + 1.5), layout="constrained",
+    figure, axes = pyplot.subplots(H, 5, figsize=(8, 1.5 * H + 1.6), layout="compressed",
                                    sharex=True, sharey=True)
     titles = ("logits\n$E$", "vertical routing\nadds $\\Omega^\\uparrow$",
               "horizontal routing\nadds $\\Omega^\\leftrightarrow$",
-              "attention weights\nsoftmax of the sum")
+              "weights before\nsoftmax of $E$", "weights after\nsoftmax of the sum")
     logits = dict(cmap="RdBu_r", vmin=-1, vmax=1)
     weights = dict(cmap="Greys", vmin=0, vmax=1)
-    for column, cube, title, look in zip(axes.T, cubes, titles, [logits] * 3 + [weights]):
+    for column, cube, title, look in zip(axes.T, cubes, titles, [logits] * 3 + [weights] * 2):
         column[0].set_title(title, size="medium")
         for h, ax in enumerate(column):
             image = ax.imshow(cube[h], **look)
@@ -77,11 +77,11 @@ def draw(cubes, name):
             ax.label_outer()
     figure.colorbar(axes[0, 0].images[0], ax=axes[:, :3], location="bottom", aspect=60,
                     extend="both", label="logit, and what is added to it (beyond ±1: as ±1)")
-    figure.colorbar(image, ax=axes[:, 3], location="bottom", label="attention weight")
+    figure.colorbar(image, ax=axes[:, 3:], location="bottom", label="attention weight")
     show(name)
 
 
-draw((E, up, across, routed.softmax(-1)), "session6-cubes")
+draw((E, up, across, E.softmax(-1), routed.softmax(-1)), "session6-cubes")
 
 # %% [markdown]
 # Vertical routing gives one capsule $\Omega^\uparrow_l$ per token, a row. Every head gets all rows,
@@ -207,7 +207,7 @@ change = (weights - E.softmax(-1)).abs().max()
 print(f"largest change of an attention weight: {change:.2f}")
 
 # %% jupyter={"source_hidden": true}
-draw((E[:2], up[:2], across[:2], weights[:2]), "session6-trained")
+draw((E[:2], up[:2], across[:2], E[:2].softmax(-1), weights[:2]), "session6-trained")
 
 # %% [markdown]
 # **Answer.** No: the second head has the whole vertical part. The figure has the first two of the
