@@ -264,6 +264,8 @@ def draw_forest(contrasts: dict[str, dict], path: Path) -> None:
                 gain, *_ = PRINTED[arm].split()
                 ax.plot(float(gain), row, "k|", markersize=12, markeredgewidth=2)
             places = [corpus for corpus in corpora if pair in contrasts[corpus]]
+            if pair == ONE_HEAD:                         # the second part has it from the first
+                places = [corpus for corpus in places if corpus != "The real text, second part"]
             if not places:
                 ax.text(0, row, "not run", ha="center", va="center", color="gray", size="small",
                         backgroundcolor="white")
