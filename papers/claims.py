@@ -553,8 +553,8 @@ def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]],
     found.append(f"by Welch's test one head differs by {format_contrast(x)}")
     x = paired_contrast(paired_gains(scores_by_seed(control), "both-uniform", "both"))
     found.append(f"`both-uniform` minus `both` is {format_contrast(x)} ({len(CONTROL_SEEDS)} "
-                 f"seeds, p = {x.p:.2f}; it would find a difference of {x.detectable:.2f} "
-                 "four times in five)")
+                 f"seeds, p = {x.p:.2f}; it would detect a difference of {x.detectable:.2f} "
+                 "with a power of 80 %)")
     return found
 
 
