@@ -72,6 +72,11 @@ def format_contrast(x: Contrast, digits: int = 2) -> str:
     return f"{difference} [{low}, {high}]"
 
 
+def format_half(x: Contrast) -> str:
+    """The difference and half its interval as text."""
+    return f"{format_signed(x.difference)} ± {x.high - x.difference:.2f}"
+
+
 # ---- The planned runs
 
 # corpus: the tables of papers/tables.py whose rows are the arms, and the seeds with all arms
@@ -81,7 +86,8 @@ FAMILIES = {
     "The real text, repeated": (["plan-enja-again"], range(10, 15)),
     "The generated text": (["plan-toy"], range(1, 21)),
     "The generated text, more arms": (["plan-toy-more"], range(21, 28)),
-    "Multi30K": (["plan-multi30k"], range(1, 5))}
+    "Multi30K": (["plan-multi30k"], range(1, 5)),
+    "The generated text, trained longer": (["plan-toy-longer"], range(31, 36))}
 CONTROL_SEEDS = range(21, 27)   # of the control of Li 2021 on the generated text
 GU_EM_BETA = "--agg gu-em --em-gradient beta"            # an option that is gone
 ONE_HEAD = "one-head", "baseline"                        # the positive control
@@ -200,7 +206,8 @@ def planned_rows(runs: dict[str, list[dict]], test: str, contrasts: dict) -> lis
     """Phrases of the pages about a corpus, and the rows of its two tables. test, contrasts: of
     `compare_arms`."""
     millions = [arm_runs[0]["parameters"] / 1e6 for arm_runs in runs.values()]
-    rows = [f"{min(millions):.1f}M to {max(millions):.1f}M",
+    smallest, largest = f"{min(millions):.1f}M", f"{max(millions):.1f}M"
+    rows = [smallest if smallest == largest else f"{smallest} to {largest}",
             f"the {len(runs['baseline'])} seeds with runs of all arms", test]
     for pair, (x, p) in contrasts.items():
         if pair == ONE_HEAD:
@@ -445,7 +452,7 @@ def verdict_rows(contrasts: dict[str, dict]) -> list[str]:
             cell = "not run"
             if pair in contrasts[name]:
                 x, p = contrasts[name][pair]
-                cell = f"{format_signed(x.difference)} ± {x.high - x.difference:.2f}"
+                cell = format_half(x)
                 cell = (f"**{cell}**" if p < 0.05 else cell) + note
             cells.append(cell)
         rows.append(" | ".join(cells))
@@ -525,6 +532,22 @@ def levene_rows(corpora: dict[str, dict[str, list[dict]]]) -> list[str]:
     return rows
 
 
+def longer_rows(corpora: dict[str, dict[str, list[dict]]],
+                contrasts: dict[str, dict]) -> list[str]:
+    """The rows of the table of longer training: the planned differences with the usual steps and
+    with four times as many, and the change, by Welch's test of the seeds' differences."""
+    names = "The generated text", "The generated text, trained longer"
+    rows = []
+    for pair in contrasts[names[1]]:
+        planned = [contrasts[name][pair][0] for name in names]
+        before, after = [np.array(paired_gains(scores_by_seed(corpora[name]), *pair))
+                         for name in names]
+        change = welch_contrast(after, before)
+        cells = [format_half(x) for x in (*planned, change)]
+        rows.append(" | ".join([name_pair(pair), *cells, format_p(change.p)]))
+    return rows
+
+
 def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]],
             contrasts: dict[str, dict], real: dict[str, dict[int, float]],
             control: dict[str, list[dict]]) -> list[str]:
@@ -577,6 +600,7 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
     for title, rows in (("Claims", verdict_rows(contrasts)),
                         ("Close verdicts", close_rows(lines, corpora)),
                         ("Levene's test", levene_rows(corpora)),
+                        ("Longer training", longer_rows(corpora, contrasts)),
                         ("Other differences", unplanned_rows(real, generated)),
                         ("All seeds", pooled_rows(real)),
                         ("Phrases", phrases(lines, corpora, contrasts, real, control))):

@@ -376,6 +376,13 @@ TABLES["plan-toy-both"] = TABLES["plan-toy"]._replace(
           Row("both", "--agg em --em-gradient last --reg output"),
           Row("both-uniform", "--agg em --iterations 1 --reg output")))
 
+TABLES["plan-toy-longer"] = TABLES["plan-toy"]._replace(
+    title="runs of docs/plan.md with four times the steps on the embedded corpus",
+    rows=(BASELINE,
+          Row("output", "--reg output"),
+          Row("gu-em", "--agg gu-em --em-gradient last")),
+    scale=TABLES["plan-toy"].scale.replace("--steps 1400", "--steps 5600"))
+
 # Tables of the papers with the text and recipe of plan-toy, and with its runs of the same flags.
 for _name in ("li2021-6", "gu-3", "gu-fig2", "duan-2", "duan-3", "duan-4"):
     _table = TABLES[_name]

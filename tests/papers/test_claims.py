@@ -49,7 +49,7 @@ def test_the_numbers_on_the_page(claims_run):
                    "6 seeds, 11 tests", "seeds with runs of all arms",
                    "residual standard deviation", "differ by less than"):
         assert phrase in computed
-    figures = r"[+-]\d\S+ \[.*?\]"
+    figures = r"[+-]\d\S+ \[[+-].*?\]"
     assert {*re.findall(figures, text)} == {*re.findall(figures, planned)}
 
 
