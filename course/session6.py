@@ -62,7 +62,7 @@ def draw(cubes, name):
                                    sharex=True, sharey=True)
     titles = ("logits\n$E$", "vertical routing\nadds $\\Omega^\\uparrow$",
               "horizontal routing\nadds $\\Omega^\\leftrightarrow$",
-              "weights before\nsoftmax of $E$", "weights after\nsoftmax of the sum")
+              "without routing\nsoftmax of $E$", "with routing\nsoftmax of the sum")
     logits = dict(cmap="RdBu_r", vmin=-1, vmax=1)
     weights = dict(cmap="Greys", vmin=0, vmax=1)
     for column, cube, title, look in zip(axes.T, cubes, titles, [logits] * 3 + [weights] * 2):

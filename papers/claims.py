@@ -234,7 +234,7 @@ ROWS = {
     ("output-0.1", "baseline"): "a tenth of the reward",
     ("em", "baseline"): "Li 2019: routing",
     ("uniform", "baseline"): "the same without routing",
-    CONTROL: "difference of these two",
+    CONTROL: "routing minus no routing",
     ("wide-ffn", "baseline"): "wider layers, no routing",
     ("both", "baseline"): "Li 2021: reward, routing",
     ("both-enc", "baseline"): "only in the encoder",
