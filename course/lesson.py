@@ -39,7 +39,7 @@ def show(name: str) -> None:
 
 def play(draw, frames: int, name: str, label: str) -> None:
     """Shows `draw(ax, t)` for t = 0, 1, ...: in a notebook as a player with a slider over t,
-    otherwise as a row of panels. `draw` returns the image that the colour bar with this label
+    otherwise as a row of panels. `draw` returns the image that the color bar with this label
     belongs to."""
     if "inline" not in pyplot.get_backend():
         figure, axes = pyplot.subplots(1, frames, figsize=(1 + 2 * frames, 3), layout="constrained",

@@ -72,7 +72,7 @@ ways = {
 
 # %% [markdown]
 # A draw with more noise makes the steps visible. The figure shows two of the four dimensions of the
-# votes for whole 0. Rings mark the votes of its own parts, which agree; the colour is the weight of
+# votes for whole 0. Rings mark the votes of its own parts, which agree; the color is the weight of
 # a vote, which is the share $C_{m0}$ with which it enters the iteration; the cross is the mean
 # $\mu_0$ with these weights.
 

@@ -59,10 +59,10 @@ for name, mechanisms in models.items():
 # %% jupyter={"source_hidden": true}
 figure, axes = pyplot.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
 for number, (name, losses) in enumerate(curves.items()):
-    colour = f"C{number}"
-    axes[0].plot([cross_entropy for cross_entropy, _ in losses], colour, label=name)
+    color = f"C{number}"
+    axes[0].plot([cross_entropy for cross_entropy, _ in losses], color, label=name)
     if "reg" in models[name]:
-        axes[1].plot([D for _, D in losses], colour, label=name)
+        axes[1].plot([D for _, D in losses], color, label=name)
 axes[0].set(title="cross-entropy per target token", xlabel="step", ylabel="nats")
 axes[1].set(title="disagreement", xlabel="step", ylabel="D")
 axes[0].legend()

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 SIZE = (5.8, 6.25)              # inches, which are the units of all places; y grows downwards
-PLAIN = ("#eeeeee", "#222222")  # colours of a box: its face and its edge
+PLAIN = ("#eeeeee", "#222222")  # colors of a box: its face and its edge
 LI_2018 = ("#cfe3f7", "#1f5f9f")
 LI_2019 = ("#d5efd3", "#2f7d2c")
 GU = ("#fbe3c4", "#b06a00")

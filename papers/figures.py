@@ -10,7 +10,7 @@ from tools.figure_text import literal_text, optional_figure
 LOOK = literal_text({"font.size": 8, "axes.titlesize": 9, "axes.spines.top": False,
                      "axes.spines.right": False, "savefig.dpi": 150})
 WIDTH = 8.0                     # inches: a page
-LABELS = 1.8                    # inches of the width for labels and colour bar beside heat maps
+LABELS = 1.8                    # inches of the width for labels and color bar beside heat maps
 TOKEN = 0.115                   # inches of an axis for a token in readable letters
 MARKERS = "os^Dv<>Pp*"
 
@@ -33,7 +33,7 @@ def label_tokens(axis, tokens: list[str], inches: float, **options) -> None:
 @optional_figure("heads.png")
 @LOOK
 def draw_heads(runs: list[str], points, path):
-    """Scatter plot of the heads' t-SNE, with a colour per run. points: [runs][H][2], from vectors
+    """Scatter plot of the heads' t-SNE, with a color per run. points: [runs][H][2], from vectors
     that are averaged over words and layers as in the paper. Returns the path."""
     figure = Figure(figsize=(WIDTH, 4.4 + 0.2 * len(runs)), layout="constrained")
     ax = figure.subplots()

@@ -51,7 +51,7 @@ def test_a_session_prints_what_the_course_says(number, monkeypatch, tmp_path, ca
     savefig = pyplot.savefig
 
     def check_and_save(path, **settings):
-        """Heads count from 1; axes and colour bars say what they show."""
+        """Heads count from 1; axes and color bars say what they show."""
         assert "head 0" not in {x.get_text() for x in pyplot.gcf().findobj(Text)}
         assert all(ax.get_xlabel() or ax.get_ylabel() for ax in pyplot.gcf().axes[-1:])
         savefig(path, **settings)
