@@ -465,6 +465,11 @@ def name_pair(pair: tuple[str, str]) -> str:
     return f"`{arm}`" if against == "baseline" else f"`{arm}` minus `{against}`"
 
 
+def format_paired(gains: list[float]) -> str:
+    """The difference, its interval and the number of seeds, by a paired t-test."""
+    return f"{format_contrast(paired_contrast(gains))} ({len(gains)})"
+
+
 def pooled_rows(real: dict[str, dict[int, float]]) -> list[str]:
     """The rows of the table of the first and the repeated runs together: paired tests that were
     not planned. real: the scores of all runs on the real text."""
@@ -472,8 +477,7 @@ def pooled_rows(real: dict[str, dict[int, float]]) -> list[str]:
     for pair in ROWS:
         gains = paired_gains(real, *pair)
         if len(gains) > count_seeds("The real text, repeated"):
-            x = paired_contrast(gains)
-            rows.append(f"{name_pair(pair)} | {format_contrast(x)} ({len(gains)})")
+            rows.append(f"{name_pair(pair)} | {format_paired(gains)}")
     return rows
 
 
@@ -485,10 +489,7 @@ def unplanned_rows(*texts: dict[str, dict[int, float]]) -> list[str]:
         cells = [name_pair(pair)]
         for scores in texts:
             gains = paired_gains(scores, *pair)
-            cell = "no common seeds"
-            if gains:
-                cell = f"{format_contrast(paired_contrast(gains))} ({len(gains)})"
-            cells.append(cell)
+            cells.append(format_paired(gains) if gains else "no common seeds")
         rows.append(" | ".join(cells))
     return rows
 
@@ -523,7 +524,7 @@ def close_rows(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]
 
 
 def levene_rows(corpora: dict[str, dict[str, list[dict]]]) -> list[str]:
-    """The rows of the table of Levene's test: its p, centred on the median and on the mean."""
+    """The rows of the table of Levene's test: its p, centered on the median and on the mean."""
     rows = []
     for corpus, runs in corpora.items():
         scores = scores_by_arm(runs).values()
@@ -571,7 +572,7 @@ def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]],
     for arm in ("both", "gu-em"):
         gains = paired_gains(real, arm, "baseline")
         below = sum(gain < 0 for gain in gains)
-        found.append(f"it is below the baseline with {below} of {len(gains)} seeds")
+        found.append(f"`{arm}` is below the baseline with {below} of {len(gains)} seeds")
     x = welch_contrasts(corpora["Multi30K"], [ONE_HEAD])[ONE_HEAD]
     found.append(f"by Welch's test one head differs by {format_contrast(x)}")
     x = paired_contrast(paired_gains(scores_by_seed(control), "both-uniform", "both"))

@@ -16,7 +16,7 @@ from exercises.checks import CHECKS
 from exercises.compare import describe_check, find_error
 from exercises.make import FAULTS, ROOT, TABLE, TASKS, find_functions, make_stub
 from tools.command_line import parse
-from tools.files import BYTE_ORDER_MARK, UserError
+from tools.files import BYTE_ORDER_MARK
 
 DYNAMIC = [task for task in TASKS.values() if task.file == "routing_dynamic.py"]
 BODIES = sorted({(task.file, task.body) for task in TASKS.values()})
@@ -266,10 +266,14 @@ def test_a_task_is_chosen_by_its_name_a_part_of_it_or_its_function():
     assert names_of("weigh_votes") == ["weighted votes", "unchosen capsules"]
     assert names_of("routing_dynamic.py") == [task.name for task in DYNAMIC]
     assert names_of("loss.py") == ["label smoothing"]
-    with pytest.raises(UserError, match="--task 'sqash': no such task; choose from 'heads', "):
-        names_of("sqash")
-    with pytest.raises(UserError, match="'squash': no such task; choose from 'M-step, mean"):
-        grade.choose_tasks(4, "squash")
+
+
+@pytest.mark.parametrize("words, error", [
+    ("sqash", "--task 'sqash': no such task; choose from 'heads', "),
+    ("squash --session 4", "--task 'squash': no such task; choose from 'M-step, mean")])
+def test_a_task_that_does_not_exist_is_an_error(words, error, tmp_path, capsys):
+    assert grade.main([str(tmp_path), "--task", *words.split()]) == 2
+    assert error in capsys.readouterr().err
 
 
 def test_a_folder_without_files_is_a_warning(tmp_path, capsys):
