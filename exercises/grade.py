@@ -13,11 +13,9 @@ import csv
 import math
 import multiprocessing
 import os
-import queue
 import signal
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,79 +44,58 @@ if LINUX:
 
 # ---- Processes: what a solution does to Python must not affect other tasks
 
-def send_errors(sender, tasks: list[Task], folder: Path, output: Path, seconds: int) -> None:
-    """Sends "ready", then the error of each task, as text. Runs in a process of its own, whose
-    output goes into a file."""
+def write_errors(tasks: list[Task], folder: Path, place: Path, seconds: int) -> None:
+    """Writes the error of each task into a file in `place`, and what solutions print into another.
+    Runs in a process of its own."""
     # imported here because the command itself starts without torch
     from exercises.compare import find_error
     if LINUX:
         import resource
         os.setsid()                     # a group with all processes that solutions start
         resource.setrlimit(resource.RLIMIT_FSIZE, (OUTPUT, OUTPUT))
-    file = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.dup2(file, 1)                    # output of solutions must not get into the table
-    os.dup2(file, 2)
+    output = os.open(place / "output", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(output, 1)                  # output of solutions must not get into the table
+    os.dup2(output, 2)
     sys.stdout = sys.stderr
     sys.path += [str(folder.resolve()), str(folder.resolve().parent)]    # the student's modules
-    sender.send_bytes(b"ready")
-    for task in tasks:
+    for number, task in enumerate(tasks):
         if LINUX:
             end = math.ceil(time.process_time()) + seconds
             resource.setrlimit(resource.RLIMIT_CPU, (end, resource.RLIM_INFINITY))
-        sender.send_bytes(find_error(task, folder).encode())
-
-
-def start(process) -> None:
-    """Starts a process. The server that forks it ends where a solution has written into its pipe;
-    Python starts another, but not while the first one is ending."""
-    for seconds in (0.1, 0.3, 1, 3):
-        try:
-            process.start()
-            return
-        except (ConnectionError, EOFError):
-            time.sleep(seconds)
-    process.start()
-
-
-def receive(receiver, texts: queue.Queue) -> None:
-    """Puts the texts that a process sends into a queue; None is the last, after its end or where a
-    solution has written into the pipe."""
-    try:
-        while True:
-            texts.put(receiver.recv_bytes(OUTPUT).decode())
-    except (EOFError, OSError, ValueError):
-        texts.put(None)
+        unfinished = place / "unfinished"
+        unfinished.write_text(find_error(task, folder), "utf-8")
+        unfinished.rename(place / f"error{number}")      # so it is whole where it is there
 
 
 def run(tasks: list[Task], folder: Path) -> list[str]:
     """Returns the errors of the tasks, graded in one process. The last one may be that of a task
     that ended the process or took too long; then later tasks are missing."""
-    receiver, sender = CONTEXT.Pipe(duplex=False)
-    texts = queue.Queue()
-    with tempfile.TemporaryDirectory() as place:
-        output = Path(place) / "output"
-        process = CONTEXT.Process(target=send_errors, args=(sender, tasks, folder, output, SECONDS))
-        start(process)
-        sender.close()
-        # a thread: a process that a solution has started may keep the pipe open
-        threading.Thread(target=receive, args=(receiver, texts), daemon=True).start()
-        errors = [texts.get()]          # "ready": the limit excludes the import of torch
-        try:
-            while errors[-1] is not None and len(errors) <= len(tasks):
-                errors.append(texts.get(timeout=WAIT))
-        except queue.Empty:
-            errors.append(f"did not end within {WAIT} s")
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        process = CONTEXT.Process(target=write_errors, args=(tasks, folder, place, SECONDS))
+        process.start()
+        count = -1                      # tasks that are finished
+        while process.exitcode is None and len([*place.glob("error*")]) > count:
+            count = len([*place.glob("error*")])
+            process.join(WAIT)
+        end = "ended Python"
+        if process.exitcode is None:
+            end = f"did not end within {WAIT} s"
+        elif LINUX and process.exitcode == -signal.SIGXCPU:
+            end = f"did not end within {SECONDS} s of processor time"
         process.kill()
         if LINUX:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         process.join()
+        output = place / "output"
         if output.exists():
             sys.stderr.write(output.read_bytes()[:OUTPUT].decode(errors="replace"))
-    end = "ended Python"
-    if LINUX and process.exitcode == -signal.SIGXCPU:
-        end = f"did not end within {SECONDS} s of processor time"
-    return [end if error is None else error for error in errors[1:]]
+        count = len([*place.glob("error*")])
+        errors = [(place / f"error{number}").read_text("utf-8") for number in range(count)]
+    if count < len(tasks):
+        errors.append(end)
+    return errors
 
 
 def grade(tasks: list[Task], folder: Path) -> list[str]:
