@@ -45,7 +45,6 @@ from tools.command_line import run as run_command
 from tools.files import UserError, as_user_error, atomic_write, read_json
 from tools.machine import pick_device, processor
 from tools.signals import defer_signals
-from tools.streams import print_once
 from toy.__main__ import write_corpus
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -223,11 +222,8 @@ def make_jobs(settings: Settings, plans: dict) -> dict[Job, list[Run]]:
 
 def stored_lines() -> dict[tuple, dict]:
     """The lines of results/runs.jsonl by the key of their run."""
-    path = ROOT / "results" / "runs.jsonl"
-    if path.exists() and not path.read_bytes().endswith(b"\n"):
-        print_once(f"warning: {path}: its last line is cut off: left out", file=sys.stderr)
     lines = {}
-    for line in read_metrics(path):
+    for line in read_metrics(ROOT / "results" / "runs.jsonl"):
         lines[line["scale"], line["size"], line["flags"], line["seed"]] = line
     return lines
 
@@ -238,8 +234,6 @@ def store(line: dict) -> None:
     path.parent.mkdir(exist_ok=True)
     with FileLock(path.with_name(".runs.jsonl.lock")):
         content = path.read_bytes() if path.exists() else b""
-        if content and not content.endswith(b"\n"):      # a torn line
-            content += b"\n"
         atomic_write(path, content + json.dumps(line).encode() + b"\n")
 
 
@@ -296,7 +290,7 @@ def train_jobs(jobs: list[Job], at_once: int, device: torch.device, end) -> list
     """Runs the jobs, `at_once` at a time, and calls end(job) after each that succeeds. A job that
     fails does not stop the others. Returns the names of the failed jobs. A signal is passed on to
     the jobs, which save; then SystemExit is raised."""
-    env = {"OMP_NUM_THREADS": str(max(1, count_cores() // at_once)), **os.environ}
+    env = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // at_once)), **os.environ}
     devices = [str(device)] * at_once
     if str(device) == "cuda":           # all GPUs in turn
         devices = [f"cuda:{i % torch.cuda.device_count()}" for i in range(at_once)]
@@ -338,13 +332,6 @@ def train_jobs(jobs: list[Job], at_once: int, device: torch.device, end) -> list
         say("stopped; the same command resumes")
         raise SystemExit(128 + stop[0])
     return failed
-
-
-def count_cores() -> int:
-    """The cores that this program may use; on a cluster a job has some of a node's."""
-    if hasattr(os, "sched_getaffinity"):                 # Linux
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def start(job: Job, device: str, env: dict) -> subprocess.Popen:
