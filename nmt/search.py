@@ -46,21 +46,6 @@ def length_limit(source: Tensor, ratio: float = LENGTH_RATIO) -> Tensor:
     return ((source != PAD).sum(1) * ratio).long() + 20
 
 
-def top_k(x: Tensor, k: int, group: int = 128) -> tuple[Tensor, Tensor]:
-    """`x.topk(k)` of the last dimension (all of it if it has fewer), in a third of the time for a
-    large vocabulary: the k largest are in the k groups that have the largest maxima."""
-    if x.shape[-1] < max(k, 32) * group:                 # where topk is as fast
-        return x.topk(min(k, x.shape[-1]))
-    whole = x.shape[-1] // group * group
-    groups = x[..., :whole].unflatten(-1, (-1, group))                       # [..., groups, group]
-    first = groups.amax(-1).topk(k).indices.unsqueeze(-1) * group            # [..., k, 1]
-    places = first + torch.arange(group, device=x.device)                    # [..., k, group]
-    rest = torch.arange(whole, x.shape[-1], device=x.device)                 # in no group
-    places = torch.cat([places.flatten(-2), rest.expand(*x.shape[:-1], -1)], dim=-1)
-    values, index = x.gather(-1, places).topk(k)
-    return values, places.gather(-1, index)
-
-
 def expand(logits: Tensor, log_p: Tensor, beam: int, last: Tensor):
     """One step of the search: the best continuations of the live hypotheses, and which of them end.
     logits [B * k, V]: of the next token; log_p [B, k]: of the live hypotheses; last [B]: True where
@@ -76,8 +61,9 @@ def expand(logits: Tensor, log_p: Tensor, beam: int, last: Tensor):
     so_far = log_p - logsumexp                                               # [B, k]
     ends = so_far + logits[:, :, EOS]                                        # [B, k]
     # padding, BOS and EOS are the first ids: the first two are never produced, EOS is above
-    words, ids = top_k(logits[:, :, EOS + 1:], beam)
-    branches = words.shape[-1]
+    others = logits[:, :, EOS + 1:]
+    branches = min(beam, others.shape[-1])
+    words, ids = others.topk(branches)                                       # [B, k, branches]
     ids = ids + EOS + 1
     words = (so_far.unsqueeze(-1) + words).flatten(1)                        # [B, k * branches]
     words = words.masked_fill(last.unsqueeze(1), -math.inf)

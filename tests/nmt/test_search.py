@@ -143,14 +143,6 @@ def test_length_limits():
         beam_search(model, source, beam=2, nbest=3)
 
 
-@pytest.mark.parametrize("width", [3, 5, 128, 4095, 4096, 4097, 5000])
-def test_top_k_is_that_of_torch(width):
-    """Also where fewer are there than asked for, and where some fill no group."""
-    x = torch.randn(2, 3, width)
-    for tensor, expected in zip(search.top_k(x, 4), x.topk(min(4, width))):
-        assert torch.equal(tensor, expected)
-
-
 @pytest.mark.parametrize("function", [beam_search, translate_lines, search.translate_text])
 def test_the_search_has_the_defaults_of_vaswani_2017(function):
     """As the flags of translate.py have them."""
