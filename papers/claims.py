@@ -37,7 +37,7 @@ class Contrast(NamedTuple):
     high: float
     p: float
     detectable: float           # what one test at 0.05 finds with a probability of about 80 %
-    equivalent: bool            # two one-sided tests at 0.05 place the difference within MARGIN
+    outside_p: float            # of two one-sided tests that place the difference within MARGIN
 
 
 def make_contrast(difference: float, error: float, freedom: float) -> Contrast:
@@ -45,7 +45,7 @@ def make_contrast(difference: float, error: float, freedom: float) -> Contrast:
     t = stats.t(freedom, difference, error)
     return Contrast(difference, *t.interval(0.95), p=2 * min(t.cdf(0), t.sf(0)),
                     detectable=error * stats.t.ppf([0.975, 0.8], freedom).sum(),
-                    equivalent=max(t.cdf(-MARGIN), t.sf(MARGIN)) < 0.05)
+                    outside_p=max(t.cdf(-MARGIN), t.sf(MARGIN)))
 
 
 def paired_contrast(gains: list[float]) -> Contrast:
@@ -86,8 +86,9 @@ FAMILIES = {
     "The real text, repeated": (["plan-enja-again"], range(10, 15)),
     "The generated text": (["plan-toy"], range(1, 21)),
     "The generated text, more arms": (["plan-toy-more"], range(21, 28)),
-    "Multi30K": (["plan-multi30k"], range(1, 5)),
-    "The generated text, trained longer": (["plan-toy-longer"], range(31, 36))}
+    "The generated text, trained longer": (["plan-toy-longer"], range(31, 36)),
+    "Multi30K": (["plan-multi30k"], range(1, 5))}
+LONGER = "The generated text, trained longer"
 CONTROL_SEEDS = range(21, 27)   # of the control of Li 2021 on the generated text
 GU_EM_BETA = "--agg gu-em --em-gradient beta"            # an option that is gone
 ONE_HEAD = "one-head", "baseline"                        # the positive control
@@ -215,7 +216,7 @@ def planned_rows(runs: dict[str, list[dict]], test: str, contrasts: dict) -> lis
             continue
         cells = [*pair, format_contrast(x), f"{x.detectable:.2f}", format_p(x.p), format_p(p)]
         rows.append(f"| {' | '.join(cells)} |")
-        if x.equivalent:
+        if x.outside_p < 0.05:
             arm, against = pair
             rows.append(f"`{arm}` and `{against}` differ by less than {MARGIN} BLEU")
     for arm in sorted(runs):
@@ -234,7 +235,6 @@ ROWS = {
     ("output-0.1", "baseline"): "a tenth of the reward",
     ("em", "baseline"): "Li 2019: routing",
     ("uniform", "baseline"): "the same without routing",
-    CONTROL: "routing minus no routing",
     ("wide-ffn", "baseline"): "wider layers, no routing",
     ("both", "baseline"): "Li 2021: reward, routing",
     ("both-enc", "baseline"): "only in the encoder",
@@ -243,7 +243,8 @@ ROWS = {
     ("gu-em-full", "baseline"): "gradient of all iterations",
     ("gu-dynamic", "baseline"): "dynamic routing",
     ("capsule", "baseline"): "Duan 2020: routed logits",
-    ONE_HEAD: "One head, not eight"}
+    ONE_HEAD: "One head, not eight",
+    CONTROL: "Routing minus no routing"}
 # the gains over the baseline that the papers print at size base, for En-De unless marked
 PRINTED = {"output": "+0.87", "output-enc": "+0.65 (Zh-En)", "em": "+0.95", "both": "+1.10",
            "gu-em": "+0.43", "gu-dynamic": "+0.33", "capsule": "+0.61"}
@@ -252,12 +253,13 @@ PANELS = {                      # a panel per unit, by its title: the corpora
     "real text,\nEnglish to Japanese,\nBLEU over characters":
         ("The real text", "The real text, second part", "The real text, repeated"),
     "generated text,\nEnglish to German,\nBLEU over words":
-        ("The generated text", "The generated text, more arms")}
+        ("The generated text", "The generated text, more arms", LONGER)}
+MARKERS = {"The real text, repeated": ("C1", "s"), LONGER: ("C2", "D")}
 
 
 def draw_forest(contrasts: dict[str, dict], path: Path) -> None:
     """The forest plot: a panel per unit of BLEU, a row per contrast. contrasts: by corpus."""
-    figure = Figure(figsize=(6.4, 7.4), dpi=150, layout="constrained")
+    figure = Figure(figsize=(6.4, 8.2), dpi=150, layout="constrained")
     figure.suptitle("Difference from the Transformer:\nno gain can be credited to a mechanism",
                     weight="bold", size="medium")
     axes = figure.subplots(1, len(PANELS), sharex=True, sharey=True)
@@ -278,13 +280,11 @@ def draw_forest(contrasts: dict[str, dict], path: Path) -> None:
                         backgroundcolor="white")
             for i, corpus in enumerate(places):
                 x, p = contrasts[corpus][pair]
-                y = row + 0.32 * (i - (len(places) - 1) / 2)
-                color, marker = "C0", "o"
-                if corpus == "The real text, repeated":
-                    color, marker = "C1", "s"
+                y = row + 0.4 * (i - (len(places) - 1) / 2)
+                color, marker = MARKERS.get(corpus, ("C0", "o"))
                 if x.high < LEFT_END:
                     ax.text(LEFT_END, y, f"◄ {format_contrast(x)}", va="center", color=color,
-                            size="small", backgroundcolor="white")
+                            size="small", bbox=dict(facecolor="white", edgecolor="none", pad=0))
                     continue
                 ax.errorbar(x.difference, y, xerr=x.high - x.difference, fmt=marker, markersize=5,
                             color=color, markerfacecolor=color if p < 0.05 else "white")
@@ -297,13 +297,15 @@ def draw_forest(contrasts: dict[str, dict], path: Path) -> None:
             ax.get_yticklabels()[row].set_weight("bold")
             for panel in axes:
                 panel.axhline(row - 0.5, color="lightgray", linewidth=0.8, zorder=0)
-    real, more, again, toy, toy_more = [count_seeds(corpus) for corpora in PANELS.values()
-                                        for corpus in corpora]
+    real, more, again, toy, toy_more, longer = [count_seeds(corpus) for corpora in PANELS.values()
+                                                for corpus in corpora]
     handles = [
         ax.errorbar([], [], xerr=[], fmt="o", color="C0",
                     label=f"first runs ({real} or {more} seeds; generated: {toy} or {toy_more})"),
         ax.errorbar([], [], xerr=[], fmt="s", color="C1",
                     label=f"repeated with new seeds ({again})"),
+        ax.errorbar([], [], xerr=[], fmt="D", color="C2",
+                    label=f"four times the steps ({longer})"),
         *ax.plot([], [], "k|", markersize=12, markeredgewidth=2,
                  label="the paper's gain, with a larger model and other text")]
     figure.legend(handles=handles, loc="outside lower center",
@@ -432,9 +434,10 @@ def further_rows(scores: dict) -> list[str]:
 # a difference whose runs are of another family than those of its column
 SECOND_PARTS = {"The real text": "The real text, second part",
                 "The generated text": "The generated text, more arms"}
-# pairs whose tests were not planned
-UNPLANNED = (("both", "output"), ("both", "em"), ("em", "wide-ffn"), ("output", "output-enc"),
-             ("both", "both-enc"), ("output-0.1", "baseline"), ("both-0.1", "baseline"))
+# pairs that were not planned, or only with another test
+UNPLANNED = (CONTROL, ("both", "output"), ("both", "em"), ("em", "wide-ffn"),
+             ("output", "output-enc"), ("both", "both-enc"), ("output-0.1", "baseline"),
+             ("both-0.1", "baseline"))
 
 
 def verdict_rows(contrasts: dict[str, dict]) -> list[str]:
@@ -443,19 +446,19 @@ def verdict_rows(contrasts: dict[str, dict]) -> list[str]:
     rows = []
     for pair, label in ROWS.items():
         gain = "" if pair == CONTROL else PRINTED.get(pair[0], "")
-        cells = [label, name_pair(pair), gain]
-        for name in ("The real text", "The real text, repeated", "The generated text"):
+        cells = [f"{label}, {name_pair(pair)}", gain]
+        for name in ("The real text", "The real text, repeated", "The generated text", LONGER):
             note = ""
             if pair not in contrasts[name] and name in SECOND_PARTS:
                 name = SECOND_PARTS[name]
                 note = f" ({count_seeds(name)} seeds)"
-            cell = "not run"
+            cell = ""
             if pair in contrasts[name]:
                 x, p = contrasts[name][pair]
                 cell = format_half(x)
                 cell = (f"**{cell}**" if p < 0.05 else cell) + note
             cells.append(cell)
-        rows.append(" | ".join(cells))
+        rows.append(" | ".join(cells).rstrip())
     return rows
 
 
@@ -533,20 +536,35 @@ def levene_rows(corpora: dict[str, dict[str, list[dict]]]) -> list[str]:
     return rows
 
 
-def longer_rows(corpora: dict[str, dict[str, list[dict]]],
+def longer_rows(short: dict[str, dict[int, float]], longer: dict[str, dict[int, float]],
                 contrasts: dict[str, dict]) -> list[str]:
-    """The rows of the table of longer training: the planned differences with the usual steps and
-    with four times as many, and the change, by Welch's test of the seeds' differences."""
-    names = "The generated text", "The generated text, trained longer"
-    rows = []
-    for pair in contrasts[names[1]]:
-        planned = [contrasts[name][pair][0] for name in names]
-        before, after = [np.array(paired_gains(scores_by_seed(corpora[name]), *pair))
-                         for name in names]
+    """The rows of the tables of longer training: the planned differences with the usual steps and
+    with four times as many, and the change, by Welch's test of the seeds' differences; then the
+    same of the arms' errors as multiples of the baseline's, by t-tests of the logarithms. short,
+    longer: the scores with the usual steps and with four times as many."""
+    rows, relative_rows = [], []
+    for pair in contrasts[LONGER]:
+        planned = [contrasts[name][pair][0] for name in ("The generated text", LONGER)]
+        before, after = [np.array(paired_gains(scores, *pair)) for scores in (short, longer)]
         change = welch_contrast(after, before)
         cells = [format_half(x) for x in (*planned, change)]
         rows.append(" | ".join([name_pair(pair), *cells, format_p(change.p)]))
-    return rows
+
+        before, after = [np.array(paired_gains(log_errors(scores), *pair))
+                         for scores in (short, longer)]
+        cells = []
+        for gains in (before, after):
+            ratio, low, high = np.exp(paired_contrast(gains)[:3])
+            cells.append(f"{ratio:.2f} ({low:.2f} to {high:.2f})")
+        p = welch_contrast(after, before).p
+        relative_rows.append(" | ".join([name_pair(pair), *cells, format_p(p)]))
+    return rows + relative_rows
+
+
+def log_errors(scores: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
+    """The logarithm of 100 - BLEU. scores: {model: {seed: BLEU}}."""
+    return {arm: {seed: math.log(100 - bleu) for seed, bleu in by_seed.items()}
+            for arm, by_seed in scores.items()}
 
 
 def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]],
@@ -573,6 +591,10 @@ def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]],
         gains = paired_gains(real, arm, "baseline")
         below = sum(gain < 0 for gain in gains)
         found.append(f"`{arm}` is below the baseline with {below} of {len(gains)} seeds")
+    p = [paired_contrast(paired_gains(scores, *CONTROL)).outside_p
+         for scores in (real, scores_by_seed(corpora["The generated text"]))]
+    found.append(f"the routing changes BLEU by less than {MARGIN} on both texts (two one-sided "
+                 f"paired tests, p = {format_p(p[0])} and {format_p(p[1])})")
     x = welch_contrasts(corpora["Multi30K"], [ONE_HEAD])[ONE_HEAD]
     found.append(f"by Welch's test one head differs by {format_contrast(x)}")
     x = paired_contrast(paired_gains(scores_by_seed(control), "both-uniform", "both"))
@@ -586,22 +608,29 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
     """Prints the numbers of docs/claims.md, of docs/statistics.md and of the further claims on
     docs/results.md, and draws the figure."""
     lines = stored_lines()
+    _, seeds = FAMILIES[LONGER]
+    one_head = read_arms(lines, ["plan-toy-head"], seeds)
     corpora = {}
     contrasts = {}
     for corpus, (tables, seeds) in FAMILIES.items():
         runs = read_arms(lines, tables, seeds)
         corpora[corpus] = runs
         test, contrasts[corpus] = compare_arms(runs)
+        if corpus == LONGER:                             # planned later, so not in the others' test
+            x = welch_contrasts(one_head, [ONE_HEAD])[ONE_HEAD]
+            contrasts[corpus][ONE_HEAD] = x, x.p
         print(f"### {corpus}", *planned_rows(runs, test, contrasts[corpus]), "", sep="\n")
     draw_forest(contrasts, figure)
     control = read_arms(lines, ["plan-toy-both"], CONTROL_SEEDS)
     real = scores_by_seed(*(corpora[name] for name in FAMILIES if name.startswith("The real")))
     more = corpora["The generated text, more arms"]
+    short = scores_by_seed(corpora["The generated text"])
+    longer = scores_by_seed(corpora[LONGER], one_head)
     generated = scores_by_seed(corpora["The generated text"], more, control)
     for title, rows in (("Claims", verdict_rows(contrasts)),
                         ("Close verdicts", close_rows(lines, corpora)),
                         ("Levene's test", levene_rows(corpora)),
-                        ("Longer training", longer_rows(corpora, contrasts)),
+                        ("Longer training", longer_rows(short, longer, contrasts)),
                         ("Other differences", unplanned_rows(real, generated)),
                         ("All seeds", pooled_rows(real)),
                         ("Phrases", phrases(lines, corpora, contrasts, real, control))):

@@ -383,6 +383,11 @@ TABLES["plan-toy-longer"] = TABLES["plan-toy"]._replace(
           Row("gu-em", "--agg gu-em --em-gradient last")),
     scale=TABLES["plan-toy"].scale.replace("--steps 1400", "--steps 5600"))
 
+TABLES["plan-toy-head"] = TABLES["plan-toy-longer"]._replace(
+    title="one head of docs/plan.md with four times the steps on the embedded corpus",
+    rows=(BASELINE,
+          Row("one-head", "--heads 1")))
+
 # Tables of the papers with the text and recipe of plan-toy, and with its runs of the same flags.
 for _name in ("li2021-6", "gu-3", "gu-fig2", "duan-2", "duan-3", "duan-4"):
     _table = TABLES[_name]
