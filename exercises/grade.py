@@ -65,6 +65,20 @@ def write_errors(tasks: list[Task], folder: Path, place: Path, seconds: int) -> 
         unfinished = place / "unfinished"
         unfinished.write_text(find_error(task, folder), "utf-8")
         unfinished.rename(place / f"error{number}")      # so it is whole where it is there
+    sys.stderr.flush()
+    os._exit(0)                         # threads that a solution has started do not go on
+
+
+def start(process) -> None:
+    """Starts a process. The server that forks it ends where a solution has written into its pipe;
+    Python starts another, but not while the first one is ending."""
+    for seconds in (0.1, 0.3, 1, 3):
+        try:
+            process.start()
+            return
+        except (ConnectionError, EOFError):
+            time.sleep(seconds)
+    process.start()
 
 
 def run(tasks: list[Task], folder: Path) -> list[str]:
@@ -73,7 +87,7 @@ def run(tasks: list[Task], folder: Path) -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         process = CONTEXT.Process(target=write_errors, args=(tasks, folder, place, SECONDS))
-        process.start()
+        start(process)
         count = -1                      # tasks that are finished
         while process.exitcode is None and len([*place.glob("error*")]) > count:
             count = len([*place.glob("error*")])

@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -335,12 +336,26 @@ def test_nothing_is_overwritten(tmp_path, capsys):
     assert capsys.readouterr().err == error
 
 
+NO_TENSOR = "agreement is None, expected float64 of shape [2, 4, 3]"
+WRITE_EVERYWHERE = """
+import contextlib, os, threading, time
+def write_everywhere():
+    for number in range(3, 99):
+        with contextlib.suppress(OSError):
+            os.set_blocking(number, False)
+            os.write(number, b"x" * 9)
+"""
+
+
 @pytest.mark.parametrize("agreement, share, error", [
     ("os._exit(0)", 1, "ended Python"),
     ("os._exit(0)", 5, "ended Python"),
     pytest.param("while True: pass", 5, "did not end within 1 s of processor time",
                  marks=pytest.mark.skipif(not grade.LINUX, reason="elsewhere there is no limit")),
     ("time.sleep(99)", 1, "did not end within 3 s"),
+    ("os.closerange(3, 99)", 5, NO_TENSOR),
+    ("write_everywhere()", 5, NO_TENSOR),
+    ("threading.Thread(target=time.sleep, args=(99,)).start()", 1, NO_TENSOR),
     ("V.__class__.log_softmax = None; raise Exception('not written yet')", 1, "not written yet"),
 ])
 def test_the_other_tasks_survive(agreement, share, error, tmp_path, monkeypatch):
@@ -348,10 +363,24 @@ def test_the_other_tasks_survive(agreement, share, error, tmp_path, monkeypatch)
     monkeypatch.setattr(grade, "WAIT", 3 if "sleep" in agreement else 60)
     monkeypatch.setattr(grade, "SHARE", share)
     write_solution(tmp_path, "routing_dynamic.py",
-                   f"import os, time\ndef agreement(V, capsules):\n    {agreement}\n")
+                   f"{WRITE_EVERYWHERE}\ndef agreement(V, capsules):\n    {agreement}\n")
     place = tmp_path / "routing_dynamic.py"
     line = f"Li 2019 Alg. 1, Gu 2019 Eq. 11, agreement: {error} ({place}: agreement)"
     assert grade.grade(DYNAMIC, tmp_path) == ["", "", "", line, ""]
+
+
+def test_a_server_that_is_ending_is_waited_for(monkeypatch):
+    """It refuses connections."""
+    calls = []
+
+    def refuse_twice():
+        calls.append(1)
+        if len(calls) < 3:
+            raise ConnectionRefusedError
+
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    grade.start(SimpleNamespace(start=refuse_twice))
+    assert len(calls) == 3
 
 
 @pytest.mark.skipif(not grade.LINUX, reason="elsewhere files have no limit")
