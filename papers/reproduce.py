@@ -45,6 +45,7 @@ from tools.command_line import run as run_command
 from tools.files import UserError, as_user_error, atomic_write, read_json
 from tools.machine import pick_device, processor
 from tools.signals import defer_signals
+from tools.streams import print_once
 from toy.__main__ import write_corpus
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -222,8 +223,11 @@ def make_jobs(settings: Settings, plans: dict) -> dict[Job, list[Run]]:
 
 def stored_lines() -> dict[tuple, dict]:
     """The lines of results/runs.jsonl by the key of their run."""
+    path = ROOT / "results" / "runs.jsonl"
+    if path.exists() and not path.read_bytes().endswith(b"\n"):
+        print_once(f"warning: {path}: its last line is cut off: left out", file=sys.stderr)
     lines = {}
-    for line in read_metrics(ROOT / "results" / "runs.jsonl"):
+    for line in read_metrics(path):
         lines[line["scale"], line["size"], line["flags"], line["seed"]] = line
     return lines
 
@@ -234,6 +238,8 @@ def store(line: dict) -> None:
     path.parent.mkdir(exist_ok=True)
     with FileLock(path.with_name(".runs.jsonl.lock")):
         content = path.read_bytes() if path.exists() else b""
+        if content and not content.endswith(b"\n"):      # a torn line
+            content += b"\n"
         atomic_write(path, content + json.dumps(line).encode() + b"\n")
 
 

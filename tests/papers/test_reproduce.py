@@ -379,15 +379,25 @@ def test_a_stored_run_is_a_line_and_is_not_trained_again(project, monkeypatch, c
     assert "torch 2.9.0; " in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_line_has_the_precision_of_its_run(project, monkeypatch):
+def test_a_line_has_the_precision_of_its_run(project, monkeypatch, capsys):
+    """And is on its own after one that a full disk tore, whose run is stored again."""
     monkeypatch.setenv("PATH", "")                       # without git
     for words in ("--amp --seeds 1", "--no-amp --seeds 2"):
         assert project(f"duan-4 {words} --store") == 0
-    lines = (project.root / "results" / "runs.jsonl").read_text("utf-8").splitlines()
+    path = project.root / "results" / "runs.jsonl"
+    whole = path.read_text("utf-8")
+    lines = whole.splitlines()
     precisions = [json.loads(line)["precision"] for line in lines]
     assert precisions == ["bfloat16"] * 4 + ["float32"] * 4
     assert project("duan-4 --no-amp --lr 0.05") == 0
     assert project("duan-4 --amp --lr 0.05 --store") == 2
+    path.write_text(whole[:-9], "utf-8")
+    capsys.readouterr()
+    assert project("duan-4 --no-amp --seeds 2 --store") == 0
+    assert capsys.readouterr().err == f"warning: {path}: its last line is cut off: left out\n"
+    *kept, torn, added = path.read_text("utf-8").splitlines(keepends=True)
+    assert "".join([*kept, added]) == whole and torn == f"{lines[-1][:-8]}\n"
+    assert len(project.trained) == 12
 
 
 def test_probing_beside_the_published_numbers(tmp_path, capsys):
