@@ -233,7 +233,7 @@ ROWS = {
     ("output", "baseline"): "Li 2018: reward",
     ("output-enc", "baseline"): "only in the encoder",
     ("output-0.1", "baseline"): "a tenth of the reward",
-    ("em", "baseline"): "Li 2019: routing",
+    ("em", "baseline"): "Li 2019: layers with routing",
     ("uniform", "baseline"): "the same without routing",
     ("wide-ffn", "baseline"): "wider layers, no routing",
     ("both", "baseline"): "Li 2021: reward, routing",
@@ -540,25 +540,25 @@ def longer_rows(short: dict[str, dict[int, float]], longer: dict[str, dict[int, 
                 contrasts: dict[str, dict]) -> list[str]:
     """The rows of the tables of longer training: the planned differences with the usual steps and
     with four times as many, and the change, by Welch's test of the seeds' differences; then the
-    same of the arms' errors as multiples of the baseline's, by t-tests of the logarithms. short,
-    longer: the scores with the usual steps and with four times as many."""
-    rows, relative_rows = [], []
+    same of the arms' errors as multiples of the baseline's, or of one head's, by t-tests of the
+    logarithms. short, longer: the scores with the usual steps and with four times as many."""
+    rows = []
     for pair in contrasts[LONGER]:
         planned = [contrasts[name][pair][0] for name in ("The generated text", LONGER)]
         before, after = [np.array(paired_gains(scores, *pair)) for scores in (short, longer)]
         change = welch_contrast(after, before)
         cells = [format_half(x) for x in (*planned, change)]
         rows.append(" | ".join([name_pair(pair), *cells, format_p(change.p)]))
-
-        before, after = [np.array(paired_gains(log_errors(scores), *pair))
+    for arm, against in (*contrasts[LONGER], ("output", "one-head")):
+        before, after = [np.array(paired_gains(log_errors(scores), arm, against))
                          for scores in (short, longer)]
         cells = []
         for gains in (before, after):
             ratio, low, high = np.exp(paired_contrast(gains)[:3])
             cells.append(f"{ratio:.2f} ({low:.2f} to {high:.2f})")
         p = welch_contrast(after, before).p
-        relative_rows.append(" | ".join([name_pair(pair), *cells, format_p(p)]))
-    return rows + relative_rows
+        rows.append(" | ".join([f"`{arm}` / `{against}`", *cells, format_p(p)]))
+    return rows
 
 
 def log_errors(scores: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
@@ -619,6 +619,7 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
         if corpus == LONGER:                             # planned later, so not in the others' test
             x = welch_contrasts(one_head, [ONE_HEAD])[ONE_HEAD]
             contrasts[corpus][ONE_HEAD] = x, x.p
+            runs = runs | one_head
         print(f"### {corpus}", *planned_rows(runs, test, contrasts[corpus]), "", sep="\n")
     draw_forest(contrasts, figure)
     control = read_arms(lines, ["plan-toy-both"], CONTROL_SEEDS)

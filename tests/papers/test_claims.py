@@ -58,8 +58,8 @@ def test_the_readme_has_the_planned_differences(claims_run):
     text (the first, or the repeated where there are no others), and those on the generated text,
     without numbers of seeds."""
     computed, _, _ = claims_run
-    arms = ("output", "output-enc", "output-0.1", "em", "uniform", "both", "gu-em", "capsule",
-            "one-head")
+    arms = ("output", "output-enc", "output-0.1", "em", "uniform", "wide-ffn", "both",
+            "gu-em", "capsule", "one-head")
     wanted = []
     for arm in arms:
         row, = [line for line in computed.splitlines() if f", `{arm}` | " in line]
