@@ -233,7 +233,7 @@ ROWS = {
     ("output", "baseline"): "Li 2018: reward",
     ("output-enc", "baseline"): "only in the encoder",
     ("output-0.1", "baseline"): "a tenth of the reward",
-    ("em", "baseline"): "Li 2019: layers with routing",
+    ("em", "baseline"): "Li 2019: routing layers",
     ("uniform", "baseline"): "the same without routing",
     ("wide-ffn", "baseline"): "wider layers, no routing",
     ("both", "baseline"): "Li 2021: reward, routing",
