@@ -494,6 +494,14 @@ def unplanned_rows(*texts: dict[str, dict[int, float]]) -> list[str]:
             gains = paired_gains(scores, *pair)
             cells.append(format_paired(gains) if gains else "no common seeds")
         rows.append(" | ".join(cells))
+    cells = ["(`both` minus `output`) minus (`em` minus `baseline`)"]
+    for scores in texts:
+        differences = {}
+        for arm, against in (("both", "output"), ("em", "baseline")):
+            seeds = scores[arm].keys() & scores[against].keys()
+            differences[arm] = {seed: scores[arm][seed] - scores[against][seed] for seed in seeds}
+        cells.append(format_paired(paired_gains(differences, "both", "em")))
+    rows.append(" | ".join(cells))
     return rows
 
 
