@@ -485,8 +485,9 @@ def pooled_rows(real: dict[str, dict[int, float]]) -> list[str]:
 
 
 def unplanned_rows(*texts: dict[str, dict[int, float]]) -> list[str]:
-    """The rows of the table of other differences: paired tests that were not planned. texts: the
-    scores of all runs on the real and on the generated text."""
+    """The rows of the table of other differences: paired tests that were not planned, the last of
+    a difference of differences. texts: the scores of all runs on the real and on the generated
+    text."""
     rows = []
     for pair in UNPLANNED:
         cells = [name_pair(pair)]
@@ -548,8 +549,9 @@ def longer_rows(short: dict[str, dict[int, float]], longer: dict[str, dict[int, 
                 contrasts: dict[str, dict]) -> list[str]:
     """The rows of the tables of longer training: the planned differences with the usual steps and
     with four times as many, and the change, by Welch's test of the seeds' differences; then the
-    same of the arms' errors as multiples of the baseline's, or of one head's, by t-tests of the
-    logarithms. short, longer: the scores with the usual steps and with four times as many."""
+    same of the arms' deficits, 100 - BLEU, as multiples of the baseline's, or of one head's, by
+    t-tests of the logarithms. short, longer: the scores with the usual steps and with four times as
+    many."""
     rows = []
     for pair in contrasts[LONGER]:
         planned = [contrasts[name][pair][0] for name in ("The generated text", LONGER)]
@@ -558,7 +560,7 @@ def longer_rows(short: dict[str, dict[int, float]], longer: dict[str, dict[int, 
         cells = [format_half(x) for x in (*planned, change)]
         rows.append(" | ".join([name_pair(pair), *cells, format_p(change.p)]))
     for arm, against in (*contrasts[LONGER], ("output", "one-head")):
-        before, after = [np.array(paired_gains(log_errors(scores), arm, against))
+        before, after = [np.array(paired_gains(log_deficits(scores), arm, against))
                          for scores in (short, longer)]
         cells = []
         for gains in (before, after):
@@ -569,7 +571,7 @@ def longer_rows(short: dict[str, dict[int, float]], longer: dict[str, dict[int, 
     return rows
 
 
-def log_errors(scores: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
+def log_deficits(scores: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
     """The logarithm of 100 - BLEU. scores: {model: {seed: BLEU}}."""
     return {arm: {seed: math.log(100 - bleu) for seed, bleu in by_seed.items()}
             for arm, by_seed in scores.items()}
