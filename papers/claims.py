@@ -283,7 +283,7 @@ def draw_forest(contrasts: dict[str, dict], path: Path) -> None:
                 y = row + 0.4 * (i - (len(places) - 1) / 2)
                 color, marker = MARKERS.get(corpus, ("C0", "o"))
                 if x.high < LEFT_END:
-                    ax.text(LEFT_END, y, f"◄ {format_contrast(x)}", va="center", color=color,
+                    ax.text(LEFT_END, y, f"◄ {format_half(x)}", va="center", color=color,
                             size="small", bbox=dict(facecolor="white", edgecolor="none", pad=0))
                     continue
                 ax.errorbar(x.difference, y, xerr=x.high - x.difference, fmt=marker, markersize=5,
