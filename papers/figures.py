@@ -103,7 +103,7 @@ def draw_maps(part, x: dict, columns: int, width: float, norm: PowerNorm) -> Non
         ax.set_visible(False)
     for h, (ax, weights) in enumerate(zip(axes.flat, x["weights"])):
         image = ax.imshow(weights, cmap="Blues", norm=norm, aspect="auto")
-        ax.set_title(f"head {h + 1}, entropy {x['entropy'][h]:.2f} nats", fontsize=8)
+        ax.set_title(f"head {h + 1}", fontsize=8)
         queries = x["queries"] if h % columns == 0 else [""]
         label_tokens(ax.xaxis, x["keys"], width, rotation=90)
         label_tokens(ax.yaxis, queries, panel_height(queries))
