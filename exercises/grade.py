@@ -88,10 +88,11 @@ def run(tasks: list[Task], folder: Path) -> list[str]:
         place = Path(name)
         process = CONTEXT.Process(target=write_errors, args=(tasks, folder, place, SECONDS))
         start(process)
-        count = -1                      # tasks that are finished
-        while process.exitcode is None and len([*place.glob("error*")]) > count:
+        before, count = -1, 0           # tasks that are finished
+        while count > before:
+            before = count
+            process.join(WAIT)          # at once where the process has ended
             count = len([*place.glob("error*")])
-            process.join(WAIT)
         end = "ended Python"
         if process.exitcode is None:
             end = f"did not end within {WAIT} s"
@@ -105,7 +106,6 @@ def run(tasks: list[Task], folder: Path) -> list[str]:
         output = place / "output"
         if output.exists():
             sys.stderr.write(output.read_bytes()[:OUTPUT].decode(errors="replace"))
-        count = len([*place.glob("error*")])
         errors = [(place / f"error{number}").read_text("utf-8") for number in range(count)]
     if count < len(tasks):
         errors.append(end)

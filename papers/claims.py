@@ -79,6 +79,7 @@ def format_half(x: Contrast) -> str:
 
 # ---- The planned runs
 
+LONGER = "The generated text, trained longer"
 # corpus: the tables of papers/tables.py whose rows are the arms, and the seeds with all arms
 FAMILIES = {
     "The real text": (["plan-enja"], range(2, 10)),
@@ -86,9 +87,8 @@ FAMILIES = {
     "The real text, repeated": (["plan-enja-again"], range(10, 15)),
     "The generated text": (["plan-toy"], range(1, 21)),
     "The generated text, more arms": (["plan-toy-more"], range(21, 28)),
-    "The generated text, trained longer": (["plan-toy-longer"], range(31, 36)),
+    LONGER: (["plan-toy-longer"], range(31, 36)),
     "Multi30K": (["plan-multi30k"], range(1, 5))}
-LONGER = "The generated text, trained longer"
 CONTROL_SEEDS = range(21, 27)   # of the control of Li 2021 on the generated text
 GU_EM_BETA = "--agg gu-em --em-gradient beta"            # an option that is gone
 ONE_HEAD = "one-head", "baseline"                        # the positive control
@@ -176,11 +176,16 @@ def compare_arms(runs: dict[str, list[dict]]) -> tuple[str, dict[tuple, tuple[Co
     return test, {pair: (x, adjusted.get(pair, x.p)) for pair, x in contrasts.items()}
 
 
-def paired_gains(scores: dict[str, dict[int, float]], model: str, against: str) -> list[float]:
-    """The differences of two models over the seeds that both have. scores: {model: {seed:
-    score}}."""
+def gains_by_seed(scores: dict[str, dict[int, float]], model: str,
+                  against: str) -> dict[int, float]:
+    """The differences of two models by the seeds that both have. scores: {model: {seed: score}}."""
     seeds = scores[model].keys() & scores[against].keys()
-    return [scores[model][seed] - scores[against][seed] for seed in seeds]
+    return {seed: scores[model][seed] - scores[against][seed] for seed in seeds}
+
+
+def paired_gains(scores: dict[str, dict[int, float]], model: str, against: str) -> list[float]:
+    """The values of `gains_by_seed`."""
+    return [*gains_by_seed(scores, model, against).values()]
 
 
 def scores_by_seed(*parts: dict[str, list[dict]]) -> dict[str, dict[int, float]]:
@@ -497,11 +502,9 @@ def unplanned_rows(*texts: dict[str, dict[int, float]]) -> list[str]:
         rows.append(" | ".join(cells))
     cells = ["(`both` minus `output`) minus (`em` minus `baseline`)"]
     for scores in texts:
-        differences = {}
-        for arm, against in (("both", "output"), ("em", "baseline")):
-            seeds = scores[arm].keys() & scores[against].keys()
-            differences[arm] = {seed: scores[arm][seed] - scores[against][seed] for seed in seeds}
-        cells.append(format_paired(paired_gains(differences, "both", "em")))
+        gains = {"both": gains_by_seed(scores, "both", "output"),
+                 "em": gains_by_seed(scores, "em", "baseline")}
+        cells.append(format_paired(paired_gains(gains, "both", "em")))
     rows.append(" | ".join(cells))
     return rows
 
@@ -559,9 +562,9 @@ def longer_rows(short: dict[str, dict[int, float]], longer: dict[str, dict[int, 
         change = welch_contrast(after, before)
         cells = [format_half(x) for x in (*planned, change)]
         rows.append(" | ".join([name_pair(pair), *cells, format_p(change.p)]))
+    deficits = [log_deficits(scores) for scores in (short, longer)]
     for arm, against in (*contrasts[LONGER], ("output", "one-head")):
-        before, after = [np.array(paired_gains(log_deficits(scores), arm, against))
-                         for scores in (short, longer)]
+        before, after = [np.array(paired_gains(x, arm, against)) for x in deficits]
         cells = []
         for gains in (before, after):
             ratio, low, high = np.exp(paired_contrast(gains)[:3])
@@ -573,8 +576,10 @@ def longer_rows(short: dict[str, dict[int, float]], longer: dict[str, dict[int, 
 
 def log_deficits(scores: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
     """The logarithm of 100 - BLEU. scores: {model: {seed: BLEU}}."""
-    return {arm: {seed: math.log(100 - bleu) for seed, bleu in by_seed.items()}
-            for arm, by_seed in scores.items()}
+    deficits = {}
+    for model, by_seed in scores.items():
+        deficits[model] = {seed: math.log(100 - bleu) for seed, bleu in by_seed.items()}
+    return deficits
 
 
 def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]],

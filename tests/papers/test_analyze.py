@@ -346,9 +346,8 @@ def test_figures_name_what_they_draw(monkeypatch):
             {"low": 10, "high": None, "count": 4, "bleu": 30.0, "interval": (25.0, 32.0)}]
     figures.draw_lengths({"$1": {"bins": bins}, "b": {"bins": bins}}, "length.png")
     figures.draw_heads(["a", "b"], [[[0, 1], [2, 3]], [[4, 5], [6, 7]]], "heads.png")
-    maps = {"a": {"weights": [[[0.1, 0.9]], [[0.2, 0.8]]], "queries": ["q"], "keys": ["k", "l"],
-                  "entropy": [0.5, 0.75]},
-            "b": {"weights": [[[0.05, 0.95]]], "queries": "q", "keys": "kl", "entropy": [1]}}
+    maps = {"a": {"weights": [[[0.1, 0.9]], [[0.2, 0.8]]], "queries": ["q"], "keys": ["k", "l"]},
+            "b": {"weights": [[[0.05, 0.95]]], "queries": "q", "keys": "kl"}}
     figures.draw_attention(maps, "layer 2", "source token", "word", "attention.png")
     lengths, heads, attention = drawn
     axes = lengths.axes[0]
@@ -386,7 +385,7 @@ def test_chinese_letters_have_an_installed_font_or_are_one_line(tmp_path, monkey
     monkeypatch.setattr(font_manager, "get_font_names", lambda: ["Arial"])
     print_once.cache_clear()
     weights = [[[0.5, 0.5]]]
-    maps = {"猫$^$": {"weights": weights, "queries": ["犬"], "keys": ["が", "$_$"], "entropy": [0]}}
+    maps = {"猫$^$": {"weights": weights, "queries": ["犬"], "keys": ["が", "$_$"]}}
     for name in ("1.png", "2.png"):
         figures.draw_attention(maps, "$^$", "", "", tmp_path / name)
     error = capsys.readouterr().err
