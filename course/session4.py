@@ -72,9 +72,9 @@ ways = {
 
 # %% [markdown]
 # A draw with more noise makes the steps visible. The figure shows two of the four dimensions of the
-# votes for whole 0. Rings mark the votes of its own parts, which agree; the color is the weight of
-# a vote, which is the share $C_{m0}$ with which it enters the iteration; the cross is the mean
-# $\mu_0$ with these weights.
+# votes for whole 0, the first and the last. Rings mark the votes of its own parts, which agree; the
+# color is the weight of a vote, which is the share $C_{m0}$ with which it enters the iteration; the
+# cross is the mean $\mu_0$ with these weights.
 
 # %%
 votes, whole = planted(4, seed=5, noise=0.7)
@@ -94,12 +94,12 @@ def draw_votes(ax, t):
     ax.plot(mean[0], mean[3], "rx", ms=9, mew=2, label="mean")
     agreeing = share[own].sum() / share.sum()
     ax.set_title(f"iteration {t + 1}\nrings: {agreeing:.0%} of weight", size="medium")
-    ax.set(xlabel="vote, dimension 0", ylabel="vote, dimension 3")
+    ax.set(xlabel="vote, first dimension", ylabel="vote, last dimension")
     ax.legend(loc="upper right", fontsize="small", frameon=False, handletextpad=0.1)
     return points
 
 
-play(draw_votes, 3, "session4-planted", "weight of a vote, $C_{m0}$")
+play(draw_votes, 3, "session4-planted", "weight of a vote")
 
 # %% [markdown]
 # The next figure shows the coupling $C$ after one, two and three iterations, above with Hinton et
