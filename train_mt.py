@@ -447,7 +447,8 @@ def test(model, progress: Progress, data: Data, folder: RunFolder, s: Settings) 
     for name, pairs in sets.items():
         if not has_4_grams(pairs.target, data.tgt):
             say(f"{name}: {NO_4_GRAMS}")
-    say(f"next: python translate.py {folder.path}, python -m papers.analyze {folder.path}")
+    say(f"next: python translate.py {folder.path}\n"
+        f"      python -m papers.analyze {folder.path}")
 
 
 def main(argv=None) -> int:

@@ -29,7 +29,7 @@ SHOWN = {"step": "step {:6}", "epoch": "epoch {:3}", "loss": "loss {:.3f} (smoot
          "disagreement": "D {:.3f}", "lr": "lr {:.2e}",
          "tokens_per_second": "{:,.0f} target tokens/s", "valid_loss": "loss {:.3f}",
          "valid_perplexity": "perplexity {:.2f}", "valid_bleu": "BLEU {:.2f} (greedy)",
-         "valid_at_limit": "cut at the length limit: {:,}"}
+         "valid_at_limit": "translations cut at the length limit: {:,}"}
 # checksums in config.json, and the message if one differs
 CHECKSUMS = {"text": "the text of --train differs", "valid_text": "the text of --valid differs",
              "data_text": "the pairs in the folder of --data differ",

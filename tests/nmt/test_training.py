@@ -106,7 +106,8 @@ def test_what_is_printed_is_what_is_stored(finished):
             (trained, "train step      6  epoch {epoch:3}  loss {loss:.3f} (smoothed)  D "
                       "{disagreement:.3f}  lr {lr:.2e}  {tokens_per_second:,.0f} target tokens/s"),
             (valid, "valid step      6  loss {valid_loss:.3f}  perplexity {valid_perplexity:.2f}  "
-                    "BLEU {valid_bleu:.2f} (greedy)  cut at the length limit: {valid_at_limit}"),
+                    "BLEU {valid_bleu:.2f} (greedy)  "
+                    "translations cut at the length limit: {valid_at_limit}"),
             (tested, "test BLEU {test_bleu:.2f}, chrF {test_chrf:.2f}   {signature}"),
             (tested, "  translations that reached the length limit and may be cut: {at_limit}"),
             (tested, "  average of 2 checkpoints, steps 4 to 6, beam 3, length penalty 1.0"),
@@ -234,10 +235,11 @@ def test_what_is_unusual_in_the_text_is_said(text, tmp_path, capsys):
         assert f"{place}lines longer than any training source, translated in pieces: 1\n" in out
     for name, warned in (("valid", True), ("test", True), ("words", False), ("numbers", False)):
         assert (f"warning: {name}: the references are segmented or tokenized" in out) == warned
-    *_, named, following = out.splitlines()
+    *_, named, first, second = out.splitlines()
     assert named == f"words: {NO_4_GRAMS}" and out.count(NO_4_GRAMS) == 1
     folder = tmp_path / "runs" / "a"
-    assert following == f"next: python translate.py {folder}, python -m papers.analyze {folder}"
+    assert first == f"next: python translate.py {folder}"
+    assert second == f"      python -m papers.analyze {folder}"
 
 
 def test_the_time_of_a_run_adds_up(text, tmp_path, monkeypatch):
