@@ -276,7 +276,7 @@ def draw_forest(contrasts: dict[str, dict], path: Path) -> None:
             arm, _ = pair
             if arm in PRINTED and pair != CONTROL:
                 gain, *_ = PRINTED[arm].split()
-                ax.plot(float(gain), row, "k|", markersize=12, markeredgewidth=2)
+                ax.plot(float(gain), row, "|", color="gray", markersize=12)
             places = [corpus for corpus in corpora if pair in contrasts[corpus]]
             if pair == ONE_HEAD:                         # the second part has it from the first
                 places = [corpus for corpus in places if corpus != "The real text, second part"]
@@ -311,7 +311,7 @@ def draw_forest(contrasts: dict[str, dict], path: Path) -> None:
                     label=f"repeated with new seeds ({again})"),
         ax.errorbar([], [], xerr=[], fmt="D", color="C2",
                     label=f"four times the steps ({longer})"),
-        *ax.plot([], [], "k|", markersize=12, markeredgewidth=2,
+        *ax.plot([], [], "|", color="gray", markersize=12,
                  label="the paper's gain, with a larger model and other text")]
     figure.legend(handles=handles, loc="outside lower center",
                   title="bars: 95 % intervals, which are not adjusted;\n"
@@ -351,6 +351,7 @@ COMPARED = (
      ("subspace-enc", "baseline"), ("position-enc", "baseline")),
     ("BLEU", ("output-enc", "subspace-enc"), ("output-enc", "position-enc")),
     ("BLEU", ("output-enc", "subspace-output-enc")),
+    ("BLEU", ("output", "baseline")),
     ("exp(D)", ("output", "baseline")),
     ("BLEU", ("dynamic", "baseline")),
     ("BLEU", ("em", "dynamic")),
