@@ -43,6 +43,7 @@ sys.path.insert(0, str(found[0] / "course"))
 PREDICT = "**Predict before you run.**"          # a question about the cell below
 ANSWER = "**Answer.**"                           # the start of a cell below that
 PREDICTION = "*Your prediction:*"
+FOLDED = "<details><summary>Answer</summary>\n\n{}\n\n</details>"
 
 
 def require(*packages: str) -> None:
@@ -83,8 +84,8 @@ class Settings:
 
 
 def write_notebooks(s: Settings) -> None:
-    """Writes one notebook per session into a new folder, with a cell for every prediction. Raises
-    UserError without jupytext."""
+    """Writes one notebook per session into a new folder, with a cell for every prediction, and the
+    answers folded. Raises UserError without jupytext."""
     require("jupytext")
     import jupytext
     from nbformat.v4 import new_markdown_cell
@@ -94,6 +95,8 @@ def write_notebooks(s: Settings) -> None:
         notebook = read_session(path, s.project)
         cells = []
         for cell in notebook.cells:
+            if cell.source.startswith(ANSWER):
+                cell.source = FOLDED.format(cell.source)
             cells.append(cell)
             if PREDICT in cell.source:
                 cells.append(new_markdown_cell(PREDICTION))

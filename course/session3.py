@@ -55,7 +55,7 @@ show("session3-squash")
 # iteration the coupling is uniform, whatever the votes: $T = 1$ is the control of every experiment
 # with routing.
 #
-# **Predict before you run.** Which share of whole 0 does part 0 have for $T = 2$, and for $T = 5$?
+# **Predict before you run.** Which share of part 0 goes to whole 0 for $T = 2$, and for $T = 5$?
 
 # %%
 ways = 3 * torch.eye(5)                                  # five directions of length 3
@@ -66,7 +66,7 @@ for m in range(4):
     votes[m, own[m]] = ways[0]                           # ... but for the whole it belongs to
 for t in (1, 2, 3, 5):
     share = dynamic_routing(votes, t).coupling[:, 0]
-    print(f"T = {t}: share of whole 0", [round(c, 3) for c in share.tolist()])
+    print(f"T = {t}: the parts' shares for whole 0", [round(c, 3) for c in share.tolist()])
 assert dynamic_routing(votes, 1).coupling.eq(1 / 2).all()
 
 
@@ -145,4 +145,5 @@ show("session3-length")
 # %%
 same = torch.randn(4, 1, 5).expand(4, 2, 5)
 assert torch.allclose(dynamic_routing(same, 50).coupling, torch.tensor(1 / 2))
-print("equal votes, T = 50: share of whole 0", dynamic_routing(same, 50).coupling[:, 0].tolist())
+shares = dynamic_routing(same, 50).coupling[:, 0].tolist()
+print("equal votes, T = 50: the parts' shares for whole 0", shares)

@@ -33,9 +33,9 @@ def vertical(E, mask=None):
 
 # %% [markdown]
 # The figure shows $E$, the vertical part, the horizontal part, and the softmax of $E$ and of the
-# sum $E^\prime$ of the three, with a row per head. The first three have one scale, on which the
-# parts are pale: a capsule is squashed, so a row of $\Omega$ has a length below 1. Routing shifts
-# the softmax but hardly overrules a strong logit.
+# sum $E^\prime$ of the three, with a row per head. The first three have one scale. A capsule is
+# squashed, so a row of $\Omega$ has a length below 1; vertical rows are short, and horizontal ones
+# almost 1 long. Routing shifts the softmax but hardly overrules a strong logit.
 
 # %%
 up = vertical(E)
@@ -179,6 +179,7 @@ for name, routing in (("horizontal", horizontal_routing), ("vertical", vertical)
 
 # %%
 model, losses = train(capsule_attention=("enc",))
+print(f"cross-entropy {losses[0][0]:.2f} -> {losses[-1][0]:.2f}")
 model.eval()
 words = tokenizer.encode(pairs.source[0])
 number = 0                              # of the layer, from 0
@@ -194,7 +195,6 @@ with torch.no_grad():
     up = vertical_routing(E, capsule.weight, capsule.bias)
     across = horizontal_routing(E)
     weights = (E + up + across).softmax(-1)
-print(f"cross-entropy {losses[0][0]:.2f} -> {losses[-1][0]:.2f}")
 print(f"L = {len(words.ids)}, trained:")
 for name, cube in (("E", E), ("vertical", up), ("horizontal", across)):
     print(f"{name:10} {cube.square().mean().sqrt():.2f}")
@@ -235,7 +235,7 @@ print("Lambda    ", *(f"{x:4.0f}" for x in Lambda))
 print("lambda    ", *(f"{share:.2f}" for share in shares))
 
 # %% [markdown]
-# The shares of a head sum to 1, so the four heads have a coupling of 4 to give to 21 tokens. Every
+# Every head divides a coupling of 1 among the 21 tokens, so the four heads have 4 to give. Every
 # iteration gives more of it to the tokens whose capsules agree with the votes, until four tokens
 # have nearly all. Their rows have a length near 1, and all other rows are almost empty. With longer
 # votes, so with larger logits, this takes fewer iterations (session 3).

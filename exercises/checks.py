@@ -54,12 +54,12 @@ def name_parts(names: str, values, case: str = "") -> dict:
 
 
 def error_of(function, *arguments, **settings) -> str:
-    """Returns "ValueError" if a call raises it, otherwise "none"."""
+    """Returns "ValueError" if a call raises it, otherwise "no error"."""
     try:
         function(*arguments, **settings)
     except ValueError:
         return "ValueError"
-    return "none"
+    return "no error"
 
 
 def promotes(function, x: Tensor) -> bool:
@@ -234,7 +234,7 @@ def position_disagreements(D, E) -> dict:
 def li2018_eq2(module, E):
     D = module.position_disagreement
     error = error_of(D, E.softmax(-1), None, "other")
-    return position_disagreements(D, E) | {"error, an unknown reduce": error}
+    return position_disagreements(D, E) | {"result, an unknown reduce": error}
 
 
 @check("positions in O(H)", E=(2, 3, 4, 5))
@@ -247,7 +247,7 @@ def li2018_eq2_linear(module, E):
 def li2018_footnote2(module, E):
     D = module.squared_position_disagreement
     error = error_of(D, E.softmax(-1), None, "other")
-    return position_disagreements(D, E) | {"error, an unknown reduce": error}
+    return position_disagreements(D, E) | {"result, an unknown reduce": error}
 
 
 @check("squared cosines", V=(2, 3, 4, 5))
@@ -266,7 +266,7 @@ def li2018_3_1_layer(module, V, E, O):
             results[f"D_{kind} of {component}"] = D(kind, component, heads, SOURCE, TARGET)
     results["D_position, reduce=sum"] = D("position", "enc", heads, SOURCE, reduce="sum")
     no_weights = Heads(V, None, O)
-    results["error, no weights"] = error_of(D, "position", "enc", no_weights, SOURCE)
+    results["result, no weights"] = error_of(D, "position", "enc", no_weights, SOURCE)
     return results
 
 
@@ -381,7 +381,7 @@ def li2019_eq12_far_votes(module, V, mu):
 @check("E-step, sum of densities", V=(2, 4, 3, 2), mu=(2, 3, 2), log_sigma=(2, 3, 2), a=(2, 3))
 def li2019_alg2_sum_of_densities(module, V, mu, log_sigma, a):
     return {"log C": module.e_step(V, mu, log_sigma, logsigmoid(a), "sum"),
-            "error, an unknown density": error_of(module.e_step, V, mu, log_sigma, a, "other")}
+            "result, an unknown density": error_of(module.e_step, V, mu, log_sigma, a, "other")}
 
 
 @check("EM routing", V=(2, 4, 3, 2), beta_a=(3,), beta_mu=(3,))
@@ -507,7 +507,7 @@ def duan_3_2_masks(module, E):
             "E', causal": decoder(E, causal=True),
             "E', causal and padding": decoder(E, KEYS, True),
             "E', causal and last=1": decoder(E, causal=True, last=1),
-            "error, vertical and last=1": error_of(encoder, E, last=1)}
+            "result, vertical and last=1": error_of(encoder, E, last=1)}
 
 
 @check("horizontal fault")

@@ -23,6 +23,8 @@ sys.path.insert(0, str(ROOT / "course"))
 from later import GatedAttention, TalkingHeads  # noqa: E402
 
 NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
+# torch's tensors do not know numpy's newest way of being drawn
+DRAWS_TENSORS = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 
 def value(number: str) -> float:
@@ -33,8 +35,7 @@ def words(text: str) -> list[str]:
     return re.sub(NUMBER, "#", text).split()
 
 
-# torch's tensors do not know numpy's newest way of being drawn
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@DRAWS_TENSORS
 @pytest.mark.parametrize("number", range(1, 8))
 def test_a_session_prints_what_the_course_says(number, monkeypatch, tmp_path, capsys):
     """The same words. Numbers to a unit of the last digit that the course prints; in the sessions
@@ -75,6 +76,21 @@ def test_a_session_prints_what_the_course_says(number, monkeypatch, tmp_path, ca
     assert drawing
     for cell in drawing:
         assert cell.startswith(' jupyter={"source_hidden": true}\n') and "print(" not in cell
+
+
+@DRAWS_TENSORS
+def test_session_6_takes_another_model(monkeypatch, tmp_path):
+    """In place of the line that trains and the one below it, as docs/course.md says."""
+    from training import tokenizer
+    monkeypatch.setenv("FIGURES", str(tmp_path))
+    pyplot.switch_backend("Agg")
+    config = TransformerConfig(600, d_model=16, heads=4, d_ff=16, layers=1,
+                               capsule_attention=("enc",))
+    lines = (ROOT / "course" / "session6.py").read_text("utf-8").splitlines()
+    place, = [number for number, line in enumerate(lines) if "= train(" in line]
+    lines[place:place + 2] = ["model, tokenizer = loaded"]
+    exec("\n".join(lines), {"loaded": (Transformer(config), tokenizer)})
+    assert (tmp_path / "session6-trained.png").exists()
 
 
 def test_a_session_draws_and_prints_what_its_surroundings_lack(tmp_path):

@@ -27,9 +27,15 @@ def notebook(tmp_path_factory):
         sources = [cell.source for cell in jupytext.read(path).cells]
         asked = "".join(sources).count(notebooks.PREDICT)
         assert sources.count("*Your prediction:*") == asked > 0
+        session = (ROOT / "course" / path.with_suffix(".py").name).read_text("utf-8")
+        answers = [source for source in sources if "**Answer.**" in source]
+        assert len(answers) == session.count("\n# **Answer.**")
+        assert all(source.startswith("<details>") for source in answers)
     handout = jupytext.read(folder / "handout" / "session3.ipynb")
     handout = notebooks.execute(handout, folder)
     handout.cells = [cell for cell in handout.cells if cell.source != "*Your prediction:*"]
+    for cell in handout.cells:                           # as in the session
+        cell.source = re.sub("^<details>.*\n\n|\n\n</details>$", "", cell.source)
     return handout
 
 
@@ -175,7 +181,7 @@ def test_a_session_has_its_output_figures_and_notebook(site, pages):
     assert "squash: length  0.1 -> " in (site / "course" / "session3.ipynb").read_text("utf-8")
     folded = re.findall(r"<summary>Output</summary>(.*?)(?=<h2|<p>How)", page, re.DOTALL)
     assert ["squash: length  0.1" in text for text in folded] == [True, False, False]
-    assert ["T = 5: share of whole 0" in text for text in folded] == [False, True, False]
+    assert ["shares for whole 0 [1.0, 1.0" in text for text in folded] == [False, True, False]
 
 
 @pytest.mark.parametrize("number", range(1, 8))
