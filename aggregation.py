@@ -28,14 +28,16 @@ class RoutingAggregation(nn.Module):
 
     capsules: N, a divisor of d_model; default d_model, capsules of width D = d_model / N = 1, the
     papers' best. routing: "em" (Alg. 2) or "dynamic" (Alg. 1); activations: whether EM
-    has A_n; the others: see `Routing`. Raises ValueError for an unknown name or another N, and in
-    `forward` for another shape.
+    has A_n; the others: see `Routing`. Raises ValueError for another routing, or an N or a number
+    of heads that does not divide d_model, and in `forward` for another shape or option.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None, routing: str = "em",
                  iterations: int = 3, activations: bool = True, density: str = "product",
                  schedule: str = "hinton", gradient: str = "full"):
         super().__init__()
+        if d_model % heads:
+            raise ValueError(f"heads={heads} does not divide d_model={d_model}")
         self.heads = heads
         self.capsules = d_model if capsules is None else capsules
         if self.capsules < 1 or d_model % self.capsules:

@@ -24,9 +24,9 @@ class CapsuleAggregation(nn.Module):
 
     capsules: N, default the number of heads. activations: whether EM has A_n; the others: see
     `Routing`. With gradient="last", the default of TransformerConfig, beta_a and beta_mu get no
-    gradient: A_n enters only couplings that are constants then. Raises ValueError for an unknown
-    name, or an N or a number of heads that does not divide d_model, and in `forward` for another
-    shape.
+    gradient: A_n enters only couplings that are constants then. Raises ValueError for another
+    routing, or an N or a number of heads that does not divide d_model, and in `forward` for another
+    shape or option.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None,

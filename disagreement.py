@@ -200,14 +200,15 @@ def model_disagreement(config, heads: dict, source_mask: Tensor,
     chosen layers of a component, summed over the chosen components and kinds.
 
     If both attentions of the decoder are chosen, each has weight 1/2: the released code computes
-    this mean, although its loss has only the encoder's D. config: a
-    TransformerConfig; heads: {component: Heads of every layer}; masks: [B, L], True at a token.
-    Returns a scalar. train_mt.py adds lambda and the likelihood.
+    this mean, although its loss has only the encoder's D. config: a TransformerConfig; heads:
+    {component: Heads of every layer}; masks: [B, L], True at a token. Returns a scalar. train_mt.py
+    adds lambda and the likelihood.
     """
     chosen = [component for component in heads if config.layers_at(config.reg_at, component)]
+    both = "cross" in chosen and "dec" in chosen
     total = torch.zeros((), device=source_mask.device)
     for component in chosen:
-        weight = 0.5 if component != "enc" and {"cross", "dec"} <= set(chosen) else 1.0
+        weight = 0.5 if both and component != "enc" else 1.0
         layers = [heads[component][i - 1] for i in config.layers_at(config.reg_at, component)]
         for kind in dict.fromkeys(config.reg):           # a kind named twice counts once
             D = [layer_disagreement(kind, component, x, source_mask, target_mask, reduce)

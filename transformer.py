@@ -258,8 +258,9 @@ class ConfigError(ValueError):
 @dataclass
 class TransformerConfig:
     """Sizes and mechanisms of a model. Places are written `component[:layers]`, layers counted from
-    1 at the bottom: "enc", "enc:1-2", "dec:4,6". Raises ConfigError for an unknown name, sizes that
-    do not fit each other and a place that does not exist."""
+    1 at the bottom: "enc", "enc:1-2", "dec:4,6". `dataclasses.replace` keeps
+    what took the place of a None. Raises ConfigError for an unknown name, sizes that do not fit
+    each other and a place that does not exist."""
     vocab_size: int
     d_model: int = option(512, "width of the model", BODY, 2, 65536)
     heads: int = option(8, "attention heads", BODY, 1, 4096)
@@ -327,13 +328,16 @@ class TransformerConfig:
             self.em_gradient = "last" if self.agg == "gu-em" else "full"
         for declared in fields(self):
             value = getattr(self, declared.name)
-            if isinstance(declared.default, tuple) or declared.name in ("agg_at", "reg_at"):
-                value = (value,) if isinstance(value, str) else tuple(value)     # JSON gives lists
-                setattr(self, declared.name, value)
+            values = (value,)
+            if "tuple" in str(declared.type):
+                values = (value,) if isinstance(value, str) else tuple(value)    # JSON gives lists
+                setattr(self, declared.name, values)
             choices = declared.metadata.get("options", {}).get("choices")
-            for name in value if isinstance(value, tuple) else (value,):
+            for name in values:
                 if choices and name not in choices:
                     raise ConfigError(declared.name, name, f"choose from {', '.join(choices)}")
+        if self.agg != "linear" and not self.agg_at:
+            raise ConfigError("agg_at", self.agg_at, "names no place: give one, or None")
         if self.d_model % 2:
             raise ConfigError("d_model", self.d_model, "must be even")
         for name in ("heads", "capsules"):

@@ -442,6 +442,7 @@ def test_capsule_attention_lands_where_it_was_asked_for(capsule, parts, want):
     (dict(d_model=9, heads=3), ["d_model", "9", "even"]),
     (dict(agg="em", capsules=5), ["capsules", "5", "8"]),
     (dict(agg="nonsense"), ["nonsense", "gu-em"]),
+    (dict(agg="em", agg_at=()), ["agg_at", "no place"]),  # as dataclasses.replace leaves it
     (dict(norm="middle"), ["middle", "pre"]),
     (dict(em_density="mean"), ["em_density=mean", "product"]),
     (dict(em_gradient="beta"), ["em_gradient=beta: choose from full, last"])])
