@@ -26,11 +26,11 @@ from nmt.corpus import Data, DataFlags, hash_text, load_data, name_text
 from nmt.evaluate import (
     NO_4_GRAMS,
     check_lengths,
-    check_text,
     disagreement_scores,
     has_4_grams,
     score_sets,
     summary,
+    text_warnings,
     validate,
 )
 from nmt.flags import ModelFlags
@@ -45,7 +45,7 @@ from nmt.run_folder import (
     say,
 )
 from tools.command_line import command_line, flag, name_run, run
-from tools.files import UserError
+from tools.files import UserError, atomic_write
 from tools.machine import (
     Machine,
     check_compiler,
@@ -120,11 +120,11 @@ def presets(s: Settings) -> dict:
     """Returns the defaults that depend on the size, the text and the machine."""
     toy = s.data == "toy" and not s.train and s.arch == "tiny"
     values = machine_defaults(s.device) | RECIPES["toy" if toy else s.arch]
-    max_tokens = s.max_tokens if "max_tokens" in s.given else values.get("max_tokens", s.max_tokens)
+    given = {name: getattr(s, name) for name in s.given}
+    max_tokens = (asdict(s) | values | given)["max_tokens"]
     values["graphs"] &= max_tokens < MAX_TOKENS and not s.compile
-    graphs = s.graphs if "graphs" in s.given else values["graphs"]
     # smaller models do not make up for the start; with graphs it was not tried
-    values["compile"] &= s.arch in ("base", "big") and not graphs
+    values["compile"] &= s.arch in ("base", "big") and not (values | given)["graphs"]
     if "steps" in s.given:
         values["warmup"] = min(values.get("warmup", s.warmup), max(1, s.steps // 4))
         if not toy:
@@ -256,7 +256,7 @@ def train(s: Settings) -> None:
         say(f"{path}: reading the text and its vocabulary")
 
     # data: token ids, and the tokenizer learned from the training text
-    started = time.perf_counter()
+    reading_since = time.perf_counter()
     with machine.first_on_each_node():                   # it downloads and encodes for the others
         data = load_data(s, path / "tokenizer.json")
     flags = {name: value for name, value in asdict(s).items() if name not in FREE}
@@ -272,8 +272,8 @@ def train(s: Settings) -> None:
                      languages=[data.src, data.tgt], longest_source=data.longest_source,
                      length_ratio=data.length_ratio)
         say(f"{path}: {len(data.train):,} pairs, vocabulary {config.vocab_size:,} "
-            f"({time.perf_counter() - started:.1f} s)")
-        for warning in check_text(data, s.max_length):
+            f"({time.perf_counter() - reading_since:.1f} s)")
+        for warning in text_warnings(data, s.max_length):
             say(f"warning: {warning}")
 
     # model
@@ -312,7 +312,7 @@ def train(s: Settings) -> None:
                disable=None if machine.first else True)
     if progress.unvalidated and machine.first:           # killed between saving and validating
         validate_and_save(model, optimizer, progress, data, folder, s)
-    started = saved = time.perf_counter()
+    window_since = saved = time.perf_counter()
     steps = training_steps(data.train, progress.place, machine, s.max_tokens, s.accumulate, s.seed,
                            s.workers, rectangles=s.graphs)
     replay = Replay() if s.graphs else None
@@ -332,15 +332,17 @@ def train(s: Settings) -> None:
         largest_norm = torch.maximum(largest_norm, norm)                     # NaN if one is NaN
         bar.update()
 
-        # log
+        # what follows it
         validating = progress.step % s.eval_every == 0 or progress.step == s.steps
         stopped_by = machine.largest(max(stop, default=0))
         saving = validating or stopped_by or progress.step % s.save_every == 0
+
+        # log
         if saving or progress.step % s.log_every == 0:
             cross_entropy, D = (machine.sum(window) / window_tokens).tolist()
             norm = largest_norm.item()
             check_finite(cross_entropy + norm, progress.step)
-            seconds = time.perf_counter() - started
+            seconds = time.perf_counter() - window_since
             progress.seconds += seconds
             if machine.first:
                 folder.log("train", step=progress.step, epoch=step.place[0], loss=cross_entropy,
@@ -349,7 +351,7 @@ def train(s: Settings) -> None:
             window.zero_()
             window_tokens = 0
             largest_norm.zero_()
-            started = time.perf_counter()
+            window_since = time.perf_counter()
 
         # save, validate, stop: a kill in the validation loses no step of the training
         progress.unvalidated = validating
@@ -357,12 +359,12 @@ def train(s: Settings) -> None:
             seconds = progress.seconds
             if not saving:                               # nor logged
                 check_finite(largest_norm.item(), progress.step)
-                seconds += time.perf_counter() - started
+                seconds += time.perf_counter() - window_since
             save_last(folder, model, optimizer, replace(progress, seconds=seconds))
             saved = time.perf_counter()
         if validating and machine.first:
             validate_and_save(model, optimizer, progress, data, folder, s)
-            started = saved = time.perf_counter()
+            window_since = saved = time.perf_counter()
         if stopped_by:
             break
     bar.close()
@@ -420,35 +422,41 @@ def validate_and_save(model, optimizer, progress: Progress, data: Data, folder: 
 
 
 def test(model, progress: Progress, data: Data, folder: RunFolder, s: Settings) -> None:
-    """Scores the test sets once, with the best checkpoint or the average of the last ones."""
+    """Scores the test sets, unless that was done, and prints the scores."""
     sets = data.tests or {"valid": data.valid_pairs}
     texts = {name: list(map(hash_text, pairs)) for name, pairs in sets.items()}
-    rows = [row for row in folder.read_metrics() if row.get("texts") == texts]
-    if not rows:
-        numbered = folder.numbered() if s.average else []
-        averaged_steps = [int(path.stem.removeprefix("step-")) for path in numbered]
-        if numbered:
-            folder.save("average.pt", model=average_checkpoints(numbered))
-        name = "average.pt" if numbered else "best.pt"
-        load_weights(model, load_checkpoint(folder.path / name), folder.path / name)
-        _, D = validate(model, data.valid, s.max_tokens, s.amp)
-        scores = score_sets(model, data, sets, s.beam, s.lenpen, s.lowercase)
-        for set_name, lines in scores.translations.items():
-            (folder.path / f"{set_name}.hyp").write_text("\n".join([*lines, ""]), "utf-8")
-        rows = [folder.log(
-            "test", step=progress.step, test_bleu=scores.bleu, test_chrf=scores.chrf,
-            sets=scores.sets, texts=texts, signature=scores.signature, beam=s.beam, lenpen=s.lenpen,
-            in_pieces=scores.in_pieces, at_limit=scores.at_limit, average=averaged_steps,
-            disagreement=disagreement_scores(D), tokens=progress.tokens,
-            tokens_per_second=progress.tokens / max(progress.seconds, 1e-9),
-            sentences_per_second=scores.sentences_per_second,
-            parameters=sum(p.numel() for p in model.parameters()))]
-    say(f"\n{folder.path}: {summary(rows[-1], s.heads)}")
+    scored = [row for row in folder.read_metrics() if row.get("texts") == texts]
+    row = scored[-1] if scored else score_tests(model, progress, data, sets, texts, folder, s)
+    say(f"\n{folder.path}: {summary(row, s.heads)}")
     for name, pairs in sets.items():
         if not has_4_grams(pairs.target, data.tgt):
             say(f"{name}: {NO_4_GRAMS}")
     say(f"next: python translate.py {folder.path}\n"
         f"      python -m papers.analyze {folder.path}")
+
+
+def score_tests(model, progress: Progress, data: Data, sets: dict, texts: dict,
+                folder: RunFolder, s: Settings) -> dict:
+    """Scores test sets {name: pairs} with the best checkpoint or the average of the last ones,
+    writes the translations, and logs and returns the row. texts: checksums of the sets."""
+    numbered = folder.numbered() if s.average else []
+    averaged_steps = [int(path.stem.removeprefix("step-")) for path in numbered]
+    if numbered:
+        folder.save("average.pt", model=average_checkpoints(numbered))
+    name = "average.pt" if numbered else "best.pt"
+    load_weights(model, load_checkpoint(folder.path / name), folder.path / name)
+    _, D = validate(model, data.valid, s.max_tokens, s.amp)
+    scores = score_sets(model, data, sets, s.beam, s.lenpen, s.lowercase)
+    for set_name, lines in scores.translations.items():
+        atomic_write(folder.path / f"{set_name}.hyp", "".join(f"{line}\n" for line in lines))
+    return folder.log(
+        "test", step=progress.step, test_bleu=scores.bleu, test_chrf=scores.chrf,
+        sets=scores.sets, texts=texts, signature=scores.signature, beam=s.beam, lenpen=s.lenpen,
+        in_pieces=scores.in_pieces, at_limit=scores.at_limit, average=averaged_steps,
+        disagreement=disagreement_scores(D), tokens=progress.tokens,
+        tokens_per_second=progress.tokens / max(progress.seconds, 1e-9),
+        sentences_per_second=scores.sentences_per_second,
+        parameters=sum(p.numel() for p in model.parameters()))
 
 
 def main(argv=None) -> int:

@@ -15,7 +15,14 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from nmt.evaluate import NO_4_GRAMS, check_references, corpus_bleu, corpus_chrf, has_4_grams
+from nmt.evaluate import (
+    NO_4_GRAMS,
+    bleu_metric,
+    corpus_bleu,
+    corpus_chrf,
+    has_4_grams,
+    reference_warnings,
+)
 from nmt.run_folder import find_run, load_run, name_runs_beside
 from nmt.search import Translation, count_long, describe_long, translate_text
 from nmt.significance import bleu_interval, format_p, randomization_test, sign_test
@@ -54,8 +61,7 @@ class Settings:
 
 
 def check_flags(settings: Settings, interactive: bool) -> None:
-    """Raises UserError for a missing run, flags that contradict each other, or an --output that
-    cannot be written."""
+    """Raises UserError for a missing run, and for flags that contradict each other."""
     if not settings.run:
         raise UserError(f"which RUN? Name the folder of one; {name_runs_beside('runs/NAME')}")
     if not settings.reference:
@@ -70,8 +76,6 @@ def check_flags(settings: Settings, interactive: bool) -> None:
         for other in (settings.input, settings.reference):
             if other and Path(other).resolve() == Path(settings.output).resolve():
                 raise UserError(f"--output {settings.output} is read as well; name another file")
-        with as_user_error("write", f"--output {settings.output}"):
-            open(settings.output, "ab").close()
 
 
 def translate_terminal(translate) -> None:
@@ -104,17 +108,16 @@ def write_translations(translations, output: str | None) -> list[Translation]:
     return written
 
 
-def comparison_table(systems: dict, references, tgt: str, lowercase: bool) -> str:
+def comparison_table(systems: dict, references, metric) -> str:
     """BLEU of systems {name: lines} with its 95 % interval, and p of the difference to the first,
     the baseline."""
     baseline, *_ = systems
     rows = []
     for name, lines in systems.items():
-        score, (low, high) = bleu_interval(lines, references, tgt, lowercase)
+        score, (low, high) = bleu_interval(lines, references, metric)
         p = "baseline"
         if name != baseline:
-            test = randomization_test(systems[baseline], lines, references, tgt, lowercase)
-            p = format_p(test)
+            p = format_p(randomization_test(systems[baseline], lines, references, metric))
         rows.append([name, f"{score:.2f}", f"[{low:.2f}, {high:.2f}]", p])
     header = ["run", "BLEU", "95 % (bootstrap)", "p against the baseline (randomization)"]
     return tabulate(rows, header, tablefmt="plain", disable_numparse=True)
@@ -128,15 +131,15 @@ def print_scores(systems: dict, references: list[str], tgt: str, settings: Setti
     print(f"BLEU {bleu:.2f}  {signature}", file=sys.stderr)
     chrf, signature = corpus_chrf(lines, references, settings.lowercase)
     print(f"chrF {chrf:.2f}  {signature}", file=sys.stderr)
-    for warning in check_references(references, tgt):
+    for warning in reference_warnings(references, tgt):
         print(f"warning: {warning}", file=sys.stderr)
     if not has_4_grams(references, tgt):
         print(NO_4_GRAMS, file=sys.stderr)
+    metric = bleu_metric(references, tgt, settings.lowercase)
     if settings.compare:
-        print(comparison_table(systems, references, tgt, settings.lowercase), file=sys.stderr)
+        print(comparison_table(systems, references, metric), file=sys.stderr)
     if settings.sign_test:
-        better, worse, p = sign_test(systems[settings.compare], lines, references, tgt,
-                                     settings.lowercase)
+        better, worse, p = sign_test(systems[settings.compare], lines, references, metric)
         print(f"sign test: {better} sentences better than the baseline's, {worse} worse, "
               f"p: {format_p(p)}", file=sys.stderr)
 
@@ -162,6 +165,7 @@ def command(settings: Settings) -> None:
     if languages[0] != languages[-1]:
         raise UserError(f"--compare {settings.compare}: translates between other languages than "
                         f"{settings.run}")
+    _, tgt = languages[-1]
     if interactive:
         translate_terminal(translators[settings.run])
         return
@@ -176,6 +180,9 @@ def command(settings: Settings) -> None:
                         f"input {len(lines)}; line i of one must translate line i of the other")
     if settings.reference and not references:
         raise UserError(f"--reference {settings.reference} is empty, as is the input: fill both")
+    if settings.output:                                  # so an error comes before the work
+        with as_user_error("write", f"--output {settings.output}"):
+            open(settings.output, "ab").close()
     systems = dict.fromkeys(translators)                 # the baseline comes first
     progress = bool(settings.output) or not sys.stdout.isatty()
     for folder in reversed(translators):                 # and is translated last
@@ -187,7 +194,7 @@ def command(settings: Settings) -> None:
             print(f"{folder}: {message}", file=sys.stderr)
         systems[folder] = [translation.text for translation in translations]
     if references:
-        print_scores(systems, references, config["languages"][1], settings)
+        print_scores(systems, references, tgt, settings)
 
 
 def main(argv=None) -> int:

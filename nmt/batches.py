@@ -70,7 +70,7 @@ def pad_rows(ids, offsets, indices, first: list[int]) -> torch.Tensor:
     width = len(first) + length.max() + 1
     rows = np.full((len(indices), width), PAD, np.int64)                     # [B, L]
     rows[:, :len(first)] = first
-    column = np.arange(width)[None] - len(first)                             # [1, L], 0 at a token
+    column = np.arange(width)[None] - len(first)                             # [1, L], 0 at token 1
     inside = (column >= 0) & (column < length[:, None])                      # [B, L]
     rows[inside] = ids[(start[:, None] + column)[inside]]
     rows[np.arange(len(indices)), len(first) + length] = EOS
@@ -127,6 +127,7 @@ def training_steps(encoded: EncodedPairs, place: tuple[int, int], machine, max_t
     """Yields the updates from `place` on, endlessly. Each has `accumulate x world` micro-batches,
     assigned to the processes round-robin; one may span two epochs. rectangles: see `rectangle`."""
     size = accumulate * machine.world
+    # the loader runs ahead in one of two copies of the stream; the other counts a step's tokens
     all_batches, ahead = itertools.tee(micro_batches(encoded, place, max_tokens, seed))
     own = (indices for indices, _ in itertools.islice(ahead, machine.rank, None, machine.world))
     # one loader for all epochs: its processes start once

@@ -19,8 +19,8 @@ from tools.command_line import Flags, flag
 from tools.files import Lines, UserError, atomic_write, errors_of
 
 LANGUAGES = {"toy": ("en", "de"), **{name: languages for name, (languages, _) in CORPORA.items()}}
-VOCAB_SIZES = {"toy": 2_000, "enja": 6_000}              # others have 10,000 or 32,000 tokens
-LARGE = 1_000_000               # pairs: from here on, it is 32,000
+VOCAB_SIZES = {"toy": 2_000, "enja": 6_000}
+LARGE = 1_000_000               # pairs: a text of so many has 32,000 tokens, a smaller one 10,000
 CACHE_FROM = 250_000            # training pairs: from here on, they are encoded into files
 
 

@@ -57,9 +57,10 @@ def read_corpora_table() -> dict:
         texts = {}
         for text, parts in entry["texts"].items():
             texts[text] = []
-            for (src, src_pattern), (tgt, tgt_pattern), *choice in parts:
+            for (src, src_pattern), (tgt, tgt_pattern), *more in parts:
                 sides = (archives[src], src_pattern), (archives[tgt], tgt_pattern)
-                texts[text].append(Part(*sides, **dict(*choice)))
+                options = more[0] if more else {}
+                texts[text].append(Part(*sides, **options))
         table[corpus] = tuple(entry["languages"]), texts
     return table
 

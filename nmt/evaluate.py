@@ -2,6 +2,7 @@
 import math
 import re
 import time
+from collections import Counter, defaultdict
 from statistics import fmean
 from typing import NamedTuple
 
@@ -36,7 +37,8 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
     training = model.training
     model.eval()
     nll = tokens = 0
-    totals = {}                          # (component, kind) -> [sum of D [layers], its terms]
+    sums = defaultdict(float)            # (component, kind) -> the sum of D [layers]
+    counts = Counter()                   # (component, kind) -> sentences or positions in the sum
     check_lengths(encoded, model.config)
     heads_of_component = model.config.heads * model.config.layers
     for indices in validation_batches(encoded, max_tokens, heads_of_component):
@@ -58,13 +60,12 @@ def validate(model, encoded, max_tokens: int, amp: bool = False) -> tuple[float,
                 count = len(source)                      # "sum" averages over the sentences
                 if kind != "position":
                     count = int(choose_mask(kind, component, source_mask, target_mask).sum())
-                total = totals.setdefault((component, kind), [0, 0])
-                total[0] += np.array(torch.stack(D).tolist()) * count
-                total[1] += count
+                sums[component, kind] += np.array(torch.stack(D).tolist()) * count
+                counts[component, kind] += count
     model.train(training)
     means = {}
-    for (component, kind), (total, count) in totals.items():
-        means.setdefault(component, {})[kind] = (total / count).tolist()
+    for (component, kind), total in sums.items():
+        means.setdefault(component, {})[kind] = (total / counts[component, kind]).tolist()
     return nll / tokens, means
 
 
@@ -143,7 +144,7 @@ def has_4_grams(references, tgt: str) -> bool:
     return any(len(metric.tokenizer(line).split()) >= 4 for line in references)
 
 
-def check_references(references, tgt: str) -> list[str]:
+def reference_warnings(references, tgt: str) -> list[str]:
     """Warnings about references whose BLEU is not that of ordinary text: a tenth of them or more
     segmented or tokenized, or some in another form than all translations."""
     segmented = [line for line in references if SUBWORD.search(line)]
@@ -160,7 +161,7 @@ def check_references(references, tgt: str) -> list[str]:
     return warnings
 
 
-def check_text(data, max_length: int) -> list[str]:
+def text_warnings(data, max_length: int) -> list[str]:
     """Warnings about the text of a run: what is left out of it, and unusual references."""
     warnings = []
     left_out = data.pairs - len(data.train)
@@ -169,8 +170,8 @@ def check_text(data, max_length: int) -> list[str]:
                         f"empty or has more than {max_length} tokens (--max-length)")
     long = int((data.valid.source_lengths > data.longest_source).sum())
     warnings += [f"valid: {message}" for message in describe_long(long, 0)]
-    for name, pairs in {"valid": data.valid_pairs, **data.tests}.items():
-        warnings += [f"{name}: {message}" for message in check_references(pairs.target, data.tgt)]
+    for name, pairs in [("valid", data.valid_pairs), *data.tests.items()]:
+        warnings += [f"{name}: {message}" for message in reference_warnings(pairs.target, data.tgt)]
     return warnings
 
 

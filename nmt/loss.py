@@ -1,7 +1,8 @@
 """The cross-entropy of a large vocabulary from the vectors before the output matrix.
 
 The logits [tokens, words] are the largest tensor of a training step. Here they are
-computed for a few thousand tokens at a time, and the gradient together with the loss.
+computed for a few thousand tokens at a time, and the gradient together with the loss. Torch's
+`F.linear_cross_entropy` computes all logits where it smooths labels, and older versions lack it.
 """
 import math
 

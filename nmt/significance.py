@@ -4,24 +4,19 @@ Li 2019 and Li 2021 use the bootstrap, Li 2018 and Gu 2019 the sign test.
 """
 import numpy as np
 
-from nmt.evaluate import bleu_metric
-
 TRIALS = 10_000                 # resamples of the randomization test
 
 
-def bleu_interval(hypotheses, references, tgt: str = "",
-                  lowercase: bool = False) -> tuple[float, tuple]:
-    """The sacreBLEU score of lines, and its 95 % interval (low, high) by the choice of the
-    sentences, from 1,000 bootstrap resamples."""
-    metric = bleu_metric(references, tgt, lowercase)
+def bleu_interval(hypotheses, references, metric) -> tuple[float, tuple]:
+    """The BLEU of lines, and its 95 % interval (low, high) by the choice of the sentences, from
+    1,000 bootstrap resamples. metric: see `bleu_metric`, here and below."""
     score = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=1000)
     return score.score, (score._mean - score._ci, score._mean + score._ci)
 
 
-def bleu_of_mixtures(baseline, other, references, tgt: str, lowercase: bool):
+def bleu_of_mixtures(baseline, other, references, metric):
     """A function of an array [sentences]: the BLEU of the test set with the baseline's translation
     of a sentence where it is 0, the other's where it is 1."""
-    metric = bleu_metric(references, tgt, lowercase)
     # what BLEU is computed from, per sentence: n-gram counts and lengths, [sentences, 10]
     counts = np.array(metric._extract_corpus_statistics(baseline, [references]))
     change = np.array(metric._extract_corpus_statistics(other, [references])) - counts
@@ -32,8 +27,7 @@ def bleu_of_mixtures(baseline, other, references, tgt: str, lowercase: bool):
     return bleu
 
 
-def randomization_test(baseline, other, references, tgt: str = "",
-                       lowercase: bool = False) -> float:
+def randomization_test(baseline, other, references, metric) -> float:
     """p of two-sided approximate randomization (Riezler and Maxwell 2005): how often the systems
     differ in BLEU by as much or more when their translations are swapped at random.
 
@@ -43,7 +37,7 @@ def randomization_test(baseline, other, references, tgt: str = "",
     from scipy.stats import permutation_test
     if len(references) == 1:                             # scipy takes two sentences or more
         return 1.0
-    bleu = bleu_of_mixtures(baseline, other, references, tgt, lowercase)
+    bleu = bleu_of_mixtures(baseline, other, references, metric)
     choices = np.ones(len(references)), np.zeros(len(references))
     # scipy's "two-sided" doubles the smaller tail
     result = permutation_test(choices, lambda one, two: abs(bleu(one) - bleu(two)),
@@ -58,8 +52,7 @@ def format_p(p: float) -> str:
     return "< 0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
-def sign_test(baseline, other, references, tgt: str = "",
-              lowercase: bool = False) -> tuple[int, int, float]:
+def sign_test(baseline, other, references, metric) -> tuple[int, int, float]:
     """(better, worse, p): the two-sided sign test of Collins, Koehn and Kučerová 2005, which Li
     2018 and Gu 2019 use.
 
@@ -68,7 +61,7 @@ def sign_test(baseline, other, references, tgt: str = "",
     both were equally likely.
     """
     from scipy.stats import binomtest
-    bleu = bleu_of_mixtures(baseline, other, references, tgt, lowercase)
+    bleu = bleu_of_mixtures(baseline, other, references, metric)
     n = len(references)
     gains = np.array([bleu(np.arange(n) == i) for i in range(n)]) - bleu(np.zeros(n))
     better = int((gains > 0).sum())

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from nmt.batches import batches, collate
 from nmt.corpus import Pairs
 from nmt.encoded import EncodedPairs
-from nmt.evaluate import corpus_bleu, disagreement_scores, validate
+from nmt.evaluate import bleu_metric, corpus_bleu, disagreement_scores, validate
 from nmt.languages import bleu_tokenizer
 from nmt.search import translate_lines
 from nmt.significance import bleu_interval
@@ -252,13 +252,14 @@ def bleu_by_length(run: TrainedRun, ends: list[int], beam: int | None = None) ->
     beam = beam or run.config["beam"]
     hypotheses = translate(run, source, beam)
     bleu, signature = corpus_bleu(hypotheses, references, tgt, lowercase)
+    metric = bleu_metric(references, tgt, lowercase)
     lengths = source_lengths(source, src)
     bins = []
     for low, high in zip([0, *ends], [*ends, math.inf]):
         inside = [i for i, length in enumerate(lengths) if low < length <= high]
         if inside:
             score, interval = bleu_interval([hypotheses[i] for i in inside],
-                                            [references[i] for i in inside], tgt, lowercase)
+                                            [references[i] for i in inside], metric)
             bins.append({"low": low + 1, "high": None if high == math.inf else high,
                          "count": len(inside), "bleu": score, "interval": interval})
     return {"bins": bins, "bleu": bleu, "beam": beam, "signature": signature}

@@ -147,12 +147,20 @@ def test_the_text_chooses_the_tokenizer(line, tgt, tokenizer):
 def test_unusual_references_are_one_warning(line, warning):
     """Each kind, in a text of nine lines; the Japanese one is scored by characters."""
     references = [line, *([line[-4:] if "猫" in line else "the dog"] * 8)]
-    warnings = evaluate.check_references(references, "de")
+    warnings = evaluate.reference_warnings(references, "de")
     assert len(warnings) == (warning is not None)
     assert not warning or warning in warnings[0]
     if warning and "segmented" in warning:               # a tenth of the lines, not fewer
-        assert len(evaluate.check_references([*references, "the dog"], "de")) == 1
-        assert not evaluate.check_references([*references, "the dog", "the dog"], "de")
+        assert len(evaluate.reference_warnings([*references, "the dog"], "de")) == 1
+        assert not evaluate.reference_warnings([*references, "the dog", "the dog"], "de")
+
+
+def test_a_test_set_may_have_the_name_of_the_validation_set():
+    data = Namespace(pairs=1, train=[0], valid=Namespace(source_lengths=np.array([1])), tgt="de",
+                     longest_source=1, valid_pairs=Pairs(["a"], ["das Ha@@ us"]),
+                     tests={"valid": Pairs(["a"], ["das Haus"])})
+    warning, = evaluate.text_warnings(data, max_length=9)
+    assert warning.startswith("valid: the references are segmented or tokenized")
 
 
 def score(sets: dict, model=None, tokenizer=None, beam=1, longest_source=99, tgt="de", **settings):

@@ -5,8 +5,10 @@ import itertools
 import pytest
 from sacrebleu.metrics import BLEU
 
+from nmt.evaluate import bleu_metric
 from nmt.significance import bleu_interval, format_p, randomization_test, sign_test
 
+METRIC = bleu_metric([], "en")
 REFERENCES = [f"the dog number {i} sees a man and a cat" for i in range(60)]
 
 
@@ -29,18 +31,18 @@ def test_sign_test_replaces_one_sentence_after_the_other():
         worse += change < 0
     assert (better, worse) == (3, 1)
     p = 2 * (4 + 1) / 2 ** 4                                     # of 3 or 4 heads in 4 throws
-    assert sign_test(baseline, other, REFERENCES) == (3, 1, pytest.approx(p))
+    assert sign_test(baseline, other, REFERENCES, METRIC) == (3, 1, pytest.approx(p))
     # smoothed: else a test set without a correct 4-gram has BLEU 0, whatever replaces a sentence
-    assert sign_test(["a b x d"], ["a b c x"], ["a b c d"])[:2] == (1, 0)
-    assert sign_test(["a b"], ["a b"], ["a c"]) == (0, 0, 1.0)
+    assert sign_test(["a b x d"], ["a b c x"], ["a b c d"], METRIC)[:2] == (1, 0)
+    assert sign_test(["a b"], ["a b"], ["a c"], METRIC) == (0, 0, 1.0)
 
 
 def test_p_is_the_share_of_swaps_that_differ_by_as_much():
     """None of the 10,000 does; all eight swaps of three sentences, and the one of a single one. The
     same systems have the same p."""
-    p = randomization_test(wrong_at(range(40)), REFERENCES, REFERENCES)
+    p = randomization_test(wrong_at(range(40)), REFERENCES, REFERENCES, METRIC)
     assert p == 1 / 10_001 and format_p(p) == "< 0.0001" and format_p(0.0001) == "0.0001"
-    close = wrong_at(range(20)), wrong_at(range(18, 42)), REFERENCES
+    close = wrong_at(range(20)), wrong_at(range(18, 42)), REFERENCES, METRIC
     assert 0.01 < randomization_test(*close) == randomization_test(*close) < 1
     baseline = wrong_at([0, 1])[:3]
     other = wrong_at([2])[:3]
@@ -51,16 +53,16 @@ def test_p_is_the_share_of_swaps_that_differ_by_as_much():
         one, two = (BLEU().corpus_score(lines, [references]).score for lines in zip(*pairs))
         differences.append(abs(one - two))
     p = sum(x >= differences[0] - 1e-9 for x in differences) / 8
-    assert randomization_test(baseline, other, references) == p
-    assert randomization_test(baseline[:1], other[:1], references[:1]) == 1
+    assert randomization_test(baseline, other, references, METRIC) == p
+    assert randomization_test(baseline[:1], other[:1], references[:1], METRIC) == 1
 
 
 def test_the_interval_is_that_of_a_thousand_resamples():
     """It is a point where all are right."""
     lines = wrong_at(range(20))
-    score, interval = bleu_interval(lines, REFERENCES)
+    score, interval = bleu_interval(lines, REFERENCES, METRIC)
     expected = BLEU().corpus_score(lines, [REFERENCES], n_bootstrap=1_000)
     half = expected._ci
     assert score == expected.score and half > 1
     assert interval == (expected._mean - half, expected._mean + half)
-    assert bleu_interval(REFERENCES, REFERENCES)[1] == pytest.approx((100, 100))
+    assert bleu_interval(REFERENCES, REFERENCES, METRIC)[1] == pytest.approx((100, 100))
