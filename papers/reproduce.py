@@ -33,13 +33,13 @@ from filelock import FileLock
 from tabulate import tabulate
 from tqdm import tqdm
 
+import probe
 import train_mt
 from nmt.corpus import known_languages, load_corpora
 from nmt.flags import OPTIONS
 from nmt.languages import bleu_tokenizer
 from nmt.run_folder import RunFolder, read_config, read_metrics, say
 from papers.tables import TABLES, Row, Table
-from tasks.classifier import percent
 from tools.command_line import command_line, flag, parse
 from tools.command_line import run as run_command
 from tools.files import UserError, as_user_error, atomic_write, read_json
@@ -469,19 +469,14 @@ def printed_number(text: str) -> float | None:
 
 
 def probing_text(table: Table, path: Path) -> str:
-    """The accuracies in a results.json of probe.py, and below them the published ones; "" without
+    """The table in a results.json of probe.py, and below it the published accuracies; "" without
     the file."""
     if not path.exists():
         return ""
-    stored = read_json(path, "delete it, and it is made again")["table"]
-    measured = []
-    for line in stored:
-        cells = [percent(cell, 2) for cell in line["cells"].values()]
-        measured.append([line["group"], line["task"], *cells])
-    published = zip(table.columns, *(row.published for row in table.rows))
-    text = align(measured, ["", "", *stored[0]["cells"]])
-    text += "\n\nMeasured: the small setting of probe.py\n\n"
-    return text + align(list(published), ["published", *(row.flags for row in table.rows)])
+    measured = probe.table(read_json(path, "delete it, and it is made again")["table"])
+    published = align([*zip(table.columns, *(row.published for row in table.rows))],
+                      ["published", *(row.flags for row in table.rows)])
+    return f"{measured}\n\nMeasured: the small setting of probe.py\n\n{published}"
 
 
 # ---- The command

@@ -412,7 +412,7 @@ def test_probing_beside_the_published_numbers(tmp_path, capsys):
     assert "\nMeasured: the small setting of probe.py\n" in out
     lines = [line.split() for line in out.splitlines()]
     assert "baseline simple majority".split() in lines
-    assert "surface WC 50.00 50.00 ±1.00 50.00".split() in lines
+    assert "Surface WC 50.00 50.00 ±1.00 50.00".split() in lines
     assert "published baseline simple em".split() in lines
     assert "WC 97.92 98.85 98.75".split() in lines
     assert ["started", "li2019-1"] in lines
