@@ -60,21 +60,16 @@ def welch_contrast(x: np.ndarray, y: np.ndarray) -> Contrast:
     return make_contrast(difference, difference / test.statistic, test.df)
 
 
-def format_signed(number: float, digits: int = 2) -> str:
-    """A number with its sign; none is "-0.00"."""
-    return f"{round(number, digits) + 0.0:+.{digits}f}"
-
-
 def format_contrast(x: Contrast, digits: int = 2) -> str:
     """The difference and its interval as text."""
-    difference, low, high = [format_signed(number, digits)
+    difference, low, high = [f"{number:+z.{digits}f}"                # z: 0 is "+0.00", not "-0.00"
                              for number in (x.difference, x.low, x.high)]
     return f"{difference} [{low}, {high}]"
 
 
 def format_half(x: Contrast) -> str:
     """The difference and half its interval as text."""
-    return f"{format_signed(x.difference)} ± {x.high - x.difference:.2f}"
+    return f"{x.difference:+z.2f} ± {x.high - x.difference:.2f}"
 
 
 # ---- The planned runs

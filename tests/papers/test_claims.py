@@ -92,7 +92,7 @@ def test_the_picture_has_every_difference_at_its_row(claims_run):
         assert axes.get_xlabel() == "difference in BLEU\n◄ worse       better ►"
         for line in axes.lines:
             for x, y in line.get_xydata() if line.get_marker() in "osD|" else ():
-                place = round(y), claims.format_signed(x)
+                place = round(y), f"{x:+z.2f}"
                 if line.get_marker() == "|":
                     marks.add(place)
                 else:
