@@ -15,11 +15,6 @@ TOKEN = 0.115                   # inches of an axis for a token in readable lett
 MARKERS = "os^Dv<>Pp*"
 
 
-def add_legend(figure) -> None:
-    """A legend below the plot, a run in a line: the names of runs are long."""
-    figure.legend(loc="outside lower center", frameon=False)
-
-
 def label_tokens(axis, tokens: list[str], inches: float, **options) -> None:
     """Writes tokens at the ticks of an axis of this length, in letters that fit between two
     ticks."""
@@ -46,7 +41,7 @@ def draw_heads(runs: list[str], points, path):
                    label=f" {name}")
         for head, point in enumerate(points[r], 1):
             ax.annotate(head, point, (6, 4), textcoords="offset points")
-    add_legend(figure)
+    figure.legend(loc="outside lower center", frameon=False)
     figure.savefig(path)
     return path
 
@@ -141,6 +136,6 @@ def draw_lengths(runs: dict, path):
     ax.set_xticks(range(len(order)), [f"{label}\n({counts[low, label]})" for low, label in order])
     ax.set(xlabel="source length (number of sentences)", ylabel="BLEU",
            title="BLEU by source length, 95 % intervals (bootstrap over the sentences)")
-    add_legend(figure)
+    figure.legend(loc="outside lower center", frameon=False)
     figure.savefig(path)
     return path
