@@ -205,20 +205,16 @@ def make_stub(file: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_stubs(folder: Path) -> None:
-    """Writes all stubs into a new folder."""
-    folder.mkdir(parents=True)
-    for file in TABLE:
-        (folder / Path(file).name).write_text(make_stub(file), "utf-8")
-
-
 @dataclass
 class Settings:
     folder: Path = flag(help="a new folder", positional=True, metavar="FOLDER")
 
 
 def make(s: Settings) -> None:
-    write_stubs(s.folder)
+    """Writes all stubs into a new folder."""
+    s.folder.mkdir(parents=True)
+    for file in TABLE:
+        (s.folder / Path(file).name).write_text(make_stub(file), "utf-8")
     print(f"{s.folder}: {len(TABLE)} files with {len(TASKS)} tasks")
     print(f"grade them: python -m exercises.grade {s.folder}")
 

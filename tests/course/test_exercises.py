@@ -50,7 +50,7 @@ def one_thread(monkeypatch):
 def test_own_bodies_pass_and_stubs_do_not(file, tmp_path):
     write_solution(tmp_path, file)
     assert not grade_file(tmp_path, file)
-    make.write_stubs(tmp_path / "mine")
+    make.main([str(tmp_path / "mine")])
     errors = grade_file(tmp_path / "mine", file)
     assert list(errors.values()) == ["not written yet"] * len(TABLE[file])
 
