@@ -19,7 +19,7 @@ from nmt.encoded import encode_pairs
 from nmt.evaluate import validate
 from nmt.run_folder import RunFolder
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, train_tokenizer
-from papers import analyze, bench, figures, measure
+from papers import analyze, figures, measure
 from papers.reproduce import plan, settings_of
 from papers.tables import TABLES
 from routing_em import em_routing
@@ -554,15 +554,6 @@ def test_mistakes_are_one_line(folders, monkeypatch, capsys, words, message):
     assert analyze.main(words.split()) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
-
-
-@pytest.mark.parametrize("script, words", [
-    (analyze, "--only x"), (analyze, "--component x"), (analyze, "--layer 0"),
-    (analyze, "--beam 0"), (bench, "--rows x"), (bench, "--arch x"), (bench, "--repeats 0")])
-def test_a_value_outside_its_range_is_refused(script, words, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        parse(script.Settings, words.split())
-    assert words.split()[0] in capsys.readouterr().err
 
 
 def test_the_sentence_that_is_drawn(make_run, monkeypatch):

@@ -115,14 +115,3 @@ def test_the_sizes_and_the_rate_reach_every_model():
 def test_a_flag_that_would_be_ignored_is_refused(script, words, flag, capsys):
     assert script.main(f"{words} {flag}".split()) == 2
     assert f"{flag} is not used: it needs" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("script, words", [
-    *((logic, f"--{name} x") for name in ("notation", "decay", "learn", "models")),
-    *((probe, f"--{name} x") for name in ("data", "protocol", "task", "norm")),
-    (logic, "--epochs 0"), (logic, "--lr 0"), (logic, "--batch 0"), (logic, "--seeds -1"),
-    (logic, "--pairs 299"), (probe, "--sentences 49")])
-def test_a_value_outside_its_range_is_refused(script, words, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        settings(script, words)
-    assert words.split()[0] in capsys.readouterr().err

@@ -16,6 +16,7 @@ import logic
 import probe
 import train_mt
 from nmt.run_folder import say
+from papers import analyze, bench
 from tools import command_line as flags
 from tools.command_line import command_line, flag, name_run, parse
 from tools.files import UserError
@@ -110,6 +111,19 @@ def test_the_parser_errs_in_one_line(words, message, capsys):
     assert message in error and error.startswith("test_command_line.py: error: ")
     assert error.count("\n") == 1 and len(error) < 200
     assert ("several" in error) == ("--kinds" in words)
+
+
+@pytest.mark.parametrize("script, words", [
+    *((logic, f"--{name} x") for name in ("notation", "decay", "learn", "models")),
+    *((probe, f"--{name} x") for name in ("data", "protocol", "task", "norm")),
+    (logic, "--epochs 0"), (logic, "--lr 0"), (logic, "--batch 0"), (logic, "--seeds -1"),
+    (logic, "--pairs 299"), (probe, "--sentences 49"), (analyze, "--only x"),
+    (analyze, "--component x"), (analyze, "--layer 0"), (analyze, "--beam 0"), (bench, "--rows x"),
+    (bench, "--arch x"), (bench, "--repeats 0")])
+def test_a_value_outside_its_range_is_refused(script, words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        parse(script.Settings, words.split())
+    assert words.split()[0] in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("script, recipe, words", [
