@@ -75,15 +75,15 @@ def format_half(x: Contrast) -> str:
 # ---- The planned runs
 
 LONGER = "The generated text, trained longer"
-# corpus: the tables of papers/tables.py whose rows are the arms, and the seeds with all arms
+# corpus: the table of papers/tables.py whose rows are the arms, and the seeds with all arms
 FAMILIES = {
-    "The real text": (["plan-enja"], range(2, 10)),
-    "The real text, second part": (["plan-enja-more"], (2, 4, 5, 6, 7, 8)),
-    "The real text, repeated": (["plan-enja-again"], range(10, 15)),
-    "The generated text": (["plan-toy"], range(1, 21)),
-    "The generated text, more arms": (["plan-toy-more"], range(21, 28)),
-    LONGER: (["plan-toy-longer"], range(31, 36)),
-    "Multi30K": (["plan-multi30k"], range(1, 5))}
+    "The real text": ("plan-enja", range(2, 10)),
+    "The real text, second part": ("plan-enja-more", (2, 4, 5, 6, 7, 8)),
+    "The real text, repeated": ("plan-enja-again", range(10, 15)),
+    "The generated text": ("plan-toy", range(1, 21)),
+    "The generated text, more arms": ("plan-toy-more", range(21, 28)),
+    LONGER: ("plan-toy-longer", range(31, 36)),
+    "Multi30K": ("plan-multi30k", range(1, 5))}
 CONTROL_SEEDS = range(21, 27)   # of the control of Li 2021 on the generated text
 GU_EM_BETA = "--agg gu-em --em-gradient beta"            # an option that is gone
 ONE_HEAD = "one-head", "baseline"                        # the positive control
@@ -95,15 +95,15 @@ def count_seeds(corpus: str) -> int:
     return len(seeds)
 
 
-def read_arms(lines: dict[tuple, dict], tables: list[str], seeds) -> dict[str, list[dict]]:
+def read_arms(lines: dict[tuple, dict], name: str, seeds) -> dict[str, list[dict]]:
     """{arm: its lines, in the order of the seeds}. lines: of results/runs.jsonl, by key."""
+    table = TABLES[name]
+    flags_by_arm = {row.label: row.flags for row in table.rows}
+    if name == "plan-toy":
+        flags_by_arm["gu-em-beta"] = GU_EM_BETA
     runs = {}
-    for table in (TABLES[name] for name in tables):
-        flags_by_arm = {row.label: row.flags for row in table.rows}
-        if table is TABLES["plan-toy"]:
-            flags_by_arm["gu-em-beta"] = GU_EM_BETA
-        for arm, flags in flags_by_arm.items():
-            runs[arm] = [lines[table.scale, "base", flags, seed] for seed in seeds]
+    for arm, flags in flags_by_arm.items():
+        runs[arm] = [lines[table.scale, "base", flags, seed] for seed in seeds]
     return runs
 
 
@@ -512,7 +512,7 @@ def close_rows(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]
     second = corpora["The real text, second part"]
     repeated = corpora["The real text, repeated"]
     _, seeds = FAMILIES["The real text, second part"]
-    planned = read_arms(lines, ["plan-enja", "plan-enja-more"], seeds)       # as it was planned
+    planned = read_arms(lines, "plan-enja", seeds) | second                  # as it was planned
     together = {arm: first[arm] + repeated[arm] for arm in first}
     rows = []
     for text, arms, parts in (
@@ -620,11 +620,11 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
     docs/results.md, and draws the figure."""
     lines = stored_lines()
     _, seeds = FAMILIES[LONGER]
-    one_head = read_arms(lines, ["plan-toy-head"], seeds)
+    one_head = read_arms(lines, "plan-toy-head", seeds)
     corpora = {}
     contrasts = {}
-    for corpus, (tables, seeds) in FAMILIES.items():
-        runs = read_arms(lines, tables, seeds)
+    for corpus, (table, seeds) in FAMILIES.items():
+        runs = read_arms(lines, table, seeds)
         corpora[corpus] = runs
         test, contrasts[corpus] = compare_arms(runs)
         if corpus == LONGER:                             # planned later, so not in the others' test
@@ -633,7 +633,7 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
             runs = runs | one_head
         print(f"### {corpus}", *planned_rows(runs, test, contrasts[corpus]), "", sep="\n")
     draw_forest(contrasts, figure)
-    control = read_arms(lines, ["plan-toy-both"], CONTROL_SEEDS)
+    control = read_arms(lines, "plan-toy-both", CONTROL_SEEDS)
     real = scores_by_seed(*(corpora[name] for name in FAMILIES if name.startswith("The real")))
     more = corpora["The generated text, more arms"]
     short = scores_by_seed(corpora["The generated text"])
