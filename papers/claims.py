@@ -257,7 +257,7 @@ PANELS = {                      # a panel per unit, by its title: the corpora
 MARKERS = {"The real text, repeated": ("C1", "s"), LONGER: ("C2", "D")}
 
 
-def draw_forest(contrasts: dict[str, dict], path: Path) -> None:
+def draw_forest(contrasts: dict[str, dict]) -> Figure:
     """The forest plot: a panel per unit of BLEU, a row per contrast. contrasts: by corpus."""
     figure = Figure(figsize=(6.4, 8.2), dpi=150, layout="constrained")
     figure.suptitle("Difference from the Transformer:\nno gain can be credited to a mechanism",
@@ -311,7 +311,7 @@ def draw_forest(contrasts: dict[str, dict], path: Path) -> None:
     figure.legend(handles=handles, loc="outside lower center",
                   title="bars: 95 % intervals, which are not adjusted;\n"
                         "filled: p < 0.05, adjusted except for one head")
-    figure.savefig(path)
+    return figure
 
 
 # ---- Further claims
@@ -615,7 +615,7 @@ def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]],
     return found
 
 
-def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
+def main(path: Path = ROOT / "docs" / "verdicts.png") -> Figure:
     """Prints the numbers of docs/claims.md, of docs/statistics.md and of the further claims on
     docs/results.md, and draws the figure."""
     lines = stored_lines()
@@ -632,7 +632,8 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
             contrasts[corpus][ONE_HEAD] = x, x.p
             runs = runs | one_head
         print(f"### {corpus}", *planned_rows(runs, test, contrasts[corpus]), "", sep="\n")
-    draw_forest(contrasts, figure)
+    figure = draw_forest(contrasts)
+    figure.savefig(path)
     control = read_arms(lines, "plan-toy-both", CONTROL_SEEDS)
     real = scores_by_seed(*(corpora[name] for name in FAMILIES if name.startswith("The real")))
     more = corpora["The generated text, more arms"]
@@ -648,6 +649,7 @@ def main(figure: Path = ROOT / "docs" / "verdicts.png") -> None:
                         ("Phrases", phrases(lines, corpora, contrasts, real, control))):
         print(f"## {title}", *rows, "", sep="\n")
     print("## Further claims", *further_rows(read_scores(lines)), sep="\n")
+    return figure
 
 
 if __name__ == "__main__":
