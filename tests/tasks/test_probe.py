@@ -1,6 +1,5 @@
 """probe.py, probe_data.py, probe_model.py: SentEval's files, the model, the table; runs that are
 interrupted and extended, with trained and with frozen encoders."""
-import dataclasses
 import hashlib
 import io
 import json
@@ -10,6 +9,7 @@ import shutil
 import pytest
 import torch
 import torch.nn.functional as F
+from small_run import write_run
 
 import probe
 from disagreement import output_disagreement
@@ -20,7 +20,7 @@ from tasks import classifier, probe_data, probe_model
 from tasks.probe_data import TASKS, Item, detokenize, download_task, fill, read_task
 from tools.command_line import parse
 from tools.files import UserError
-from transformer import Transformer, TransformerConfig
+from transformer import TransformerConfig
 
 LINES = ["tr\tPAST\tthe dog slept .", "tr\tPRES\the sings", "va\tPAST\tshe saw it .",
          "te\tPRES\tit 's cold ."]
@@ -255,12 +255,8 @@ def test_sentences_and_seed_reach_the_tasks(monkeypatch):
 def translation_run(tmp_path):
     """The run folder of an untrained translation model."""
     tokenizer = train_tokenizer([detokenize(item.tokens) for item in trivial(50)], 300, exact=False)
-    config = TransformerConfig(tokenizer.get_vocab_size(), 8, 2, 1, 8)
-    with RunFolder(tmp_path / "mt-seed1", {}) as folder:
-        folder.begin(model=dataclasses.asdict(config), languages=["en", "de"])
-        folder.save("best.pt", model=Transformer(config).state_dict())
-        tokenizer.save(str(folder.path / "tokenizer.json"))
-    return folder.path
+    write_run(tmp_path / "mt-seed1", tokenizer)
+    return tmp_path / "mt-seed1"
 
 
 def test_vectors_are_standardized_means_over_a_sentence(translation_run, monkeypatch):
