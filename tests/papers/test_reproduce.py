@@ -15,7 +15,7 @@ import torch
 from outside import SHARED
 from small_run import name_files, write_text
 
-from nmt.run_folder import FORMAT
+from nmt.run_folder import RunFolder
 from papers import reproduce
 from papers.tables import DEPARTURE, OWN, SCORES, SCORES_BY_LAYER, TABLES
 from tools.files import UserError
@@ -262,19 +262,16 @@ EXP_D = {"subspace": 0.9, "position": 0.1, "output": 0.8}
 
 def write_run(path: Path, settings) -> None:
     """The folder of a finished run, with a BLEU of 20 + seed + the number of its heads."""
-    path.mkdir(parents=True)
-    config = {"format": FORMAT, **asdict(settings), "languages": ["en", "de"],
-              "accumulate_times_processes": settings.accumulate}
-    (path / "config.json").write_text(json.dumps(config), "utf-8")
-    (path / "lock").touch()
-    rows = [{"type": "valid", "step": step, "valid_bleu": bleu, "valid_loss": loss}
-            for step, bleu, loss in ((1, 8.0, 3.0), (2, 8.0, 2.0), (3, 6.0, 1.0))]
-    bleu = 20.0 + settings.seed + settings.heads
-    rows.append({"type": "test", "step": 3, "test_bleu": bleu, "test_chrf": 50.0,
-                 "sets": {"test": bleu}, "signature": "nrefs:1", "disagreement": {"enc": EXP_D},
-                 "parameters": 1000 + settings.heads, "tokens": 3_600_000,
-                 "tokens_per_second": 500.0, "sentences_per_second": 50.0})
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    config = {**asdict(settings), "accumulate_times_processes": settings.accumulate}
+    with RunFolder(path, config) as folder:
+        folder.begin(languages=["en", "de"])
+        for step, bleu, loss in ((1, 8.0, 3.0), (2, 8.0, 2.0), (3, 6.0, 1.0)):
+            folder.log("valid", step=step, valid_bleu=bleu, valid_loss=loss)
+        bleu = 20.0 + settings.seed + settings.heads
+        folder.log("test", step=3, test_bleu=bleu, test_chrf=50.0, sets={"test": bleu},
+                   signature="nrefs:1", disagreement={"enc": EXP_D},
+                   parameters=1000 + settings.heads, tokens=3_600_000, tokens_per_second=500.0,
+                   sentences_per_second=50.0)
 
 
 @pytest.fixture
