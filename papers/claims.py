@@ -594,7 +594,7 @@ def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]],
             changes.append(abs(again.difference - x.difference))
     found = [f"exp(D) of the encoder's outputs from {before:.3f} to {after:.3f}",
              f"exp(D) is {encoder:.3f} with `output-enc` and {tenth:.3f} with `output-0.1`",
-             f"Differences changed by up to {max(changes):.2f}"]
+             f"differences changed by up to {max(changes):.2f}"]
     for flags in ("--agg em", MODELS["em"]):             # the two gradients
         bleu = [lines["", "base", flags, seed]["bleu"] for seed in (1, 2, 3)]
         found.append(f"{np.mean(bleu):.2f} BLEU on average")

@@ -38,7 +38,7 @@ def test_the_numbers_on_the_page(claims_run):
     assert [phrase for phrase in phrases if phrase not in text] == []
     rows = [re.sub(" +", " ", line) for line in planned.splitlines() if " | " in line]
     assert [row for row in rows if row not in page.splitlines()] == []
-    for phrase in ("exp(D) of the encoder's outputs from", "BLEU on average", "Differences changed",
+    for phrase in ("exp(D) of the encoder's outputs from", "BLEU on average", "differences changed",
                    "6 seeds, 11 tests", "seeds with runs of all arms",
                    "residual standard deviation", "differ by less than"):
         assert phrase in computed
