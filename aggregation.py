@@ -9,7 +9,7 @@ import torch.nn as nn
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from attention import check_outputs, concatenate, init_linear
+from attention import check_outputs, concatenate, head_width, init_linear
 from routing_dynamic import DynamicRouting, dynamic_routing
 from routing_em import EMRouting, em_routing
 
@@ -36,8 +36,7 @@ class RoutingAggregation(nn.Module):
                  iterations: int = 3, activations: bool = True, density: str = "product",
                  schedule: str = "hinton", gradient: str = "full"):
         super().__init__()
-        if d_model % heads:
-            raise ValueError(f"heads={heads} does not divide d_model={d_model}")
+        head_width(d_model, heads)                               # raises for a wrong number
         self.heads = heads
         self.capsules = d_model if capsules is None else capsules
         if self.capsules < 1 or d_model % self.capsules:

@@ -36,10 +36,8 @@ class MultiHeadAttention(nn.Module):
                  aggregation: nn.Module | None = None, capsule: nn.Module | None = None,
                  explicit: bool = False):
         super().__init__()
-        if d_model % heads:
-            raise ValueError(f"heads={heads} does not divide d_model={d_model}")
         self.heads = heads
-        self.d_k = d_model // heads
+        self.d_k = head_width(d_model, heads)
         self.dropout = nn.Dropout(dropout)
         self.in_proj = nn.Linear(d_model, 3 * d_model)       # W^Q, W^K, W^V of all heads, biases
         self.aggregation = LinearAggregation(d_model) if aggregation is None else aggregation
@@ -73,7 +71,7 @@ class MultiHeadAttention(nn.Module):
         else:
             check_vectors(memory, self.heads * self.d_k, "memory")
             Q, K, V = self.project_cross(query, memory, cache)
-        check_mask(mask, (len(Q), 1, Q.shape[2], K.shape[2]), "[B, 1, L_q, L_k]")
+        check_mask(mask, (Q.shape[0], 1, Q.shape[2], K.shape[2]), "[B, 1, L_q, L_k]")
         explicit = need_weights or (self.explicit and cache is None)
         if explicit or self.capsule is not None:
             weights, O = self.attend_explicitly(Q, K, V, mask, causal, cache)
@@ -103,7 +101,7 @@ class MultiHeadAttention(nn.Module):
                      causal: bool) -> Tensor:
         """O^h [B, H, L_q, d_k] by the fused kernel, which returns no A^h and routes no logits."""
         queries, keys = Q.shape[2], K.shape[2]
-        dropout = self.dropout.p if self.training else 0.0
+        dropout = self.dropout.p if self.dropout.training else 0.0
         # O^h = softmax(Q^h K^hT / sqrt(d_k)) V^h                     Li 2019 Eq. 2, Gu 2019 Eq. 1
         if causal and mask is None and queries == keys:
             return F.scaled_dot_product_attention(Q, K, V, is_causal=True, dropout_p=dropout)
@@ -138,6 +136,13 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             E = cache.extend_logits(self, E)                                 # [B, H, L, L]
         return self.capsule(E, keys, causal, newest)
+
+
+def head_width(d_model: int, heads: int) -> int:
+    """d_k = d / H. Raises ValueError if the heads do not divide d_model."""
+    if heads < 1 or d_model % heads:
+        raise ValueError(f"heads={heads} does not divide d_model={d_model}")
+    return d_model // heads
 
 
 def causal_mask(queries: int, keys: int, device=None) -> Tensor:

@@ -10,7 +10,7 @@ import torch.nn as nn
 from torch import Tensor
 
 from aggregation import Routing
-from attention import check_outputs, concatenate, init_linear
+from attention import check_outputs, concatenate, head_width, init_linear
 
 
 class CapsuleAggregation(nn.Module):
@@ -33,10 +33,8 @@ class CapsuleAggregation(nn.Module):
                  routing: str = "dynamic", iterations: int = 3, activations: bool = True,
                  density: str = "product", schedule: str = "hinton", gradient: str = "full"):
         super().__init__()
-        if d_model % heads:
-            raise ValueError(f"heads={heads} does not divide d_model={d_model}")
         self.capsules = heads if capsules is None else capsules
-        d_k = d_model // heads
+        d_k = head_width(d_model, heads)
         if self.capsules < 1 or d_model % self.capsules:
             raise ValueError(f"capsules={self.capsules} does not divide d_model={d_model}")
         width = d_model // self.capsules

@@ -104,10 +104,11 @@ class CapsuleRouting(nn.Module):
 
     def __init__(self, heads: int, parts: tuple[str, ...] = PARTS, iterations: int = 3):
         super().__init__()
+        parts = (parts,) if isinstance(parts, str) else tuple(parts)
         if not parts or set(parts) - set(PARTS):
             raise ValueError(f"parts={parts!r}: choose from 'vertical' and 'horizontal'")
         self.heads = heads
-        self.parts = tuple(parts)
+        self.parts = parts
         self.iterations = iterations
         if "vertical" in parts:
             self.weight = nn.Parameter(torch.zeros(heads, heads))            # W
@@ -126,11 +127,10 @@ class CapsuleRouting(nn.Module):
             raise ValueError("vertical routing sees all tokens: it cannot run step by step")
         check_logits(logits, self.heads, keys)
         L = logits.shape[-2]
-        last = L if last is None else last
         mask = None if keys is None else keys & keys.transpose(-2, -1)       # [B, 1, L, L]
         if causal:
             mask = both_masks(mask, causal_mask(L, L, logits.device))
-        out = logits[..., L - last:, :]
+        out = logits if last is None else logits[..., L - last:, :]
         # E' = E + Omega_vertical + Omega_horizontal                  Duan 2020 §3.2
         if "vertical" in self.parts:
             out = out + vertical_routing(logits, self.weight, self.bias, self.iterations, mask)

@@ -126,7 +126,7 @@ class Layer(nn.Module):
             h = self.norm_input(x, self.norm2)
             source_mask = memory.mask[:, None, None, :]                      # [B, 1, 1, L_s]
             # in beam search the k hypotheses of a sentence share its source: [B_s, k L, d]
-            queries = h.reshape(len(memory.states), -1, h.shape[-1])
+            queries = h.unflatten(0, (memory.states.shape[0], -1)).flatten(1, 2)
             y, cross = self.cross(queries, memory.states, source_mask, cache, need_weights)
             x = self.add_residual(x, y.reshape(h.shape), self.norm2)
         norm = self.norm3 if decoder else self.norm2
@@ -175,6 +175,8 @@ class Transformer(nn.Module):
 
     def __init__(self, config: "TransformerConfig"):
         super().__init__()
+        if not config.decoder:
+            raise ValueError("decoder=False: build an Encoder")
         self.config = config
         sizes = config.vocab_size, config.d_model, config.dropout
         self.source_embedding = Embedding(*sizes)
@@ -249,10 +251,13 @@ class ConfigError(ValueError):
     """A value that a field of TransformerConfig cannot have."""
 
     def __init__(self, field: str, value, reason: str):
-        super().__init__(f"{field}={value}: {reason}")
+        super().__init__(field, value, reason)
         self.field = field
         self.value = value
         self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.field}={self.value}: {self.reason}"
 
 
 @dataclass
@@ -338,6 +343,8 @@ class TransformerConfig:
                     raise ConfigError(declared.name, name, f"choose from {', '.join(choices)}")
         if self.agg != "linear" and not self.agg_at:
             raise ConfigError("agg_at", self.agg_at, "names no place: give one, or None")
+        if self.layers < 1:
+            raise ConfigError("layers", self.layers, "must be at least 1")
         if self.d_model % 2:
             raise ConfigError("d_model", self.d_model, "must be even")
         for name in ("heads", "capsules"):

@@ -131,10 +131,21 @@ def bleu_metric(references, tgt: str, lowercase: bool = False):
     return BLEU(tokenize=bleu_tokenizer(references, tgt), lowercase=lowercase, force=True)
 
 
+def line_lists(hypotheses, references) -> tuple[list[str], list[str]]:
+    """Both as lists. Raises UserError unless they have a line or more, and as many: sacreBLEU would
+    leave out the rest of the longer ones."""
+    hypotheses, references = list(hypotheses), list(references)
+    if not references or len(hypotheses) != len(references):
+        raise UserError(f"{len(hypotheses)} translations and {len(references)} references: give "
+                        "one reference for each translation, and one or more of both")
+    return hypotheses, references
+
+
 def corpus_bleu(hypotheses, references, tgt="", lowercase: bool = False) -> tuple[float, str]:
     """BLEU (0..100) of lines in the language tgt against one reference each, and its signature."""
+    hypotheses, references = line_lists(hypotheses, references)
     metric = bleu_metric(references, tgt, lowercase)
-    score = metric.corpus_score(list(hypotheses), [list(references)]).score
+    score = metric.corpus_score(hypotheses, [references]).score
     return score, str(metric.get_signature())
 
 
@@ -179,7 +190,8 @@ def corpus_chrf(hypotheses, references, lowercase: bool = False) -> tuple[float,
     """chrF (0..100) of lines against one reference each, and its signature."""
     from sacrebleu.metrics import CHRF
     metric = CHRF(lowercase=lowercase)
-    score = metric.corpus_score(list(hypotheses), [list(references)]).score
+    hypotheses, references = line_lists(hypotheses, references)
+    score = metric.corpus_score(hypotheses, [references]).score
     return score, str(metric.get_signature())
 
 
@@ -216,7 +228,7 @@ def score_sets(model, data, sets: dict, beam: int, lenpen: float, lowercase: boo
         chrf, _ = corpus_chrf(translations[name], pairs.target, lowercase)
         scores[name] = {"bleu": bleu, "chrf": chrf}
     hypotheses = sum(translations.values(), [])
-    references = sum((pairs.target for pairs in sets.values()), [])
+    references = [line for pairs in sets.values() for line in pairs.target]
     bleu, signature = corpus_bleu(hypotheses, references, data.tgt, lowercase)
     chrf, _ = corpus_chrf(hypotheses, references, lowercase)
     return Scores(bleu, chrf, signature, scores, translations, *count_long(results),

@@ -91,12 +91,13 @@ def beam_search(model, source: Tensor, beam: int = 4, lenpen: float = 0.6,
     step; `beam` others live on. The search of a sentence stops when `beam` hypotheses have finished
     (so beam 1 is greedy search), at max_length tokens with EOS (None: `length_limit` of
     length_ratio), or when no live hypothesis can be among the nbest. Raises ValueError for an nbest
-    above beam, or a max_length below 1.
+    above beam, a max_length below 1, or a negative lenpen.
 
     B: sentences not done; k: their live hypotheses.
     """
-    if not 1 <= nbest <= beam or (max_length is not None and max_length < 1):
-        raise ValueError(f"needs 1 <= nbest={nbest} <= beam={beam} and max_length={max_length} > 0")
+    if not 1 <= nbest <= beam or (max_length is not None and max_length < 1) or lenpen < 0:
+        raise ValueError(f"needs 1 <= nbest={nbest} <= beam={beam}, max_length={max_length} > 0 "
+                         f"and lenpen={lenpen} >= 0")
     device = source.device
     limit = length_limit(source, length_ratio)                               # [B]
     if max_length is not None:

@@ -51,9 +51,10 @@ def train_tokenizer(lines, vocab_size: int, exact: bool = True) -> Tokenizer:
     texts = (prepare_line(line)[:LEARN_UP_TO] for line in lines)
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.encode_special_tokens = True        # "⟨s⟩" typed by a user is text
-    largest = tokenizer.get_vocab_size()
-    if exact and largest < vocab_size:
-        raise UserError(f"--vocab-size {vocab_size}: the largest that the text allows is {largest}")
+    size = tokenizer.get_vocab_size()
+    if exact and size != vocab_size:
+        bound = "largest that the text allows" if size < vocab_size else "smallest"
+        raise UserError(f"--vocab-size {vocab_size}: the {bound} is {size}")
     return tokenizer
 
 

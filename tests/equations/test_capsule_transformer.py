@@ -165,6 +165,7 @@ def test_duan_iterations_reach_both_parts(T):
     (lambda E: CapsuleRouting(3)(E, E[0] > 0), r"keys has shape \[4, 4\]: .* with L = 4"),
     (lambda E: CapsuleRouting(3)(E, E[:, None] > 0), "causal=True hides later keys"),
     (lambda E: CapsuleRouting(3, parts=()), "choose from 'vertical' and 'horizontal'"),
+    (lambda E: CapsuleRouting(3, parts="diagonal"), r"parts=\('diagonal',\): choose from"),
     (lambda E: CapsuleRouting(3, parts=("vertical", "diagonal")), "choose from 'vertical'")])
 def test_wrong_arguments_are_errors(route, message):
     with pytest.raises(ValueError, match=message):

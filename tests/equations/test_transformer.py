@@ -8,6 +8,7 @@ import importlib
 import inspect
 import json
 import math
+import pickle
 import warnings
 from dataclasses import asdict
 
@@ -26,7 +27,7 @@ from tasks.logic_model import LogicModel
 from tools.command_line import parse
 from tools.files import UserError
 from train_mt import Settings, presets
-from transformer import Transformer, TransformerConfig, positions
+from transformer import ConfigError, Transformer, TransformerConfig, positions
 
 READ = {"values": ["V"], "weights": ["Q", "K"], "outputs": ["Q", "K", "V"]}
 EVERYWHERE = ("enc", "cross", "dec")
@@ -229,6 +230,27 @@ def test_ids_of_another_shape_are_an_error():
     for source, target in ((sentence, sentence[None]), (sentence[None], sentence)):
         with pytest.raises(ValueError, match=r"ids has shape \[3\]: give token ids, \[B, L\]"):
             model(source, target)
+
+
+def test_batches_that_do_not_match_are_an_error():
+    """Also where the numbers of tokens would fit."""
+    model = Transformer(TransformerConfig(8, d_model=4, heads=2, layers=1, d_ff=4))
+    for sources, targets, length in ((4, 2, 6), (2, 3, 4)):
+        with pytest.raises(RuntimeError):
+            model(torch.full((sources, 5), 3), torch.full((targets, length), 3))
+
+
+def test_an_encoder_only_is_no_transformer():
+    with pytest.raises(ValueError, match="build an Encoder"):
+        Transformer(config(decoder=False))
+
+
+def test_an_error_of_the_configuration_survives_pickling():
+    """As a process pool sends it."""
+    with pytest.raises(ConfigError) as error:
+        config(heads=3)
+    again = pickle.loads(pickle.dumps(error.value))
+    assert (str(again), again.field) == (str(error.value), "heads")
 
 
 @torch.no_grad()
@@ -439,6 +461,7 @@ def test_capsule_attention_lands_where_it_was_asked_for(capsule, parts, want):
     (dict(capsule_attention=("cross",)), ["cross", "enc", "dec"]),
     (dict(heads=3), ["heads", "3", "8"]),
     (dict(heads=0), ["heads", "0", "8"]),
+    (dict(layers=0), ["layers=0", "at least 1"]),
     (dict(d_model=9, heads=3), ["d_model", "9", "even"]),
     (dict(agg="em", capsules=5), ["capsules", "5", "8"]),
     (dict(agg="nonsense"), ["nonsense", "gu-em"]),

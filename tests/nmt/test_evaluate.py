@@ -155,6 +155,13 @@ def test_unusual_references_are_one_warning(line, warning):
         assert not evaluate.reference_warnings([*references, "the dog", "the dog"], "de")
 
 
+@pytest.mark.parametrize("lines, references", [(["a"], ["a", "b"]), (["a", "b"], ["a"]), ([], [])])
+@pytest.mark.parametrize("score_lines", [corpus_bleu, evaluate.corpus_chrf])
+def test_every_translation_needs_one_reference(score_lines, lines, references):
+    with pytest.raises(UserError, match="one reference for each translation"):
+        score_lines(lines, references)
+
+
 def test_a_test_set_may_have_the_name_of_the_validation_set():
     data = Namespace(pairs=1, train=[0], valid=Namespace(source_lengths=np.array([1])), tgt="de",
                      longest_source=1, valid_pairs=Pairs(["a"], ["das Ha@@ us"]),

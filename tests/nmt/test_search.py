@@ -141,6 +141,8 @@ def test_length_limits():
         assert [len(hypotheses[0].tokens) for hypotheses in results] == [22, 25, 28, 50]
     with pytest.raises(ValueError, match="nbest=3"):
         beam_search(model, source, beam=2, nbest=3)
+    with pytest.raises(ValueError, match="lenpen=-1"):   # a longer hypothesis could still win
+        beam_search(model, source, lenpen=-1)
 
 
 @pytest.mark.parametrize("function", [beam_search, translate_lines, search.translate_text])

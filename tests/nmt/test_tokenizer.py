@@ -7,6 +7,7 @@ import pytest
 from nmt import tokenizer as vocabulary
 from nmt.corpus import Pairs
 from nmt.tokenizer import BOS, EOS, prepare_line, train_tokenizer
+from tools.files import UserError
 from transformer import PAD
 
 HOSTILE = ["", "  two  spaces ", "naïve Straße 12.345,67 €", "犬も歩けば棒に当たる", "Ġ Ċ ĠĠ",
@@ -63,6 +64,8 @@ def test_a_merge_needs_two_occurrences(monkeypatch):
     corpus a part is enough."""
     assert train_tokenizer(["ab cd"], 300, exact=False).get_vocab_size() == 3 + 256
     assert train_tokenizer(["ab ab cd"], 300, exact=False).get_vocab_size() > 3 + 256
+    with pytest.raises(UserError, match="--vocab-size 100: the smallest is 259"):
+        train_tokenizer(["ab ab cd"], 100)
     long = "".join(random.Random(2).choices("abcdefghij", k=200_000))
     tokenizer = train_tokenizer([long, "a b c"], 300)
     assert tokenizer.decode(tokenizer.encode(long).ids) == long
