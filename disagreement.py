@@ -49,7 +49,7 @@ def position_disagreement(weights: Tensor, mask: Tensor | None = None,
     """
     # -(1/H^2) sum_i sum_j |A^i (*) A^j|                              Li 2018 Eq. 2
     # = -((1/H) sum_h A^h)^2 in every cell, which costs O(H) instead of O(H^2)
-    A_mean = check_weights(weights).mean(-3)                                 # [..., L_q, L_k]
+    A_mean = at_least_float32(weights).mean(-3)                              # [..., L_q, L_k]
     return -reduce_queries((A_mean * A_mean).sum(-1), mask, reduce)
 
 
@@ -84,7 +84,7 @@ def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None,
     """
     # (1/H^2) sum_i sum_j |A^i - A^j|^2                               Li 2018 footnote 2
     # = (2/H) sum_h (A^h - (1/H) sum_i A^i)^2 in every cell, which costs O(H)
-    A = check_weights(weights)                                               # [..., H, L_q, L_k]
+    A = at_least_float32(weights)                                            # [..., H, L_q, L_k]
     rows = 2 * (A - A.mean(-3, keepdim=True)).square().mean(-3).sum(-1)      # [..., L_q]
     return reduce_queries(rows, mask, reduce)
 
@@ -114,14 +114,6 @@ def squared_cosines(vectors: Tensor) -> Tensor:
     with torch.autocast(x.device.type, enabled=False):                       # in full precision
         cosines = x @ x.transpose(-2, -1)                                    # [..., L, H, H]
     return cosines.square().mean((-2, -1))
-
-
-def check_weights(weights: Tensor | None) -> Tensor:
-    """The weights in float32 at least. Raises ValueError if they are None."""
-    if weights is None:
-        raise ValueError("the position disagreement reads the attention weights: run with "
-                         "need_weights=True")
-    return at_least_float32(weights)
 
 
 def unit(vectors: Tensor) -> Tensor:
@@ -194,7 +186,12 @@ def layer_disagreement(kind: str, component: str, heads: Heads, source_mask: Ten
     D, reads = KINDS[kind]
     x = getattr(heads, reads)
     mask = choose_mask(kind, component, source_mask, target_mask)
-    return D(x, mask, reduce) if reads == "weights" else D(x, mask)
+    if reads != "weights":
+        return D(x, mask)
+    if x is None:
+        raise ValueError("the position disagreement reads the attention weights: run with "
+                         "need_weights=True")
+    return D(x, mask, reduce)
 
 
 def model_disagreement(config, heads: dict, source_mask: Tensor,
