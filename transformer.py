@@ -263,9 +263,9 @@ class ConfigError(ValueError):
 @dataclass
 class TransformerConfig:
     """Sizes and mechanisms of a model. Places are written `component[:layers]`, layers counted from
-    1 at the bottom: "enc", "enc:1-2", "dec:4,6". `dataclasses.replace` keeps
-    what took the place of a None. Raises ConfigError for an unknown name, sizes that do not fit
-    each other and a place that does not exist."""
+    1 at the bottom: "enc", "enc:1-2", "dec:4,6". `dataclasses.replace` keeps what took the place of
+    a None. Raises ConfigError for an unknown name, sizes that do not fit each other and a place
+    that does not exist."""
     vocab_size: int
     d_model: int = option(512, "width of the model", BODY, 2, 65536)
     heads: int = option(8, "attention heads", BODY, 1, 4096)

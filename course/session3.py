@@ -144,6 +144,6 @@ show("session3-length")
 
 # %%
 same = torch.randn(4, 1, 5).expand(4, 2, 5)
-assert torch.allclose(dynamic_routing(same, 50).coupling, torch.tensor(1 / 2))
-shares = dynamic_routing(same, 50).coupling[:, 0].tolist()
-print("equal votes, T = 50: the parts' shares for whole 0", shares)
+coupling = dynamic_routing(same, 50).coupling
+assert torch.allclose(coupling, torch.tensor(1 / 2))
+print("equal votes, T = 50: the parts' shares for whole 0", coupling[:, 0].tolist())
