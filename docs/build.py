@@ -317,19 +317,19 @@ def build(s: Settings) -> None:
             "nbclient", "ipykernel")
     from pygments.formatters import HtmlFormatter
     from tqdm import tqdm
-    ours = (folder / "style.css").exists() and folder.resolve() != DOCS
+    ours = (folder / "aggregation.py.html").exists()
     if folder.exists() and not ours and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder}: holds something else: name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
+    for path in tqdm(files_of(PAGES), "pages", leave=False, disable=None):
+        write(path, folder)
+    for path in files_of(COPIES):
+        shutil.copyfile(path, folder / address(path))
     light = HtmlFormatter(style="xcode").get_style_defs("pre")
     dark = HtmlFormatter(style="github-dark").get_style_defs("pre")
     style = (DOCS / "style.css").read_text("utf-8")
     (folder / "style.css").write_text(
         f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n{style}", "utf-8")
-    for path in tqdm(files_of(PAGES), "pages", leave=False, disable=None):
-        write(path, folder)
-    for path in files_of(COPIES):
-        shutil.copyfile(path, folder / address(path))
     print(f"{len(files_of(PAGES))} pages; open {folder / 'index.html'}")
 
 
