@@ -137,9 +137,12 @@ def read_config(folder) -> dict:
 
 def find_folder(runs: str, name: str) -> Path:
     """The folder of a run for --runs and --name. The name may have the folder of the runs in front,
-    as the programs print it."""
+    as the programs print it. Raises UserError."""
     path = Path(name)
-    return path if path.is_relative_to(runs) else Path(runs) / path
+    folder = path if path.is_relative_to(runs) else Path(runs) / path
+    if folder.resolve() == Path(runs).resolve():
+        raise UserError(f"{folder}: is the folder of all runs: name one in it (--name)")
+    return folder
 
 
 def find_run(name: str | None) -> str | None:
@@ -193,12 +196,33 @@ def check_classes(folder, config: dict, classes: list[str]) -> None:
                         "and put them into `transformer`, as course/later.py says")
 
 
-# ---- The folder
-
 def through_json(values: dict) -> dict:
     """Values as config.json gives them back: tuples are lists."""
     return json.loads(json.dumps(values))
 
+
+def check_settings(folder, config: dict, free=(), defaults: dict = {}) -> None:
+    """Raises UserError unless a folder has the settings `config`, except for those named in `free`.
+    Settings that its config.json lacks get their `defaults`."""
+    old = through_json(defaults) | read_config(folder)
+    config = through_json(config)
+    if "classes" in config:
+        check_classes(folder, old, config["classes"])
+        old["classes"] = config["classes"]
+    if "model" in old and "model" in config:
+        model = asdict(read_model_config(old, folder))
+        old["model"] = through_json(model)
+    checked = sorted(config.keys() - {*free})
+    changed = [name for name in checked if config[name] != old.get(name)]
+    words = [f"{name} was {old.get(name)!r}, is now {config[name]!r}" for name in changed[:3]]
+    words = [CHECKSUMS[name] for name in changed if name in CHECKSUMS] or words
+    if words:
+        raise UserError(f"{folder}: holds a run of another configuration "
+                        f"({'; '.join(words)}): choose another --name or --runs, or give "
+                        "the same flags to resume that run")
+
+
+# ---- The folder
 
 class RunFolder(contextlib.AbstractContextManager):
     """A run's folder, which only this process writes to.
@@ -212,7 +236,7 @@ class RunFolder(contextlib.AbstractContextManager):
         self.path = Path(path)
         self.metrics = self.path / "metrics.jsonl"
         self.config = through_json(config)
-        self.defaults = through_json(defaults)
+        self.defaults = defaults
         self.free = free
         self.lock = FileLock(self.path / "lock")
         with as_user_error("open", f"--runs, --name: {path}"):
@@ -222,35 +246,20 @@ class RunFolder(contextlib.AbstractContextManager):
                 raise UserError(f"{path}: holds files that are not a run's, or lacks the run's "
                                 "config.json: put it back, or choose another --name")
             try:
-                self.lock.acquire(timeout=1)             # who reads a finished run has it briefly
+                self.lock.acquire(blocking=False)
             except Timeout:
                 raise UserError(f"{path}: another run is at work in this folder: wait for its end, "
                                 "or choose another --name; if there is none, delete "
                                 f"{self.path / 'lock'}") from None
-        self.check(self.config)
+        self.check()
 
     def __exit__(self, *_):
         self.lock.release()
 
-    def check(self, config: dict) -> None:
+    def check(self) -> None:
         """Raises UserError unless the folder has the same settings, or none yet."""
-        if not (self.path / "config.json").exists():
-            return
-        old = self.defaults | read_config(self.path)
-        if "classes" in config:
-            check_classes(self.path, old, config["classes"])
-            old["classes"] = config["classes"]
-        if "model" in old and "model" in config:
-            model = asdict(read_model_config(old, self.path))
-            old["model"] = through_json(model)
-        checked = sorted(config.keys() - {*self.free})
-        changed = [name for name in checked if config[name] != old.get(name)]
-        words = [f"{name} was {old.get(name)!r}, is now {config[name]!r}" for name in changed[:3]]
-        words = [CHECKSUMS[name] for name in changed if name in CHECKSUMS] or words
-        if words:
-            raise UserError(f"{self.path}: holds a run of another configuration "
-                            f"({'; '.join(words)}): choose another --name or --runs, or give "
-                            "the same flags to resume that run")
+        if (self.path / "config.json").exists():
+            check_settings(self.path, self.config, self.free, self.defaults)
 
     def begin(self, **more) -> None:
         """Writes config.json with `more` settings; an existing one must match."""
@@ -261,7 +270,7 @@ class RunFolder(contextlib.AbstractContextManager):
         self.config["classes"] = custom_classes(model)
         if (self.path / "tokenizer.json").exists():
             self.config["tokenizer"] = tokenizer_checksum(self.path)
-        self.check(self.config)
+        self.check()
         for half_written in self.path.glob(".*.tmp"):    # by a run that was killed
             half_written.unlink()
         path = self.path / "config.json"

@@ -13,7 +13,6 @@ other papers do not say.
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -38,9 +37,9 @@ import train_mt
 from nmt.corpus import known_languages, load_corpora
 from nmt.flags import OPTIONS
 from nmt.languages import bleu_tokenizer
-from nmt.run_folder import RunFolder, read_config, read_metrics, say
+from nmt.run_folder import check_settings, read_config, read_metrics, say
 from papers.tables import TABLES, Row, Table
-from tools.command_line import command_line, flag, parse
+from tools.command_line import command_line, flag, parse, shell_line
 from tools.command_line import run as run_command
 from tools.files import UserError, as_user_error, atomic_write, read_json
 from tools.machine import pick_device, processor
@@ -176,6 +175,7 @@ def plan_run(row: Row, words: list[str], seed: int, scale: str, size: str) -> Ru
     flags = fit_flags(row.flags, base)
     s = settings_of([*words, *flags])
     s.check_model()
+    s.check_text()
     changed = {}                        # a fitted flag may have the default: --reg-weight 1.0
     for name, value in asdict(s).items():
         if name != "name" and value != getattr(base, name):
@@ -256,8 +256,8 @@ def read_run(path: Path, run: Run) -> dict | None:
     free = set(train_mt.FREE)
     if "amp" in s.given:                 # a run's name does not say its precision
         free.remove("amp")
-    with RunFolder(path, settings, free, asdict(train_mt.Settings())):       # compares the settings
-        config = read_config(path)
+    check_settings(path, settings, free, asdict(train_mt.Settings()))
+    config = read_config(path)
     valid = [row for row in rows if row.get("type") == "valid"]
     best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
     commit = ""
@@ -286,8 +286,7 @@ def list_jobs(jobs: dict, missing: list[Job]) -> None:
         if job.script == "probe.py":                     # which keeps what is finished
             state = "started" if (job.path / "results.json").exists() else "not started"
             name = ["--name", job.path.name]
-        command = shlex.join(["python", job.script, *job.words, *name,
-                              "--runs", str(job.path.parent)])
+        command = shell_line("python", job.script, *job.words, *name, "--runs", job.path.parent)
         print(f"{state:>12}  {job.path.name}\n{'':>12}  {command}")
     print(f"{len(missing)} of {len(jobs)} runs would start")
 
@@ -523,7 +522,8 @@ def reproduce(settings: Settings) -> None:
     failed = []
     if settings.dry_run:
         if needs_small_text:
-            print(f"first: python -m toy {shlex.quote(str(small_text))} --pairs 4000")
+            command = shell_line("python", "-m", "toy", small_text, "--pairs", "4000")
+            print(f"first: {command}")
         list_jobs(jobs, missing)
     else:
         with as_user_error("write", f"--runs {settings.runs}"):

@@ -3,14 +3,12 @@ import errno
 import json
 import re
 import shutil
-import threading
 from dataclasses import asdict
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import torch
-from filelock import FileLock
 from small_run import write_run
 
 import transformer
@@ -39,6 +37,9 @@ def test_a_name_may_have_the_folder_in_front():
     for runs in ("runs", "runs/", "/disk/runs"):
         for name in ("NAME", f"{runs}/NAME"):
             assert run_folder.find_folder(runs, name) == Path(runs) / "NAME"
+        for name in ("", ".", runs, "NAME/.."):
+            with refused("is the folder of all runs: name one in it"):
+                run_folder.find_folder(runs, name)
 
 
 def test_a_run_without_a_newer_field_is_resumed_with_its_default(tmp_path):
@@ -132,17 +133,6 @@ def test_the_average_of_checkpoints(folder):
 
 
 # ---- The folder
-
-def test_two_readers_of_a_run_wait_for_each_other(folder):
-    """A table that reads finished runs locks each for a moment."""
-    folder.lock.release()
-    lock = FileLock(folder.path / "lock", thread_local=False)
-    lock.acquire()
-    reader = threading.Timer(0.2, lock.release)
-    reader.start()
-    with RunFolder(folder.path, {}):
-        reader.join()
-
 
 def test_half_written_files_of_a_killed_run_go(folder):
     """It stays a run's without its lock, which some versions of filelock delete at the end."""

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from filelock import FileLock
 from outside import SHARED
 from small_run import name_files, write_text
 
@@ -120,6 +121,8 @@ def test_runs_that_differ_have_different_keys():
 @pytest.mark.parametrize("words, message", [
     ("duan-9", "no table duan-9"), ("duan-3 --reg output", "--reg"),
     ("duan-3 --seed 2", "--seeds"), ("duan-3 --name x", "--name: the rows of the table set it"),
+    ("plan-toy --data multi30k", "--data multi30k and --train"),
+    ("plan-enja --src de", "--src"),
     ("li2019-1 --steps 9", "li2019-1 is a table of probe.py")])
 def test_mistakes_are_one_line(words, message, capsys):
     assert reproduce.main([*words.split(), "--dry-run"]) == 2
@@ -330,7 +333,9 @@ def test_a_folder_of_other_settings_is_not_taken(project, monkeypatch, capsys):
     assert project("duan-3") == 0
     config = project.root / "runs" / project.trained[0] / "config.json"
     config.write_text(config.read_text("utf-8").replace('"lr": 0.0032', '"lr": 0.1'), "utf-8")
-    assert project("duan-3") == 2
+    lock = FileLock(config.parent / "lock")              # of another program that reads the run
+    with lock:
+        assert project("duan-3") == 2
     assert "another configuration (lr was 0.1, is now 0.0032)" in capsys.readouterr().err
     assert project("duan-2 --lr 0.05") == 0              # two of the four
     monkeypatch.setattr(reproduce, "train_jobs", lambda jobs, *_: [jobs[0].path.name])
