@@ -44,7 +44,7 @@ from nmt.run_folder import (
     load_weights,
     say,
 )
-from tools.command_line import command_line, flag, name_run, run
+from tools.command_line import command_line, flag, name_run, run, shell_line
 from tools.files import UserError, atomic_write
 from tools.machine import (
     Machine,
@@ -431,8 +431,8 @@ def test(model, progress: Progress, data: Data, folder: RunFolder, s: Settings) 
     for name, pairs in sets.items():
         if not has_4_grams(pairs.target, data.tgt):
             say(f"{name}: {NO_4_GRAMS}")
-    say(f"next: python translate.py {folder.path}\n"
-        f"      python -m papers.analyze {folder.path}")
+    say(f"next: {shell_line('python', 'translate.py', folder.path)}\n"
+        f"      {shell_line('python', '-m', 'papers.analyze', folder.path)}")
 
 
 def score_tests(model, progress: Progress, data: Data, sets: dict, texts: dict,

@@ -15,7 +15,7 @@ if not __package__:
     sys.exit(2)
 
 from tools.command_line import flag, run
-from tools.files import UserError
+from tools.files import UserError, new_folder
 
 COURSE = Path(__file__).resolve().parent
 SETUP = """\
@@ -89,20 +89,23 @@ def write_notebooks(s: Settings) -> None:
     require("jupytext")
     import jupytext
     from nbformat.v4 import new_markdown_cell
-    s.folder.mkdir(parents=True)
-    for path in sorted(COURSE.glob("session?.py")):
-        target = s.folder / path.with_suffix(".ipynb").name
-        notebook = read_session(path, s.project)
-        cells = []
-        for cell in notebook.cells:
-            if cell.source.startswith(ANSWER):
-                cell.source = FOLDED.format(cell.source)
-            cells.append(cell)
-            if PREDICT in cell.source:
-                cells.append(new_markdown_cell(PREDICTION))
-        notebook.cells = cells
-        jupytext.write(notebook, target)
-        print(target)
+    project = s.project
+    if Path(project).is_dir():                           # an address is none
+        project = str(Path(project).resolve())
+    with new_folder(s.folder):
+        for path in sorted(COURSE.glob("session?.py")):
+            notebook = read_session(path, project)
+            cells = []
+            for cell in notebook.cells:
+                if cell.source.startswith(ANSWER):
+                    cell.source = FOLDED.format(cell.source)
+                cells.append(cell)
+                if PREDICT in cell.source:
+                    cells.append(new_markdown_cell(PREDICTION))
+            notebook.cells = cells
+            target = s.folder / path.with_suffix(".ipynb").name
+            jupytext.write(notebook, target)
+            print(target)
 
 
 def main(argv=None) -> int:

@@ -31,6 +31,9 @@ FORWARD = torch.ones(4, 4, dtype=torch.bool).tril()                            #
 CAPSULES = torch.tensor([[True, True, True], [True, False, True]])             # [B, N]
 
 
+NO_GRADIENT = "no gradient flows back to the inputs, as after detach() or item()"
+
+
 class Wrong(AssertionError):
     """The error of a solution that does not compute what the equation says."""
 
@@ -301,7 +304,10 @@ def li2018_eq1_faults(module):
 @check("squash", s=(4, 3))
 def li2019_eq8(module, s):
     zero = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
-    module.squash(zero).sum().backward()
+    total = module.squash(zero).sum()
+    if not total.requires_grad:
+        raise Wrong(NO_GRADIENT)
+    total.backward()
     return {"squash(s)": module.squash(s), "squash(s), dim=0": module.squash(s, 0),
             "gradient, s = 0": zero.grad.clamp(max=1e-6),
             "half precision computed in float32": promotes(module.squash, s)}

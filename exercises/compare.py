@@ -4,6 +4,7 @@ The body of the task and all code outside the tasks are the student's. The bodie
 other tasks are the project's.
 """
 import ast
+import errno
 import importlib
 import inspect
 import traceback
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exercises.checks import CHECKS, Wrong
+from exercises.checks import CHECKS, NO_GRADIENT, Wrong
 from exercises.make import FAULTS, NOT_WRITTEN, ROOT, TASKS, Task, find_functions
 
 
@@ -101,7 +102,7 @@ def check_results(results: dict[str, np.ndarray], expected: dict[str, np.ndarray
     """Raises Wrong for the first result that is not the expected one."""
     for name, want in expected.items():
         if name not in results:
-            raise Wrong("no gradient flows back to the inputs, as after detach() or item()")
+            raise Wrong(NO_GRADIENT)
         got = results[name]
         quantity, _, case = name.partition(", ")
         case = f" with {case}" if case else ""
@@ -129,6 +130,8 @@ def explain(error: BaseException, path: Path) -> str:
     text = " ".join(str(error).split())[:300]
     if isinstance(error, Wrong) or text == NOT_WRITTEN:
         return text
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+        return "prints, or writes into a file, more than 100 kB"
     text = f"{type(error).__name__}: {text}".removesuffix(": ")
     text = ", ".join([text, *getattr(error, "__notes__", [])])
     frames = [frame for frame in traceback.extract_tb(error.__traceback__)

@@ -27,7 +27,7 @@ if not __package__:
 from tabulate import tabulate
 
 from exercises.make import ROOT, TASKS, Task
-from tools.command_line import flag
+from tools.command_line import flag, shell_line
 from tools.command_line import run as run_command
 from tools.files import UserError, as_user_error
 
@@ -192,8 +192,10 @@ def print_grades(s: Settings) -> None:
     tasks = choose_tasks(s.session, s.task)
     for folder in s.folders:
         if not folder.is_dir():
-            raise UserError(f"{folder}: no such folder; `python -m exercises.make {folder}` makes "
-                            "one")
+            if folder.exists():
+                raise UserError(f"{folder}: is a file: name its folder")
+            command = shell_line("python", "-m", "exercises.make", folder)
+            raise UserError(f"{folder}: no such folder; `{command}` makes one")
         if folder.resolve() == ROOT:
             raise UserError(f"{folder}: is the project itself: name the folder of the solutions")
     os.environ["OMP_NUM_THREADS"] = "1"     # threads do not survive a fork
@@ -212,7 +214,7 @@ def print_grades(s: Settings) -> None:
         failed |= {task.name for task, message in zip(tasks, messages) if message}
         if s.csv:
             points = [0 if message else task.points for task, message in zip(tasks, messages)]
-            table.writerow([folder.resolve().name, sum(points), *points])
+            table.writerow([Path(os.path.abspath(folder)).name, sum(points), *points])
             file.flush()
         else:
             print(report(tasks, messages, with_advice=not s.task))

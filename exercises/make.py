@@ -14,7 +14,8 @@ if not __package__:
     print("error: start it in the project's folder: python -m exercises.make", file=sys.stderr)
     sys.exit(2)
 
-from tools.command_line import flag, run
+from tools.command_line import flag, run, shell_line
+from tools.files import new_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_WRITTEN = "not written yet"
@@ -212,11 +213,11 @@ class Settings:
 
 def make(s: Settings) -> None:
     """Writes all stubs into a new folder."""
-    s.folder.mkdir(parents=True)
-    for file in TABLE:
-        (s.folder / Path(file).name).write_text(make_stub(file), "utf-8")
+    with new_folder(s.folder):
+        for file in TABLE:
+            (s.folder / Path(file).name).write_text(make_stub(file), "utf-8")
     print(f"{s.folder}: {len(TABLE)} files with {len(TASKS)} tasks")
-    print(f"grade them: python -m exercises.grade {s.folder}")
+    print(f"grade them: {shell_line('python', '-m', 'exercises.grade', s.folder)}")
 
 
 def main(argv=None) -> int:

@@ -12,7 +12,6 @@ commands measured. The measurements are in papers/measure.py, the figures in pap
 """
 import hashlib
 import json
-import shlex
 import statistics
 import sys
 from dataclasses import dataclass, fields
@@ -308,7 +307,7 @@ def mechanism_flags(config: dict) -> str:
         value = tuple(value) if isinstance(value, list) else value
         if field.name not in ("arch", "dropout") and value != usual:         # they are the recipe's
             values[field.name] = value
-    return shlex.join(command_line(ModelFlags, values))
+    return " ".join(command_line(ModelFlags, values))
 
 
 def describe_runs(runs: list[measure.TrainedRun], settings: Settings) -> dict[str, dict]:

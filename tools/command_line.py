@@ -13,7 +13,9 @@ import importlib.metadata
 import itertools
 import os
 import re
+import shlex
 import signal
+import subprocess
 import sys
 import textwrap
 import tomllib
@@ -164,6 +166,12 @@ def expand_pattern(word) -> list:
     return [type(word)(path) for path in paths] or [word]
 
 
+def shell_line(*words) -> str:
+    """A command line that a shell splits into these words, such as paths with blanks."""
+    words = list(map(str, words))
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
 def make_parser(kind: type) -> Parser:
     """The parser of a dataclass of `flag` fields; --help leaves out those in its HIDDEN, and shows
     the defaults of its RECIPES {recipe: {field: value}}."""
@@ -302,9 +310,11 @@ def run(command, kind: type, argv=None, presets=None) -> int:
         message = f"{error.filename or 'output'}: {error.strerror or error}: {how_to_write(error)}"
     except (MemoryError, RuntimeError) as error:
         words = "allocate memory|not enough memory|out of memory"
-        if isinstance(error, RuntimeError) and not re.search(words, str(error)):
-            raise
         message = "not enough memory: choose a smaller model or smaller batches"
+        if "Connection closed by peer" in str(error):
+            message = "another process of this run has ended: see its message"
+        elif isinstance(error, RuntimeError) and not re.search(words, str(error)):
+            raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)

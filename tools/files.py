@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import sys
 import time
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ class UserError(ValueError):
 def how_to_write(error: OSError) -> str:
     """The remedy for an error in writing a file, for its message."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "free some space; the same command continues from there"
+        return "free some space and repeat the command"
     return "choose another place"
 
 
@@ -62,6 +63,18 @@ def atomic_write(path, data) -> None:
             rename(temporary, target)
         except BaseException:
             temporary.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def new_folder(path):
+    """Makes a folder that the block fills; it goes again if the block fails. Raises UserError."""
+    with as_user_error("write", path):
+        Path(path).mkdir(parents=True)
+        try:
+            yield
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
             raise
 
 

@@ -1,6 +1,7 @@
 """The exercises: the project's own bodies get full marks, stubs get none, and a mistake costs only
 the tasks of its body."""
 import ast
+import errno
 import inspect
 import os
 import re
@@ -8,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,7 +17,7 @@ from exercises import checks, faults, grade, make
 from exercises.checks import CHECKS
 from exercises.compare import describe_check, find_error
 from exercises.make import FAULTS, ROOT, TABLE, TASKS, find_functions, make_stub
-from tools.command_line import parse
+from tools.command_line import parse, shell_line
 from tools.files import BYTE_ORDER_MARK
 
 DYNAMIC = [task for task in TASKS.values() if task.file == "routing_dynamic.py"]
@@ -171,6 +173,7 @@ def test_an_incomplete_solution_loses_one_task(file, task, solution, tmp_path):
         ("return right(s, dim) if dim < 0 else s",
          "squash(s)[0, 0] with dim=0 is -0.4301130238362226, expected -0.184637"),
         ("return s.detach() * (s.norm(dim=dim, keepdim=True) /", "SyntaxError"),
+        ("return right(s.detach(), dim)", "no gradient flows back to the inputs"),
         ("raise KeyboardInterrupt(10 ** 5 * 'no\\n')", "KeyboardInterrupt: no no no"),
         ("raise SystemExit", "SystemExit"))),
     ("disagreement.py", "D of a model", "def model_disagreement(*_): D = 0",
@@ -290,6 +293,8 @@ def test_a_folder_without_files_is_a_warning(tmp_path, capsys):
     assert table.splitlines()[1] == f"{tmp_path.name},0,0"
     captured = capsys.readouterr().err
     assert captured == f"{tmp_path}\n{warning}; {below} has: grade that folder\n"
+    assert grade.main([str(tmp_path / "class.csv")]) == 2
+    assert "class.csv: is a file: name its folder" in capsys.readouterr().err
     assert grade.describe_missing(below, [*TASKS.values()]) == ""            # of several files
 
 
@@ -327,13 +332,19 @@ def test_a_task_has_the_session_and_equations_of_its_check():
         assert phrase in readme
 
 
-def test_nothing_is_overwritten(tmp_path, capsys):
-    assert make.main([str(tmp_path / "new")]) == 0
-    assert capsys.readouterr().out == (f"{tmp_path}/new: 13 files with 47 tasks\n"
-                                       f"grade them: python -m exercises.grade {tmp_path}/new\n")
+def test_nothing_is_overwritten(tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "a new one"
+    assert make.main([str(folder)]) == 0
+    assert capsys.readouterr().out == (
+        f"{folder}: 13 files with 47 tasks\n"
+        f"grade them: {shell_line('python', '-m', 'exercises.grade', folder)}\n")
     assert make.main([str(tmp_path)]) == 2
-    error = f"python -m exercises.make: error: {tmp_path}: File exists: choose another place\n"
-    assert capsys.readouterr().err == error
+    error = f"{tmp_path}: cannot write (File exists): choose another place\n"
+    assert capsys.readouterr().err == f"python -m exercises.make: error: {error}"
+    monkeypatch.setattr(make, "make_stub", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+    assert make.main([str(tmp_path / "half written")]) == 2
+    assert "free some space and repeat the command" in capsys.readouterr().err
+    assert not (tmp_path / "half written").exists()
 
 
 NO_TENSOR = "agreement is None, expected float64 of shape [2, 4, 3]"
@@ -395,7 +406,8 @@ def agreement(V, capsules):
 """
     write_solution(tmp_path, "routing_dynamic.py", code)
     message = grade.grade(DYNAMIC, tmp_path)[3]
-    assert "OSError" in message and "File too large" in message
+    assert "prints, or writes into a file, more than 100 kB" in message
+    assert grade.OUTPUT == 100_000
     assert len(capfd.readouterr().err) == grade.OUTPUT
     child = Path("/proc") / (tmp_path / "child").read_text("utf-8") / "stat"
     deadline = time.monotonic() + 9

@@ -1,5 +1,6 @@
 """The pages of docs/build.py, and the notebooks."""
 import html
+import json
 import re
 import subprocess
 import sys
@@ -52,12 +53,19 @@ def site(notebook, tmp_path_factory):
     return folder
 
 
-def test_the_documents_are_not_overwritten(tmp_path, monkeypatch, capsys):
+def test_another_site_is_not_overwritten(tmp_path, capsys):
     pytest.importorskip("jupytext")
     (tmp_path / "style.css").write_text("", "utf-8")
-    monkeypatch.setattr(build, "DOCS", tmp_path)
     assert build.main([str(tmp_path)]) == 2
     assert "holds something else" in capsys.readouterr().err
+
+
+def test_a_project_here_is_found_from_everywhere(tmp_path, monkeypatch):
+    pytest.importorskip("jupytext")
+    monkeypatch.chdir(ROOT)
+    assert notebooks.main([str(tmp_path / "new"), "--project", "."]) == 0
+    text = (tmp_path / "new" / "session1.ipynb").read_text("utf-8")
+    assert json.dumps(repr(str(ROOT)))[1:-1] in text
 
 
 @pytest.fixture(scope="module")

@@ -168,6 +168,7 @@ class Nothing:
     (OSError(28, "No space left on device"), 2, "output: No space left on device: free some space"),
     (MemoryError(), 2, "not enough memory: choose a smaller model or smaller batches"),
     (torch.OutOfMemoryError("CUDA out of memory"), 2, "not enough memory"),
+    (RuntimeError("[gloo] Connection closed by peer [::1]:9"), 2, "another process of this run"),
     (RuntimeError("DefaultCPUAllocator: not enough memory"), 2, "choose a smaller model"),
 ])
 def test_run_gives_a_status_and_at_most_one_line(error, status, message, monkeypatch, capfd):

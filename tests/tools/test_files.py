@@ -67,7 +67,7 @@ def test_atomic_write_names_what_cannot_be_written(tmp_path, name):
 
 @pytest.mark.parametrize("failure, expected, words", [
     (OSError(errno.ENOSPC, "No space left on device"), UserError,
-     "free some space; the same command continues from there"),
+     "free some space and repeat the command"),
     (OSError(errno.EDQUOT, "Disk quota exceeded"), UserError, "free some space"),
     (OSError(errno.EIO, "Input/output error"), UserError, "cannot write .Input/output error"),
     (KeyboardInterrupt(), KeyboardInterrupt, "^$"), (SystemExit(143), SystemExit, "143")])
