@@ -3,6 +3,7 @@
 A corpus is a prefix plus a language: `--train DIR/train --src en --tgt de` reads DIR/train.en and
 DIR/train.de; line i of one file translates line i of the other. `--data NAME` is a known corpus.
 """
+import glob
 import hashlib
 import os
 from dataclasses import dataclass
@@ -174,8 +175,8 @@ def read_pairs(prefix, src: str, tgt: str) -> Pairs:
             raise UserError(f"{prefix} exists: write {Path(prefix).with_suffix('')}, without "
                             f".{language}")
         if not os.path.exists(f"{prefix}.{language}"):
-            paths = [*Path(prefix).parent.glob(f"{Path(prefix).name}.*"),
-                     *Path(prefix).glob(f"*.{language}")]
+            paths = [*Path(prefix).parent.glob(f"{glob.escape(Path(prefix).name)}.*"),
+                     *Path(prefix).glob(f"*.{glob.escape(language)}")]
             candidates = ", ".join(sorted(map(str, paths))[:9]) or f"no files {prefix}.*"
             raise UserError(f"{prefix}.{language} does not exist; a corpus is PREFIX.LANGUAGE; "
                             f"there are {candidates}")

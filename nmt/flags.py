@@ -57,6 +57,8 @@ class ModelFlags(dataclasses.make_dataclass("DeclaredFlags", model_flags())):
         unused = {}                                      # option -> what it needs
         if self.agg == "linear":
             unused |= dict.fromkeys(AGG_OPTIONS, "an --agg other than linear, such as em")
+        if not self.em_activations:
+            unused["em_schedule"] = "--em-activations"
         if self.agg not in ("em", "gu-em"):
             unused |= dict.fromkeys(EM_OPTIONS, "--agg em or --agg gu-em")
         if not self.reg:

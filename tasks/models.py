@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from nmt.flags import ModelFlags
 from tools.command_line import Flags, command_line, flag, name_run
+from tools.files import errors_of
 from tools.machine import DEVICES
 from transformer import TransformerConfig
 
@@ -59,7 +60,8 @@ def encoder_config(s, model: str, vocab_size: int, **mechanisms) -> TransformerC
     changes beyond MODELS. Raises UserError."""
     values = {name: getattr(s, name) for name in FRAME}
     values |= MODELS[model] | mechanisms
-    return ModelFlags(**values).model_config(vocab_size, decoder=False)
+    with errors_of(f"--models {model}"):
+        return ModelFlags(**values).model_config(vocab_size, decoder=False)
 
 
 def name_task_run(s, parts: list[str], free: tuple[str, ...]) -> str:

@@ -111,9 +111,12 @@ MISTAKES = [
      "choose from enc, dec"),
     (train_mt, NEW + "--agg dynamic --em-density sum", "--em-density sum is not used"),
     (train_mt, NEW + "--reg output --heads 1", "--reg output is not used: it needs --heads 2"),
+    (train_mt, NEW + "--agg em --no-em-activations --em-schedule released",
+     "--em-schedule released is not used: it needs --em-activations"),
     (train_mt, NEW + "--reg-weight 2", "--reg-weight 2.0 is not used: it needs a --reg"),
     # the text
     (train_mt, NEW + "--train gone", "--train: gone.en does not exist"),
+    (train_mt, NEW + "--train corpus/**", "corpus/**.en does not exist", "no files corpus/**"),
     (train_mt, NEW + "--train corpus", "corpus.en does not exist", "there are corpus/val.en"),
     (train_mt, NEW + "--tgt fr --valid no/val --test no/test ./no/test",         # all at once
      "--train: text.fr does not exist", "there are text.de, text.en", "--test: no/test.en does not",
@@ -139,6 +142,7 @@ MISTAKES = [
      "another --name or --runs"),
     (train_mt, TRAIN + "busy", "runs/busy: another run is at work", "--name",
      "delete runs/busy/lock"),
+    (train_mt, TRAIN + ". --agg em", "runs: is the folder of all runs: name one in it (--name)"),
     (train_mt, TRAIN + "thesis --runs .", "thesis: holds files", "choose another --name"),
     (train_mt, NEW + "--runs text.en", "--runs, --name: text.en/new: cannot open"),
     (train_mt, TRAIN + "cut --steps 1", "cut/last.pt: is cut short", "--name"),

@@ -107,6 +107,13 @@ def test_the_sizes_and_the_rate_reach_every_model():
     assert spread == pytest.approx((2 / 256) ** 0.5, rel=0.05)
 
 
+@pytest.mark.parametrize("script", [logic, probe])
+def test_a_model_that_cannot_be_built_is_named(script, capsys):
+    assert script.main("--heads 1 --models baseline disagreement".split()) == 2
+    error = "error: --models disagreement: --reg output is not used: it needs --heads 2 or more"
+    assert error in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("script, words, flag", [
     *((probe, "--encoder x", flag) for flag in ("--models em", "--protocol li2019", "--norm post",
                                                 "--layers 2", "--d-ff 2")),
