@@ -56,11 +56,13 @@ ROWS = {                                # flags of train_mt.py
     "dynamic-enc": "--agg dynamic --agg-at enc",
     "em-enc": "--agg em --agg-at enc",
     "em-low": "--agg em",
+    "uniform": "--agg em --iterations 1",
     "em-output": "--agg em --reg output",
     "em-all": "--agg em --agg-at enc cross dec",
     "gu-dynamic": "--agg gu-dynamic",
     "gu-em": "--agg gu-em",
     "capsule": "--capsule-attention enc dec",
+    "one-head": "--heads 1",
 }
 GPU_ROWS = ("em-low", "reg-output", "capsule", "gu-em")
 
@@ -127,7 +129,8 @@ class Turn(NamedTuple):
 def build(name: str, s: Settings, device) -> Transformer:
     """The model of a row with random parameters, which never predicts EOS."""
     torch.manual_seed(1)
-    config = parse(ModelFlags, ROWS[name].split()).model_config(s.vocab_size, **SIZES[s.arch])
+    flags = parse(ModelFlags, ROWS[name].split(), lambda _: SIZES[s.arch])
+    config = flags.model_config(s.vocab_size)
     with torch.device(device), torch.no_grad():
         model = TorchTransformer(config) if name == "torch" else Transformer(config)
         model.output.weight[EOS] = 0    # the logit 0 is never among a vocabulary's best

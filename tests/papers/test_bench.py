@@ -36,6 +36,7 @@ def test_a_row_has_the_model_of_its_name(settings):
         assert config.agg == "linear" and config.reg == ("output",) * (name == "reg-output")
         assert config.capsule_attention == ("enc", "dec") * (name == "capsule")
     assert configs["em-all"].agg_at == ("enc", "cross", "dec")
+    assert configs.pop("uniform").iterations == configs.pop("one-head").heads == 1
     both = configs.pop("em-output")
     assert (both.agg, both.reg) == ("em", ("output",))
     for name, config in configs.items():

@@ -142,7 +142,7 @@ def test_only_a_chinese_source_has_limits_which_a_given_flag_replaces():
     (_, (run,)), *_ = plan(TABLES["li2021-5"], {"data": "wmt17-zh-en", "max_length": 80}, [1])
     assert run.settings.max_length == 80
     for languages, chinese in (({"data": "wmt17-zh-en", "tgt": "zh"}, False),
-                               ({"src": "zh-CN", "tgt": "en"}, True)):
+                               ({"train": "x", "valid": "y", "src": "zh-CN", "tgt": "en"}, True)):
         (_, (run,)), *_ = plan(TABLES["gu-1"], languages, [1])
         assert run.settings.lowercase == chinese
 
