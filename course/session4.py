@@ -90,12 +90,11 @@ def draw_votes(ax, t):
     mean = em_routing(votes, zeros, zeros, iterations=t + 1, scale_by_activation=False).capsules[0]
     x, y = votes[:, 0, 0], votes[:, 0, 3]                                    # [M]
     points = ax.scatter(x, y, c=share, cmap="Blues", vmin=0, vmax=1, edgecolors="gray")
-    ax.scatter(x[own], y[own], s=120, facecolors="none", edgecolors="k", label="votes that agree")
-    ax.plot(mean[0], mean[3], "rx", ms=9, mew=2, label="mean")
+    ax.scatter(x[own], y[own], s=120, facecolors="none", edgecolors="k")
+    ax.plot(mean[0], mean[3], "rx", ms=9, mew=2)
     agreeing = share[own].sum() / share.sum()
     ax.set_title(f"iteration {t + 1}\nrings: {agreeing:.0%} of weight", size="medium")
     ax.set(xlabel="vote, first dimension", ylabel="vote, last dimension")
-    ax.legend(loc="upper right", fontsize="small", frameon=False, handletextpad=0.1)
     return points
 
 

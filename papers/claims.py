@@ -235,6 +235,7 @@ ROWS = {
     ("output-0.1", "baseline"): "a tenth of the reward",
     ("em", "baseline"): "Li 2019: routing layers",
     ("uniform", "baseline"): "the same without routing",
+    CONTROL: "with minus without routing",
     ("wide-ffn", "baseline"): "wider layers, no routing",
     ("both", "baseline"): "Li 2021: reward, routing",
     ("both-enc", "baseline"): "only in the encoder",
@@ -243,8 +244,7 @@ ROWS = {
     ("gu-em-full", "baseline"): "gradient of all iterations",
     ("gu-dynamic", "baseline"): "dynamic routing",
     ("capsule", "baseline"): "Duan 2020: routed logits",
-    ONE_HEAD: "One head, not eight",
-    CONTROL: "Routing minus no routing"}
+    ONE_HEAD: "One head, not eight"}
 # the gains over the baseline that the papers print at size base, for En-De unless marked
 PRINTED = {"output": "+0.87", "output-enc": "+0.65 (Zh-En)", "em": "+0.95", "both": "+1.10",
            "gu-em": "+0.43", "gu-dynamic": "+0.33", "capsule": "+0.61"}
