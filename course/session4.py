@@ -72,7 +72,7 @@ ways = {
 
 # %% [markdown]
 # A draw with more noise makes the steps visible. The figure shows two of the four dimensions of the
-# votes for whole 0, the first and the last. Rings mark the votes of its own parts, which agree; the
+# votes for whole 0. Rings mark the votes of its own parts, which agree; the
 # color is the weight of a vote, which is the share $C_{m0}$ with which it enters the iteration; the
 # cross is the mean $\mu_0$ with these weights.
 
@@ -88,13 +88,13 @@ def draw_votes(ax, t):
     if t > 0:
         share = em_routing(votes, zeros, zeros, iterations=t).coupling[:, 0]
     mean = em_routing(votes, zeros, zeros, iterations=t + 1, scale_by_activation=False).capsules[0]
-    x, y = votes[:, 0, 0], votes[:, 0, 3]                                    # [M]
+    x, y = votes[:, 0, 0], votes[:, 0, 1]                                    # [M]
     points = ax.scatter(x, y, c=share, cmap="Blues", vmin=0, vmax=1, edgecolors="gray")
     ax.scatter(x[own], y[own], s=120, facecolors="none", edgecolors="k")
-    ax.plot(mean[0], mean[3], "rx", ms=9, mew=2)
+    ax.plot(mean[0], mean[1], "rx", ms=9, mew=2)
     agreeing = share[own].sum() / share.sum()
     ax.set_title(f"iteration {t + 1}\nrings: {agreeing:.0%} of weight", size="medium")
-    ax.set(xlabel="vote, first dimension", ylabel="vote, last dimension")
+    ax.set(xlabel="vote, first dimension", ylabel="vote, second dimension")
     return points
 
 

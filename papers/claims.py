@@ -303,7 +303,7 @@ def draw_forest(contrasts: dict[str, dict]) -> Figure:
         ax.errorbar([], [], xerr=[], fmt="o", color="C0",
                     label=f"first runs ({real} or {more} seeds; generated: {toy} or {toy_more})"),
         ax.errorbar([], [], xerr=[], fmt="s", color="C1",
-                    label=f"repeated with new seeds ({again})"),
+                    label=f"repeated with new seeds ({again}); the first runs decide"),
         ax.errorbar([], [], xerr=[], fmt="D", color="C2",
                     label=f"four times the steps ({longer})"),
         *ax.plot([], [], "|", color="gray", markersize=12,

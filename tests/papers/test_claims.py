@@ -111,7 +111,8 @@ def test_the_picture_has_every_difference_at_its_row(claims_run):
     assert "filled: p < 0.05, adjusted" in legend.get_title().get_text()
     legend = [text.get_text() for text in legend.texts]
     assert legend == ["first runs (8 or 6 seeds; generated: 20 or 7)",
-                      "repeated with new seeds (5)", "four times the steps (5)",
+                      "repeated with new seeds (5); the first runs decide",
+                      "four times the steps (5)",
                       "the paper's gain, with a larger model and other text"]
 
 
