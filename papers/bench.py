@@ -72,6 +72,7 @@ class Settings:
     """The rows, and the sizes and the machine that all of them share."""
     arch: str = flag("tiny", f"size of the models: {', '.join(SIZES)}", choices=tuple(SIZES),
                      metavar="SIZE")
+    heads: int | None = flag(None, "heads of every row but one-head (as the size has)", low=1)
     vocab_size: int = flag(10_000, "size of the joint vocabulary", low=100, high=10 ** 6)
     rows: tuple[str, ...] = flag(tuple(ROWS), f"rows beside linear: {', '.join(ROWS)} (all; on a "
                                  f"GPU: {', '.join(GPU_ROWS)})", choices=tuple(ROWS), metavar="ROW")
@@ -129,7 +130,8 @@ class Turn(NamedTuple):
 def build(name: str, s: Settings, device) -> Transformer:
     """The model of a row with random parameters, which never predicts EOS."""
     torch.manual_seed(1)
-    flags = parse(ModelFlags, ROWS[name].split(), lambda _: SIZES[s.arch])
+    size = SIZES[s.arch] | ({"heads": s.heads} if s.heads else {})
+    flags = parse(ModelFlags, ROWS[name].split(), lambda _: size)
     config = flags.model_config(s.vocab_size)
     with torch.device(device), torch.no_grad():
         model = TorchTransformer(config) if name == "torch" else Transformer(config)

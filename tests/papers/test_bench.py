@@ -48,6 +48,14 @@ def test_a_row_has_the_model_of_its_name(settings):
     assert len(counts) == 1
 
 
+def test_the_heads_of_a_size_are_replaced():
+    heads = []
+    for words, name in (("", "linear"), ("--heads 8", "capsule"), ("--heads 8", "one-head")):
+        s = parse(bench.Settings, f"{SMALL} {words}".split(), bench.presets)
+        heads.append(bench.build(name, s, "meta").config.heads)
+    assert heads == [2, 8, 1]                            # the sizes are smaller in these tests
+
+
 def test_torch_sees_neither_padding_nor_later_words(settings):
     model = bench.build("torch", settings, "cpu").eval()
     source = torch.randint(3, V, (2, 6))
