@@ -32,7 +32,6 @@ from filelock import FileLock
 from tabulate import tabulate
 from tqdm import tqdm
 
-import probe
 import train_mt
 from nmt.corpus import known_languages, load_corpora
 from nmt.flags import OPTIONS
@@ -41,7 +40,7 @@ from nmt.run_folder import check_settings, read_config, read_metrics, say
 from papers.tables import TABLES, Row, Table
 from tools.command_line import command_line, flag, parse, shell_line
 from tools.command_line import run as run_command
-from tools.files import UserError, as_user_error, atomic_write, read_json
+from tools.files import UserError, as_user_error, atomic_write
 from tools.machine import pick_device, processor
 from tools.signals import defer_signals
 from tools.streams import print_once
@@ -185,8 +184,7 @@ def plan_run(row: Row, words: list[str], seed: int, scale: str, size: str) -> Ru
 
 
 class Job(NamedTuple):
-    """A process that trains: a script, its command line, and the folder that it writes to."""
-    script: str
+    """A process that trains: the command line of train_mt.py, and the folder that it writes to."""
     words: tuple[str, ...]      # without --runs, --name and --device
     path: Path
 
@@ -201,20 +199,15 @@ class Job(NamedTuple):
         return max([0, *(row["step"] for row in rows if "step" in row)])
 
 
-def make_jobs(settings: Settings, plans: dict) -> dict[Job, list[Run]]:
+def make_jobs(folder: Path, plans: dict) -> dict[Job, list[Run]]:
     """The jobs of the tables, each once and seed by seed, with their runs. Rows whose flags mean
-    the same share a job; a job of probe.py has no run. plans: {table: its rows with their runs}."""
-    folder = Path(settings.runs)
+    the same share a job. folder: the parent of the run folders; plans: {table: its rows with their
+    runs}."""
     jobs = {}
-    for name in settings.tables:
-        if TABLES[name].kind == "probe":
-            words = ["--models", *(row.flags for row in TABLES[name].rows),
-                     "--seeds", *map(str, settings.seeds)]
-            jobs[Job("probe.py", tuple(words), folder / name)] = []
-            continue
-        for runs in zip(*(row_runs for _, row_runs in plans[name])):         # runs of one seed
+    for rows in plans.values():
+        for runs in zip(*(row_runs for _, row_runs in rows)):                # runs of one seed
             for run in runs:
-                job = Job("train_mt.py", tuple(run.words), folder / run.settings.name)
+                job = Job(tuple(run.words), folder / run.settings.name)
                 jobs.setdefault(job, []).append(run)
     return jobs
 
@@ -282,11 +275,7 @@ def list_jobs(jobs: dict, missing: list[Job]) -> None:
     """Prints the state and the command of every job."""
     for job in jobs:
         state = f"step {job.step:,}" if job in missing else "finished"
-        name = []
-        if job.script == "probe.py":                     # which keeps what is finished
-            state = "started" if (job.path / "results.json").exists() else "not started"
-            name = ["--name", job.path.name]
-        command = shell_line("python", job.script, *job.words, *name, "--runs", job.path.parent)
+        command = shell_line("python", "train_mt.py", *job.words, "--runs", job.path.parent)
         print(f"{state:>12}  {job.path.name}\n{'':>12}  {command}")
     print(f"{len(missing)} of {len(jobs)} runs would start")
 
@@ -343,7 +332,7 @@ def start(job: Job, device: str, env: dict) -> subprocess.Popen:
     """Starts a job in a session of its own, so that Ctrl-C does not reach it twice. In Linux the
     job gets SIGTERM if this program is killed."""
     words = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
-    words += [sys.executable, str(ROOT / job.script), *job.words, "--runs", str(job.path.parent),
+    words += [sys.executable, str(ROOT / "train_mt.py"), *job.words, "--runs", str(job.path.parent),
              "--name", job.path.name, "--device", device]
     say(f"{job.path.name}: started, output in {job.log}")
     with open(job.log, "ab") as log:
@@ -351,11 +340,12 @@ def start(job: Job, device: str, env: dict) -> subprocess.Popen:
                                 stderr=subprocess.STDOUT, start_new_session=True, env=env)
 
 
-def show_table(name: str, rows, settings: Settings, lines: dict[tuple, dict]) -> None:
+def show_table(name: str, rows, lines: dict[tuple, dict]) -> None:
     """Prints a table: what is finished, and below it what the paper prints. lines: by key."""
     table = TABLES[name]
-    if table.kind == "probe":
-        text = probing_text(table, Path(settings.runs) / name / "results.json")
+    if table.kind == "probe":           # a row per task
+        text = align([*zip(table.columns, *(row.published for row in table.rows))],
+                     ["published", *(row.flags for row in table.rows)])
     else:
         runs = []                       # the lines of every row
         for _, row_runs in rows:
@@ -467,17 +457,6 @@ def printed_number(text: str) -> float | None:
     return float(match[1]) if match else None
 
 
-def probing_text(table: Table, path: Path) -> str:
-    """The table in a results.json of probe.py, and below it the published accuracies; "" without
-    the file."""
-    if not path.exists():
-        return ""
-    measured = probe.table(read_json(path, "delete it, and it is made again")["table"])
-    published = align([*zip(table.columns, *(row.published for row in table.rows))],
-                      ["published", *(row.flags for row in table.rows)])
-    return f"{measured}\n\nMeasured: the small setting of probe.py\n\n{published}"
-
-
 # ---- The command
 
 def reproduce(settings: Settings) -> None:
@@ -499,7 +478,7 @@ def reproduce(settings: Settings) -> None:
             plans[name] = plan(TABLES[name], given, settings.seeds, settings.runs)
         elif given:
             raise UserError(f"{name} is a table of probe.py: leave out the flags of train_mt.py")
-    jobs = make_jobs(settings, plans)
+    jobs = make_jobs(Path(settings.runs), plans)
     lines = stored_lines() if settings.store else {}
 
     def read_finished(job: Job) -> None:
@@ -514,8 +493,7 @@ def reproduce(settings: Settings) -> None:
     missing = []
     for job, runs in jobs.items():
         read_finished(job)
-        finished = [run for run in runs if run.key in lines]
-        if not runs or len(finished) < len(runs):        # a job of probe.py has no runs
+        if any(run.key not in lines for run in runs):
             missing.append(job)
     small_text = Path(settings.runs) / SMALL_TEXT
     needs_small_text = any("{toy4000}" in TABLES[name].scale for name in settings.tables)
@@ -536,7 +514,7 @@ def reproduce(settings: Settings) -> None:
         gpus = torch.cuda.device_count() if device == torch.device("cuda") else 1
         failed = train_jobs(missing, settings.jobs or gpus, device, read_finished)
     for name in settings.tables:
-        show_table(name, plans.get(name), settings, lines)
+        show_table(name, plans.get(name), lines)
     if failed:
         raise UserError(f"{len(failed)} of {len(jobs)} runs failed ({', '.join(failed)}): see "
                         "their logs; the same command trains them again")

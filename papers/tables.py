@@ -27,8 +27,8 @@ class Row(NamedTuple):
 class Table(NamedTuple):
     """A table: its source, title, data, published columns, rows and footnotes.
 
-    kind: "mt" (speed and BLEU), "probe" (tables of probe.py). A published cell refers to a
-    footnote, numbered from 1, as in "47.43 (+0.11) [1]".
+    kind: "mt" (speed and BLEU), "probe" (published accuracies only: probe.py measures them). A
+    published cell refers to a footnote, numbered from 1, as in "47.43 (+0.11) [1]".
     """
     source: str
     title: str
@@ -110,7 +110,7 @@ TABLES["li2019-1"] = Table(
      Row("EM", "em",
          ("96.26", "98.75", "47.72", "87.00", "51.82", "88.17", "89.97", "86.40", "51.55",
           "69.86"))),
-    kind="probe")
+    kind="probe", notes=("measured by `python probe.py --protocol li2019 --data senteval`",))
 
 TABLES["li2019-2"] = Table(
     "Li 2019 Table 2", "aggregation in different attention components", f"{EN_DE}, base",
@@ -191,7 +191,7 @@ TABLES["li2021-7"] = Table(
           "69.99", "97.71", "61.78", "75.08"))),
     kind="probe",
     notes=("misprint: 96.02 and 98.31 average 97.165; the other averages are off by 0.01 at "
-           "most",))
+           "most", "measured by `python probe.py --protocol li2021 --data senteval`"))
 
 TABLES["duan-1"] = Table(
     "Duan 2020 Table 1", "main results", f"{ZH_EN} and {EN_DE}", ("Zh-En BLEU", "En-De BLEU"),

@@ -180,7 +180,7 @@ sys.exit(128 + stopped[0] if stopped else "--fail" in sys.argv)
 @pytest.fixture
 def run_scripts(tmp_path, monkeypatch):
     """A function: runs SCRIPT once per argument, two at a time."""
-    (tmp_path / "script.py").write_text(SCRIPT, "utf-8")
+    (tmp_path / "train_mt.py").write_text(SCRIPT, "utf-8")
     monkeypatch.setattr(reproduce, "ROOT", tmp_path)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
@@ -189,7 +189,7 @@ def run_scripts(tmp_path, monkeypatch):
     def run(*words, device="cpu", end=None):
         queue = []
         for i, word in enumerate(words):
-            queue.append(reproduce.Job("script.py", (word,), tmp_path / f"run{i}"))
+            queue.append(reproduce.Job((word,), tmp_path / f"run{i}"))
         failed = reproduce.train_jobs(queue, 2, torch.device(device), end or ended.append)
         return failed, [job.path.name for job in ended]
     ended = []
@@ -402,24 +402,12 @@ def test_a_line_has_the_precision_of_its_run(project, monkeypatch, capsys):
     assert len(project.trained) == 12
 
 
-def test_probing_beside_the_published_numbers(tmp_path, capsys):
-    cells = {name: {"mean": 0.5, "spread": None} for name in ("baseline", "simple", "majority")}
-    cells["simple"]["spread"] = 0.01
-    (tmp_path / "li2019-1").mkdir()
-    (tmp_path / "li2019-1" / "results.json").write_text(
-        json.dumps({"table": [{"group": "surface", "task": "WC", "cells": cells}]}), "utf-8")
-    words = ["--seeds", "1", "2", "--runs", str(tmp_path)]
-    assert reproduce.main(["li2019-1", "--dry-run", *words]) == 0
-    out = capsys.readouterr().out
-    assert "\nMeasured: the small setting of probe.py\n" in out
-    lines = [line.split() for line in out.splitlines()]
-    assert "baseline simple majority".split() in lines
-    assert "Surface WC 50.00 50.00 ±1.00 50.00".split() in lines
+def test_published_probing_accuracies_and_the_command_that_measures_them(capsys):
+    assert reproduce.main(["li2019-1"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert "published baseline simple em".split() in lines
     assert "WC 97.92 98.85 98.75".split() in lines
-    assert ["started", "li2019-1"] in lines
-    command = "python probe.py --models baseline simple em --seeds 1 2 --name li2019-1 --runs"
-    assert [*command.split(), str(tmp_path)] in lines
+    assert "`python probe.py --protocol li2019 --data senteval`." in " ".join(lines[-1])
 
 
 # ---- Cells
@@ -457,7 +445,7 @@ def test_a_table_has_every_number_in_its_column():
     assert "28.28  +0.97" in text and "28.28 (" not in text      # the paper prints the gain
 
 
-def test_tables_have_120_columns(tmp_path, capsys):
+def test_tables_have_120_columns(capsys):
     """The list, and every table with large numbers."""
     assert reproduce.main([]) == 0
     texts = [capsys.readouterr().out]
@@ -469,12 +457,6 @@ def test_tables_have_120_columns(tmp_path, capsys):
     for table in TABLES.values():
         if table.kind == "mt":
             texts.append(reproduce.runs_text(table, [runs_of_row] * len(table.rows)))
-            continue
-        names = [row.flags for row in table.rows] + ["majority", "bag of words"]
-        cells = dict.fromkeys(names, {"mean": 0.999, "spread": 0.111})
-        row = {"group": "syntactic", "task": "TrDep", "cells": cells}
-        (tmp_path / "results.json").write_text(json.dumps({"table": [row]}), "utf-8")
-        texts.append(reproduce.probing_text(table, tmp_path / "results.json"))
     for text in texts:
         assert max(map(len, text.splitlines())) <= 120
 
