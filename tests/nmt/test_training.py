@@ -14,7 +14,7 @@ from small_run import load, name_files, rows, same, small_corpus, stop_after, tr
 import train_mt
 import translate
 from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf, disagreement_scores, summary
-from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, read_metrics
+from nmt.run_folder import average_checkpoints, load_checkpoint, read_metrics
 
 A = "狗看见一个人在房子里"
 B = "狗看见一只猫在房子里"
@@ -136,37 +136,15 @@ def test_translate_gives_the_translations_of_the_test(finished, capsys):
     assert all(greedy[source] == translation for source, _, translation in shown[-2:])
 
 
-def test_the_curves_are_drawn(finished, tmp_path, monkeypatch):
-    """Without D there is no plot of it."""
+def test_the_curves_are_drawn(finished):
     assert (finished.folder / "loss.png").stat().st_size > 9_000
     trained, valid = rows(finished.folder, "train"), rows(finished.folder, "valid")
     assert (len(trained), len(valid), len(finished.drawn)) == (6, 3, 3)
-    curves = {}
-    figure = finished.drawn[-1]
-    assert figure.get_suptitle() == "a$x^$"
-    assert {axes.get_xlabel() for axes in figure.axes} == {"step"}
-    assert figure.axes[0].get_ylabel() == "loss per token in nats"
-    assert figure.axes[1].get_ylim() == (0, 100) and figure.axes[2].get_visible()
-    for axes in figure.axes:
-        for line in axes.lines:
-            label = line.get_label() if len(axes.lines) > 1 else axes.get_ylabel()
-            curves[label] = [*zip(*line.get_data())]
-    assert curves == {
-        "training, smoothed": [(row["step"], row["loss"]) for row in trained],
-        "validation": [(row["step"], row["valid_loss"]) for row in valid],
-        "validation BLEU, greedy": [(row["step"], row["valid_bleu"]) for row in valid],
-        "D": [(row["step"], row["disagreement"]) for row in trained]}
-    legend, = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [*curves][:2]
-
-    monkeypatch.undo()                                   # conftest.py takes the curves away
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **more: finished.drawn.append(figure))
-    with RunFolder(tmp_path / "b", {}) as folder:
-        folder.append_metrics(valid[0])
-        folder.draw_curves()
-    figure = finished.drawn.pop()
-    assert [len(axes.lines) for axes in figure.axes] == [1, 1, 0]
-    assert not figure.axes[2].get_visible()
+    curves = []
+    for axes in finished.drawn[-1].axes:
+        curves += [[*zip(*line.get_data())] for line in axes.lines]
+    assert curves == [[(row["step"], row[name]) for row in measured] for measured, name in (
+        (trained, "loss"), (valid, "valid_loss"), (valid, "valid_bleu"), (trained, "disagreement"))]
 
 
 def test_a_finished_run_is_not_trained_or_tested_again(finished, capsys):
