@@ -6,7 +6,6 @@ import io
 import re
 import sys
 import textwrap
-import tomllib
 import types
 from functools import cache
 from pathlib import Path
@@ -174,14 +173,6 @@ def test_the_picture_of_the_papers_is_that_of_its_script(tmp_path):
     assert re.findall("<!-- (.*?) -->", drawn) == re.findall("<!-- (.*?) -->", stored)
     assert "date" not in drawn                           # drawn again it has the same bytes
     assert {paper[-1].split()[0] for paper in heads.PAPERS} <= flags("train_mt")
-
-
-def test_pip_and_uv_install_the_same():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    lines = (ROOT / "requirements.txt").read_text("utf-8").splitlines()
-    required = [line.split()[0] for line in lines if not line.startswith("#")]
-    assert project["project"]["dependencies"] == required
-    assert not project["tool"]["uv"]["package"]
 
 
 def test_there_is_one_version(capsys):
