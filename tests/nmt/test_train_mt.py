@@ -11,7 +11,6 @@ from small_run import TINY, rows, train
 from torch.nn.functional import cross_entropy
 
 import train_mt
-import translate
 from nmt.batches import batches, collate
 from nmt.corpus import load_data
 from nmt.run_folder import RunFolder, read_config
@@ -69,25 +68,6 @@ def test_the_recipe_of_every_size(words, expected):
     "--reg position --reg-at dec --reg-weight 2"])
 def test_a_mechanism_has_its_options(words):
     settings(words).check_model()
-
-
-@pytest.mark.parametrize("script, limits", [
-    (train_mt, "steps=0,1 warmup=0,1 max-tokens=0,1 accumulate=0,1 eval-every=0,1 save-every=0,1 "
-               "log-every=0,1 max-length=0,1 max-length=1000001,1000000 beam=0,1 beam=1001,1000 "
-               "lr=0,1e-9 lr=0.11,0.1 lenpen=-1,0 lenpen=101,100 clip=-1,0 average=-1,0 "
-               "label-smoothing=-1,0 label-smoothing=1,0.99 seed=-1,0 seed=2147483649,2147483648 "
-               "workers=-1,0 workers=257,256 vocab-size=258,259 vocab-size=1000001,1000000 "
-               "reg-weight=-1,0 iterations=0,1 dropout=1,0.99 heads=0,1 layers=0,1 d-ff=0,1 "
-               "ffn-dropout=-1,0 capsules=0,1"),
-    (translate, "beam=0,1 beam=1001,1000 lenpen=-1,0 lenpen=101,100 max-tokens=0,1")])
-def test_numbers_have_limits(script, limits, capsys):
-    """A number outside and the nearest one inside."""
-    for words in limits.split():
-        outside, inside = words.split(",")
-        with pytest.raises(SystemExit):
-            parse(script.Settings, [f"--{outside}"])
-        assert " is not a" in capsys.readouterr().err
-        parse(script.Settings, [f"--{outside.partition('=')[0]}={inside}"])
 
 
 @pytest.mark.parametrize("words, compiled, graphs", [
