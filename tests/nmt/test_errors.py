@@ -109,11 +109,9 @@ MISTAKES = [
     (train_mt, NEW + "--agg em --agg-at enc:9", "--agg-at enc:9: no such place", "from 1 to 1"),
     (train_mt, NEW + "--capsule-attention cross", "--capsule-attention cross: no such place",
      "choose from enc, dec"),
-    (train_mt, NEW + "--agg dynamic --em-density sum", "--em-density sum is not used"),
     (train_mt, NEW + "--reg output --heads 1", "--reg output is not used: it needs --heads 2"),
     (train_mt, NEW + "--agg em --no-em-activations --em-schedule released",
      "--em-schedule released is not used: it needs --em-activations"),
-    (train_mt, NEW + "--reg-weight 2", "--reg-weight 2.0 is not used: it needs a --reg"),
     # the text
     (train_mt, NEW + "--train gone", "--train: gone.en does not exist"),
     (train_mt, NEW + "--train corpus/**", "corpus/**.en does not exist", "no files corpus/**"),

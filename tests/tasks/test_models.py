@@ -72,16 +72,6 @@ def test_the_settings_of_li2021():
     assert frozen.items() <= vars(settings(probe, "--encoder x --protocol small")).items()
 
 
-@pytest.mark.parametrize("script, text", [
-    (logic, "width of the model (small 128, --full 256)"),
-    (probe, "layers of the encoder (small 2, li2019 3, li2021 6)"),
-    (probe, "passes over the training examples (small 6, li2019 250, li2021 250, --encoder 30)")])
-def test_help_has_the_default_of_every_setting(script, text, capsys):
-    with pytest.raises(SystemExit, match="0"):
-        script.main(["--help"])
-    assert text in " ".join(capsys.readouterr().out.split())
-
-
 @pytest.mark.parametrize("script, flags, name", [
     (logic, "", "logic"),
     (logic, "--full --heads 2", "logic-full-heads-2"),
