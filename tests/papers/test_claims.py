@@ -95,6 +95,11 @@ def test_the_picture_has_every_difference_at_its_row(claims_run):
     assert {(*place, filled) for place, filled in dots.items()} == wanted
     assert marks == {(rows.index((arm, "baseline")), gain.split()[0])
                      for arm, gain in claims.PRINTED.items()}
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == [*claims.ROWS.values()]
+    box = figure.get_tightbbox()                         # inches; no letter is cut off
+    width, height = figure.get_size_inches()
+    assert box.x0 >= 0 and box.y0 >= 0
+    assert box.x1 <= width and box.y1 <= height
 
 
 @pytest.mark.parametrize("arm, table, label", [
