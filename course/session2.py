@@ -189,8 +189,8 @@ assert position_disagreement(apart) == position_disagreement(alike) == -1 / 4
 # ## What i = j does
 # With one head, only the pair $i = j$ is left. A vector's cosine with itself is always 1, so these
 # pairs change the value of Eq. 1 and 3 but not their gradient. In Eq. 2 such a pair is
-# $|A \odot A|$, which falls as the head spreads its weights: its gradient makes every head attend
-# everywhere.
+# $|A \odot A|$, which falls as the head spreads its weights: its gradient pulls every head towards
+# even weights. The pairs $i \neq j$ pull against it; together only the mean of the heads counts.
 
 # %%
 one_output = torch.randn(1, 1, 8, requires_grad=True)

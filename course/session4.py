@@ -143,13 +143,12 @@ def standardized(V, T):
 # In how many of 200 draws does every part end with its largest share in its own whole? The
 # activation $A_n$ depends on $\lambda$ times the cost $\chi_n$, which is low for a tight whole.
 #
-# **Predict before you run.** Which of the five ways gain from more iterations, and which from more
-# parts?
+# **Predict before you run.** Which of the two schedules fails, `released` or `defaults`? Do more
+# iterations help it?
 
 # %%
 names = [*ways, "standardized"]
 print("parts  T ", *(f"{name:>15}" for name in names))
-recovery_rates = {}
 for each in (2, 4, 6):
     draws = [planted(each, seed) for seed in range(200)]
     votes = torch.stack([votes for votes, _ in draws])   # [200, M, N, D]
@@ -163,26 +162,24 @@ for each in (2, 4, 6):
                 coupling = em_routing(votes, iterations=T, **ways[name]).coupling
             right = (coupling.argmax(-1) == whole).all(-1).float().mean()
             row.append(f"{right:15.1%}")
-            recovery_rates[each, T, name] = right
         print(f"{each:5} {T:2} ", *row)
-for good in ("defaults", "standardized"):
-    assert recovery_rates[4, 3, good] > 0.95 > 0.5 > recovery_rates[4, 3, "released"]
 
 # %% [markdown]
 # **Answer.** Only `released` gains much from more iterations, and it stays below a quarter. Only
 # `sum` gains much from more parts. The other three succeed in nearly all draws from the start.
 #
 # With `released`, the whole that happens to be tightest in the first iteration takes two thirds of
-# all parts at once. With Hinton et al.'s $\lambda$ the activations are nearly equal, and the
-# densities decide. They also do if the cost is standardized, since it is then a few units at most:
-# the released schedule and the released cost belong together. The sum of the densities over the
-# dimensions is large as soon as one dimension fits by chance.
+# all parts at once, on average over draws. With Hinton et al.'s $\lambda$ the activations are
+# nearly equal, and the densities decide. They also do if the cost is standardized, since it is then
+# a few units at most: the released schedule and the released cost belong together. The sum of the
+# densities over the dimensions is large as soon as one dimension fits by chance.
 
 # %% [markdown]
 # ## A vote and its negative
 # Only $(V - \mu)^2$ enters the shares. So votes and their negatives have the same shares and differ
-# only in the sign of $\mu$. If $f_h$ in Eq. 5 were odd (a linear map or a tanh), the routing could
-# not distinguish the heads' outputs from their negatives. Li's ReLU is not odd.
+# only in the sign of $\mu$. Li's votes are linear in a function $f_h$ of the heads' outputs (Eq. 5;
+# session 5 has its form). If $f_h$ were odd, as a tanh is, the routing could not distinguish the
+# outputs from their negatives. The ReLU of the released code is not odd.
 
 # %%
 torch.manual_seed(1)

@@ -34,8 +34,8 @@ def vertical(E, mask=None):
 # %% [markdown]
 # The figure shows $E$, the vertical part, the horizontal part, and the softmax of $E$ and of the
 # sum $E^\prime$ of the three, with a row per head. The first three have one scale. A capsule is
-# squashed, so a row of $\Omega$ has a length below 1; vertical rows are short, and horizontal ones
-# almost 1 long. Routing shifts the softmax but hardly overrules a strong logit.
+# squashed, so a row of $\Omega$ has a length below 1; vertical rows are short, horizontal ones
+# longer, up to 0.97. Routing shifts the softmax but hardly overrules a strong logit.
 
 # %%
 up = vertical(E)
@@ -116,7 +116,7 @@ for length in (5, 25, 100):
     print(f"L = {length:3}: vertical {down:.3f}  horizontal {along:.2f}")
 
 # %% [markdown]
-# **Answer.** Horizontal rows have a length near 1, so their cells shrink by about
+# **Answer.** From 25 tokens on horizontal rows have a length near 1, so their cells shrink by about
 # $\sqrt{100/25} = 2$. Vertical cells shrink more, because the rows get shorter too: each whole gets
 # a smaller share of the votes, and the squash shortens short vectors most.
 
@@ -160,7 +160,6 @@ for name, routing in (("horizontal", horizontal_routing), ("vertical", vertical)
         change = routing(E, mask=mask) - routing(other, mask=mask)
         early = change[:, :4, :4].abs().max()
         print(f"{name:10} {label:12} {early:.3f}")
-        assert (early < 1e-6) == (name == "horizontal" and mask is causal)
 
 # %% [markdown]
 # **Answer.** The rule $t \le l$ keeps the fifth row out of the first four routings. But a vote is a

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Session 7: Both together
 #
-# Read Li 2021 §3.3 and §4.1, `docs/readings.md`, then `transformer.py` and, from top to bottom,
-# `train_mt.py`.
+# Read Li 2021 §3.3 and §4.1, then `transformer.py`, and `train_mt.py` from `learning_rate` to the
+# end of `train`.
 #
 # Disagreement changes the loss, aggregation the network: the two go together (§3.3). We train four
 # models for 30 steps, too few to translate anything and enough to see what each term does.

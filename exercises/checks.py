@@ -310,7 +310,7 @@ def li2019_eq8(module, s):
     total.backward()
     return {"squash(s)": module.squash(s), "squash(s), dim=0": module.squash(s, 0),
             "gradient, s = 0": zero.grad.clamp(max=1e-6),
-            "half precision computed in float32": promotes(module.squash, s)}
+            "half precision computed by at_least_float32": promotes(module.squash, s)}
 
 
 @check("weighted votes", V=(2, 4, 3, 2), B=(2, 4, 3))
@@ -343,7 +343,7 @@ def li2019_alg1(module, V):
             ("normalize=False", {"normalize": False}),
             ("a mask", {"mask": CAPSULES})):
         results |= name_parts("Omega C B", module.dynamic_routing(V, **settings), case)
-    results["half precision computed in float32"] = promotes(module.dynamic_routing, V)
+    results["half precision computed by at_least_float32"] = promotes(module.dynamic_routing, V)
     return results
 
 
@@ -403,7 +403,7 @@ def li2019_alg2_eq9(module, V, beta_a, beta_mu):
             ("schedule=released", {"schedule": "released", **betas}),
             ("eps=0.1", {"eps": 0.1, **betas})):
         results |= name_parts("Omega A C", module.em_routing(V, **settings), case)
-    results["half precision computed in float32"] = promotes(module.em_routing, V)
+    results["half precision computed by at_least_float32"] = promotes(module.em_routing, V)
     return results
 
 
