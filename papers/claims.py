@@ -235,7 +235,7 @@ ROWS = {
     ("output-0.1", "baseline"): "a tenth of the reward",
     ("em", "baseline"): "Li 2019: routing layers",
     ("uniform", "baseline"): "the same without routing",
-    CONTROL: "with minus without routing",
+    CONTROL: "difference of these two",
     ("wide-ffn", "baseline"): "wider layers, no routing",
     ("both", "baseline"): "Li 2021: reward, routing",
     ("both-enc", "baseline"): "only in the encoder",
@@ -303,7 +303,7 @@ def draw_forest(contrasts: dict[str, dict]) -> Figure:
         ax.errorbar([], [], xerr=[], fmt="o", color="C0",
                     label=f"first runs ({real} or {more} seeds; generated: {toy} or {toy_more})"),
         ax.errorbar([], [], xerr=[], fmt="s", color="C1",
-                    label=f"repeated with new seeds ({again}); the first runs decide"),
+                    label=f"repeated with new seeds ({again}); first runs decide, if any"),
         ax.errorbar([], [], xerr=[], fmt="D", color="C2",
                     label=f"four times the steps ({longer})"),
         *ax.plot([], [], "|", color="gray", markersize=12,
@@ -446,7 +446,8 @@ UNPLANNED = (CONTROL, ("both", "output"), ("both", "em"), ("em", "wide-ffn"),
 
 def verdict_rows(contrasts: dict[str, dict]) -> list[str]:
     """The rows of the table of docs/claims.md: the planned contrasts with their intervals, bold if
-    significant. contrasts: by corpus."""
+    significant. Repeated runs have no verdict beside first ones, and are not bold. contrasts: by
+    corpus."""
     rows = []
     for pair, label in ROWS.items():
         gain = "" if pair == CONTROL else PRINTED.get(pair[0], "")
@@ -460,7 +461,8 @@ def verdict_rows(contrasts: dict[str, dict]) -> list[str]:
             if pair in contrasts[name]:
                 x, p = contrasts[name][pair]
                 cell = format_half(x)
-                cell = (f"**{cell}**" if p < 0.05 else cell) + note
+                decides = not (name == "The real text, repeated" and cells[2])
+                cell = (f"**{cell}**" if p < 0.05 and decides else cell) + note
             cells.append(cell)
         rows.append(" | ".join(cells).rstrip())
     return rows
