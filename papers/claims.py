@@ -254,7 +254,8 @@ PANELS = {                      # a panel per unit, by its title: the corpora
         ("The real text", "The real text, second part", "The real text, repeated"),
     "generated text,\nEnglish to German,\nBLEU over words":
         ("The generated text", "The generated text, more arms", LONGER)}
-MARKERS = {"The real text, repeated": ("C1", "s"), LONGER: ("C2", "D")}
+AGAIN = "The real text, repeated"       # has no verdict beside first runs
+MARKERS = {AGAIN: ("C1", "s"), LONGER: ("C2", "D")}
 
 
 def draw_forest(contrasts: dict[str, dict]) -> Figure:
@@ -286,8 +287,9 @@ def draw_forest(contrasts: dict[str, dict]) -> Figure:
                     ax.text(LEFT_END, y, f"◄ {format_half(x)}", va="center", color=color,
                             size="small", bbox=dict(facecolor="white", edgecolor="none", pad=0))
                     continue
+                decides = corpus != AGAIN or len(places) == 1
                 ax.errorbar(x.difference, y, xerr=x.high - x.difference, fmt=marker, markersize=5,
-                            color=color, markerfacecolor=color if p < 0.05 else "white")
+                            color=color, markerfacecolor=color if p < 0.05 and decides else "white")
     ax = axes[0]
     ax.set_xlim(LEFT_END - 0.2, None)
     ax.set_ylim(len(ROWS) - 0.4, -0.5)
@@ -303,14 +305,15 @@ def draw_forest(contrasts: dict[str, dict]) -> Figure:
         ax.errorbar([], [], xerr=[], fmt="o", color="C0",
                     label=f"first runs ({real} or {more} seeds; generated: {toy} or {toy_more})"),
         ax.errorbar([], [], xerr=[], fmt="s", color="C1",
-                    label=f"repeated with new seeds ({again}); first runs decide, if any"),
+                    label=f"repeated with new seeds ({again})"),
         ax.errorbar([], [], xerr=[], fmt="D", color="C2",
                     label=f"four times the steps ({longer})"),
         *ax.plot([], [], "|", color="gray", markersize=12,
                  label="the paper's gain, with a larger model and other text")]
     figure.legend(handles=handles, loc="outside lower center",
                   title="bars: 95 % intervals, which are not adjusted;\n"
-                        "filled: p < 0.05, adjusted except for one head")
+                        "filled: p < 0.05, adjusted except for one head;\n"
+                        "repeated runs count only where they are alone")
     return figure
 
 
@@ -461,7 +464,7 @@ def verdict_rows(contrasts: dict[str, dict]) -> list[str]:
             if pair in contrasts[name]:
                 x, p = contrasts[name][pair]
                 cell = format_half(x)
-                decides = not (name == "The real text, repeated" and cells[2])
+                decides = name != AGAIN or not cells[2]
                 cell = (f"**{cell}**" if p < 0.05 and decides else cell) + note
             cells.append(cell)
         rows.append(" | ".join(cells).rstrip())

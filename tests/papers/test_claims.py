@@ -65,7 +65,8 @@ def test_the_readme_has_the_planned_differences(claims_run):
 
 
 def test_the_picture_has_every_difference_at_its_row(claims_run):
-    """Those of two texts. A dot is filled by Holm's p, for one head by its interval."""
+    """Those of two texts. A dot is filled by Holm's p, for one head by its interval; those of
+    repeated runs only where they are alone."""
     computed, figure, path = claims_run
     assert path.stat().st_size > 5_000
     rows = [*claims.ROWS]
@@ -80,6 +81,12 @@ def test_the_picture_has_every_difference_at_its_row(claims_run):
     for difference, low, high in re.findall(one_head, two_texts, re.M):
         wanted.add((one_head_row, difference, float(low) * float(high) > 0))
     wanted.remove((one_head_row, "-0.92", True))         # on 6 seeds of the 8
+    again = computed.partition("### The real text, repeated\n")[2].partition("### ")[0]
+    for row, difference, filled in sorted(wanted):
+        alone = rows[row][0] in ("output-enc", "both-enc")
+        if filled and f" {difference} [" in again and not alone:
+            wanted.remove((row, difference, True))
+            wanted.add((row, difference, False))
     dots, marks = {}, set()
     for axes in figure.axes:
         for line in axes.lines:
