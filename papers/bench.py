@@ -130,7 +130,9 @@ class Turn(NamedTuple):
 def build(name: str, s: Settings, device) -> Transformer:
     """The model of a row with random parameters, which never predicts EOS."""
     torch.manual_seed(1)
-    size = SIZES[s.arch] | ({"heads": s.heads} if s.heads else {})
+    size = dict(SIZES[s.arch])
+    if s.heads:
+        size["heads"] = s.heads
     flags = parse(ModelFlags, ROWS[name].split(), lambda _: size)
     config = flags.model_config(s.vocab_size)
     with torch.device(device), torch.no_grad():

@@ -74,12 +74,13 @@ def format_half(x: Contrast) -> str:
 
 # ---- The planned runs
 
+AGAIN = "The real text, repeated"       # has no verdict beside first runs
 LONGER = "The generated text, trained longer"
 # corpus: the table of papers/tables.py whose rows are the arms, and the seeds with all arms
 FAMILIES = {
     "The real text": ("plan-enja", range(2, 10)),
     "The real text, second part": ("plan-enja-more", (2, 4, 5, 6, 7, 8)),
-    "The real text, repeated": ("plan-enja-again", range(10, 15)),
+    AGAIN: ("plan-enja-again", range(10, 15)),
     "The generated text": ("plan-toy", range(1, 21)),
     "The generated text, more arms": ("plan-toy-more", range(21, 28)),
     LONGER: ("plan-toy-longer", range(31, 36)),
@@ -251,10 +252,9 @@ PRINTED = {"output": "+0.87", "output-enc": "+0.65 (Zh-En)", "em": "+0.95", "bot
 LEFT_END = -3                   # a difference whose interval lies below it is printed there
 PANELS = {                      # a panel per unit, by its title: the corpora
     "real text,\nEnglish to Japanese,\nBLEU over characters":
-        ("The real text", "The real text, second part", "The real text, repeated"),
+        ("The real text", "The real text, second part", AGAIN),
     "generated text,\nEnglish to German,\nBLEU over words":
         ("The generated text", "The generated text, more arms", LONGER)}
-AGAIN = "The real text, repeated"       # has no verdict beside first runs
 MARKERS = {AGAIN: ("C1", "s"), LONGER: ("C2", "D")}
 
 
@@ -455,7 +455,7 @@ def verdict_rows(contrasts: dict[str, dict]) -> list[str]:
     for pair, label in ROWS.items():
         gain = "" if pair == CONTROL else PRINTED.get(pair[0], "")
         cells = [f"{label}, {name_pair(pair)}", gain]
-        for name in ("The real text", "The real text, repeated", "The generated text", LONGER):
+        for name in ("The real text", AGAIN, "The generated text", LONGER):
             note = ""
             if pair not in contrasts[name] and name in SECOND_PARTS:
                 name = SECOND_PARTS[name]
@@ -488,7 +488,7 @@ def pooled_rows(real: dict[str, dict[int, float]]) -> list[str]:
     rows = []
     for pair in ROWS:
         gains = paired_gains(real, *pair)
-        if len(gains) > count_seeds("The real text, repeated"):
+        if len(gains) > count_seeds(AGAIN):
             rows.append(f"{name_pair(pair)} | {format_paired(gains)}")
     return rows
 
@@ -518,7 +518,7 @@ def close_rows(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]
     variance, by Welch's test and by paired t-tests."""
     first = corpora["The real text"]
     second = corpora["The real text, second part"]
-    repeated = corpora["The real text, repeated"]
+    repeated = corpora[AGAIN]
     _, seeds = FAMILIES["The real text, second part"]
     planned = read_arms(lines, "plan-enja", seeds) | second                  # as it was planned
     together = {arm: first[arm] + repeated[arm] for arm in first}
@@ -592,13 +592,13 @@ def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]],
     """Phrases of the two pages about several corpora. contrasts: by corpus; real: the scores of
     all runs on the real text; control: the runs of the control of Li 2021."""
     first = corpora["The real text"]
-    repeated = corpora["The real text, repeated"]
+    repeated = corpora[AGAIN]
     before, after = [output_disagreement(first[arm]) for arm in ("baseline", "output")]
     encoder, tenth = [output_disagreement(repeated[arm]) for arm in ("output-enc", "output-0.1")]
     changes = []                                         # from the first runs to the repeated ones
     for name in ("The real text", "The real text, second part"):
         for pair, (x, _) in contrasts[name].items():
-            again, _ = contrasts["The real text, repeated"][pair]
+            again, _ = contrasts[AGAIN][pair]
             changes.append(abs(again.difference - x.difference))
     found = [f"exp(D) of the encoder's outputs from {before:.3f} to {after:.3f}",
              f"exp(D) is {encoder:.3f} with `output-enc` and {tenth:.3f} with `output-0.1`",

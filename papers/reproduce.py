@@ -149,6 +149,7 @@ def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[R
     scale = [word.format(toy4000=small_text) for word in table.scale.split()]
     scale += command_line(train_mt.Settings, given)
     s = settings_of(scale)
+    s.check_text()
     source, _ = known_languages(s)
     language = []
     if bleu_tokenizer([], s.src or source) == "zh":
@@ -174,7 +175,6 @@ def plan_run(row: Row, words: list[str], seed: int, scale: str, size: str) -> Ru
     flags = fit_flags(row.flags, base)
     s = settings_of([*words, *flags])
     s.check_model()
-    s.check_text()
     changed = {}                        # a fitted flag may have the default: --reg-weight 1.0
     for name, value in asdict(s).items():
         if name != "name" and value != getattr(base, name):
