@@ -14,7 +14,7 @@ from small_run import load, name_files, rows, same, small_corpus, stop_after, tr
 import train_mt
 import translate
 from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf, disagreement_scores, summary
-from nmt.run_folder import average_checkpoints, load_checkpoint, read_metrics
+from nmt.run_folder import RunFolder, average_checkpoints, load_checkpoint, read_metrics
 
 A = "狗看见一个人在房子里"
 B = "狗看见一只猫在房子里"
@@ -136,15 +136,28 @@ def test_translate_gives_the_translations_of_the_test(finished, capsys):
     assert all(greedy[source] == translation for source, _, translation in shown[-2:])
 
 
-def test_the_curves_are_drawn(finished):
+def test_the_curves_are_drawn(finished, tmp_path, monkeypatch):
+    """Without D there is no plot of it."""
     assert (finished.folder / "loss.png").stat().st_size > 9_000
     trained, valid = rows(finished.folder, "train"), rows(finished.folder, "valid")
     assert (len(trained), len(valid), len(finished.drawn)) == (6, 3, 3)
     curves = []
     for axes in finished.drawn[-1].axes:
         curves += [[*zip(*line.get_data())] for line in axes.lines]
-    assert curves == [[(row["step"], row[name]) for row in measured] for measured, name in (
-        (trained, "loss"), (valid, "valid_loss"), (valid, "valid_bleu"), (trained, "disagreement"))]
+    losses, valid_losses, bleu, D = curves
+    assert losses == [(row["step"], row["loss"]) for row in trained]
+    assert valid_losses == [(row["step"], row["valid_loss"]) for row in valid]
+    assert bleu == [(row["step"], row["valid_bleu"]) for row in valid]
+    assert D == [(row["step"], row["disagreement"]) for row in trained]
+
+    monkeypatch.undo()                                   # conftest.py takes the curves away
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **more: finished.drawn.append(figure))
+    with RunFolder(tmp_path / "b", {}) as folder:
+        folder.append_metrics(valid[0])
+        folder.draw_curves()
+    figure = finished.drawn.pop()
+    assert [len(axes.lines) for axes in figure.axes] == [1, 1, 0]
+    assert not figure.axes[2].get_visible()
 
 
 def test_a_finished_run_is_not_trained_or_tested_again(finished, capsys):

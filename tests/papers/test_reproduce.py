@@ -445,12 +445,20 @@ def test_a_table_has_every_number_in_its_column():
     assert "28.28  +0.97" in text and "28.28 (" not in text      # the paper prints the gain
 
 
-def test_the_tables_are_listed(capsys):
+def test_tables_have_120_columns(capsys):
+    """The list, and every table with large numbers."""
     assert reproduce.main([]) == 0
-    listed = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()]
+    texts = [capsys.readouterr().out]
+    listed = [re.split("  +", line) for line in texts[0].splitlines()]
     assert ["duan-4", "Duan 2020 Table 4", "4 rows",
             "capsule routing in different encoder layers"] in listed
     assert len({tuple(line[1:]) for line in listed}) == len(TABLES)
+    runs_of_row = [run_of(bleu, 9_999_999, 99_999.0) for bleu in (0, 99)]
+    for table in TABLES.values():
+        if table.kind == "mt":
+            texts.append(reproduce.runs_text(table, [runs_of_row] * len(table.rows)))
+    for text in texts:
+        assert max(map(len, text.splitlines())) <= 120
 
 
 @pytest.mark.parametrize("text, value", [
