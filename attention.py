@@ -59,8 +59,8 @@ class MultiHeadAttention(nn.Module):
         unless a capsule needs the logits, or `explicit` is set and there is no cache. cache: filled
         in place; in self-attention query holds only the new positions, in cross-attention memory is
         read at the first step only. A fully masked query gets 0 from the fused kernel, the mean of
-        all values from the explicit path. Raises ValueError for other shapes, and for a mask that
-        is not boolean.
+        all values from the explicit path. Raises ValueError for other shapes, for a mask that is not
+        boolean, and for memory with a capsule.
         """
         check_vectors(query, self.heads * self.d_k, "query")
         if memory is None:
@@ -69,6 +69,8 @@ class MultiHeadAttention(nn.Module):
             if cache is not None:
                 K, V = cache.extend(self, K, V)
         else:
+            if self.capsule is not None:
+                raise ValueError("memory: a capsule routes the logits of self-attention only")
             check_vectors(memory, self.heads * self.d_k, "memory")
             Q, K, V = self.project_cross(query, memory, cache)
         check_mask(mask, (Q.shape[0], 1, Q.shape[2], K.shape[2]), "[B, 1, L_q, L_k]")

@@ -120,11 +120,12 @@ class CapsuleRouting(nn.Module):
         default all).
 
         keys: [B, 1, 1, L], True at a token: padding takes no part in the routing. causal: row
-        l sees only keys up to l (§3.4.3). Raises ValueError for last < L with a vertical part,
-        which routes to all tokens at once, and for other shapes.
+        l sees only keys up to l (§3.4.3). Raises ValueError for causal, or last < L, with a vertical
+        part, which sees all tokens, and for other shapes.
         """
-        if "vertical" in self.parts and last not in (None, logits.shape[-2]):
-            raise ValueError("vertical routing sees all tokens: it cannot run step by step")
+        if "vertical" in self.parts and (causal or last not in (None, logits.shape[-2])):
+            raise ValueError("vertical routing sees all tokens: a decoder takes "
+                             "parts=('horizontal',)")
         check_logits(logits, self.heads, keys)
         L = logits.shape[-2]
         mask = None if keys is None else keys & keys.transpose(-2, -1)       # [B, 1, L, L]

@@ -178,3 +178,9 @@ def test_wrong_arguments_are_errors(name, value, message, need_weights):
         build(6, 3)(**inputs)
     with pytest.raises(ValueError, match="heads"):
         MultiHeadAttention(8, 3)
+
+
+def test_a_capsule_takes_no_memory():
+    x = normal(2, 4, 6)
+    with pytest.raises(ValueError, match="self-attention only"):
+        build(6, 3, parts=BOTH)(x, memory=x)

@@ -159,7 +159,8 @@ def test_duan_iterations_reach_both_parts(T):
 @pytest.mark.parametrize("route, message", [
     (lambda E: vertical_routing(E, torch.zeros(3, 3), torch.zeros(3), 0), "iterations"),
     (lambda E: horizontal_routing(E, 0), "iterations"),
-    (lambda E: CapsuleRouting(3)(E, last=1), "cannot run step by step"),
+    (lambda E: CapsuleRouting(3)(E, last=1), r"a decoder takes parts=\('horizontal',\)"),
+    (lambda E: CapsuleRouting(3)(E, causal=True), r"a decoder takes parts=\('horizontal',\)"),
     (lambda E: CapsuleRouting(3)(E[..., :3]), r"give those of self-attention, \[B, H, L, L\]"),
     (lambda E: CapsuleRouting(2)(E), "with H = 2"),
     (lambda E: CapsuleRouting(3)(E, E[0] > 0), r"keys has shape \[4, 4\]: .* with L = 4"),
