@@ -8,8 +8,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from project_files import ROOT, project_files, python_files
 
-ROOT = Path(__file__).resolve().parents[1]
 OPTIONAL = ("markdown_it", "mdit_py_plugins", "latex2mathml", "jupytext", "nbclient", "nbformat",
             "ipykernel")        # of requirements-docs.txt
 # imports the modules named by the arguments as if the optional packages were not installed
@@ -28,8 +28,8 @@ def test_every_module_imports_without_a_word():
     """Nor does one need a package that requirements.txt lacks, or change a variable that the user
     has set. (A session is a script.)"""
     names = ["course.notebooks", "lesson", "later", "training"]
-    for folder in (".", "tools", "nmt", "tasks", "toy", "papers", "docs", "exercises"):
-        for path in ROOT.glob(f"{folder}/*.py"):
+    for folder in ("", "tools", "nmt", "tasks", "toy", "papers", "docs", "exercises"):
+        for path in python_files(folder):
             if path.stem != "__main__":
                 names.append(".".join(path.relative_to(ROOT).with_suffix("").parts))
     own = {"OMP_NUM_THREADS": "7", "TOKENIZERS_PARALLELISM": "7"}
@@ -42,7 +42,7 @@ def test_every_module_imports_without_a_word():
 def test_a_program_in_a_folder_says_how_to_start_it(folder):
     """`python papers/bench.py` would not find the other folders."""
     programs = []
-    for path in sorted((ROOT / folder).glob("*.py")):
+    for path in python_files(folder):
         code = path.read_text("utf-8")
         needs_others = re.search(r"^(from|import) (course|exercises|nmt|tools|toy)\b", code, re.M)
         if '\nif __name__ == "__main__":' in code and needs_others:
@@ -55,7 +55,7 @@ def test_a_program_in_a_folder_says_how_to_start_it(folder):
         assert program.stderr == f"error: start it in the project's folder: python -m {name}\n"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tools").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", python_files("tools"), ids=lambda path: path.name)
 def test_tools_know_no_model_and_no_text(path):
     """An import of the project is one of tools/; torch is imported by machine.py only."""
     allowed = sys.stdlib_module_names | {"tools", "matplotlib"}
@@ -79,12 +79,12 @@ def test_what_pip_installs_needs_nothing_else_of_the_project():
     setup = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
     paths = [ROOT / f"{name}.py" for name in setup["py-modules"]]
     for package in setup["packages"]:
-        paths += (ROOT / package).glob("*.py")
-        files = [file.name for file in (ROOT / package).iterdir()]
+        paths += python_files(package)
+        files = [file.name for file in project_files() if file.parent == ROOT / package]
         data = [name for name in files if name.endswith((".json", ".txt"))]
         assert data == setup["package-data"].get(package, [])
     needed = set().union(*map(imported_names, paths))
-    project = {path.stem for path in ROOT.glob("*.py")}
+    project = {path.stem for path in python_files("")}
     project |= {path.parent.name for path in ROOT.glob("*/__init__.py")}
     assert needed & project <= {*setup["py-modules"], *setup["packages"]}
 
@@ -92,8 +92,8 @@ def test_what_pip_installs_needs_nothing_else_of_the_project():
 def test_every_text_is_opened_with_an_encoding():
     """The default is another one in Windows."""
     missing = []
-    for path in ROOT.rglob("*.py"):
-        if "site-packages" in path.parts:
+    for path in project_files():
+        if path.suffix != ".py":
             continue
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and not has_encoding(node):

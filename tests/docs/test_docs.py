@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from project_files import project_files
 
 import transformer
 from attention import MultiHeadAttention
@@ -31,21 +32,10 @@ FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
 
-@cache
-def files() -> list[str]:
-    """The project's files, relative to its root."""
-    paths = []
-    for path in ROOT.rglob("*"):
-        parts = path.relative_to(ROOT).parts
-        hidden = {part for part in parts if part[0] == "." or part in ("runs", "data")}
-        if path.is_file() and not hidden:
-            paths.append("/".join(parts))
-    return paths
-
-
 def places(name: str) -> list[str]:
     """The files that a name means, by their end: `loss.py` is `nmt/loss.py`."""
-    return [file for file in files() if f"/{file}".endswith(f"/{name}")]
+    files = [path.relative_to(ROOT).as_posix() for path in project_files()]
+    return [file for file in files if f"/{file}".endswith(f"/{name}")]
 
 
 @cache
