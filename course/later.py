@@ -6,9 +6,9 @@ its form with one gate per head. TalkingHeads: Shazeer et al. 2020, "Talking-Hea
 
 To put one into every attention of a model, name it where transformer.py builds its attentions:
 
-    import train_mt, transformer
+    import sys, train_mt, transformer
     transformer.MultiHeadAttention = TalkingHeads
-    train_mt.main(["--steps", "300", "--name", "talking-heads"])
+    sys.exit(train_mt.main(["--steps", "300", "--name", "talking-heads"]))
 """
 import math
 
