@@ -45,8 +45,10 @@ def position_disagreement(weights: Tensor, mask: Tensor | None = None,
     reduce: "mean" sums over the keys and averages over the valid queries (training, as in the
     released code); "sum" is the literal equation, the sum over all cells of a sentence's matrix,
     averaged over the sentences (Tables 4 and 5).
-    Returns a scalar <= 0 (>= -1 for "mean"). Raises ValueError for an unknown reduce.
+    Returns a scalar <= 0 (>= -1 for "mean"). Raises ValueError for weights None, which the fused
+    kernel returns, and for an unknown reduce.
     """
+    check_weights(weights)
     # -(1/H^2) sum_i sum_j |A^i (*) A^j|                              Li 2018 Eq. 2
     # = -((1/H) sum_h A^h)^2 in every cell, which costs O(H) instead of O(H^2)
     A_mean = at_least_float32(weights).mean(-3)                              # [..., L_q, L_k]
@@ -80,8 +82,9 @@ def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None,
     maximizes D.
 
     weights, mask, reduce: as in `position_disagreement`. Returns a scalar >= 0 (for "mean" <= 2 -
-    2/H), 0 where the heads attend alike. Raises ValueError for an unknown reduce.
+    2/H), 0 where the heads attend alike. Raises ValueError as `position_disagreement` does.
     """
+    check_weights(weights)
     # (1/H^2) sum_i sum_j |A^i - A^j|^2                               Li 2018 footnote 2
     # = (2/H) sum_h (A^h - (1/H) sum_i A^i)^2 in every cell, which costs O(H)
     A = at_least_float32(weights)                                            # [..., H, L_q, L_k]
@@ -135,6 +138,13 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
     return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
 
 
+def check_weights(weights: Tensor | None) -> None:
+    """Raises ValueError for None."""
+    if weights is None:
+        raise ValueError("the position disagreement reads the attention weights: run with "
+                         "need_weights=True")
+
+
 def reduce_queries(rows: Tensor, mask: Tensor | None, reduce: str) -> Tensor:
     """rows [..., L_q], the sums over the keys -> a scalar: the mean over the valid queries, or the
     sum over a sentence's queries and the mean over the sentences."""
@@ -181,17 +191,12 @@ def layer_disagreement(kind: str, component: str, heads: Heads, source_mask: Ten
 
     heads: the layer's; source_mask [B, L_s], target_mask [B, L_t]: True at a token; reduce: of the
     kinds that read the weights, see `position_disagreement`. Returns a scalar. Raises ValueError if
-    the kind reads the attention weights and the fused kernel ran, which returns none.
+    the kind reads the attention weights and there are none.
     """
     D, reads = KINDS[kind]
     x = getattr(heads, reads)
     mask = choose_mask(kind, component, source_mask, target_mask)
-    if reads != "weights":
-        return D(x, mask)
-    if x is None:
-        raise ValueError("the position disagreement reads the attention weights: run with "
-                         "need_weights=True")
-    return D(x, mask, reduce)
+    return D(x, mask, reduce) if reads == "weights" else D(x, mask)
 
 
 def model_disagreement(config, heads: dict, source_mask: Tensor,

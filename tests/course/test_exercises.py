@@ -191,8 +191,8 @@ def test_an_incomplete_solution_loses_one_task(file, task, solution, tmp_path):
         ("pass", "names 0 of 5 versions; 'right' is called None"))),
     # raised in another task's body, which is the project's: the line that calls it
     ("disagreement.py", "D of a layer",
-     "def layer_disagreement(*_): return position_disagreement(None)",
-     ": def layer_disagreement(*_): return position_disagreement(None)"),
+     "def layer_disagreement(*_): return position_disagreement(0)",
+     ": def layer_disagreement(*_): return position_disagreement(0)"),
     ("disagreement.py", "D of a layer", # raised in the student's own: the line that raises it
      "def layer_disagreement(*_): return helper()\ndef helper(): return 1 / 0",
      ": def helper(): return 1 / 0"),

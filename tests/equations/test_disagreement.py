@@ -77,6 +77,8 @@ def test_wrong_arguments_are_errors(D, reduce):
     if D is not output_disagreement:
         with pytest.raises(ValueError, match="reduce='median'"):
             D(normal(2, 3, 4, 4), reduce="median")
+        with pytest.raises(ValueError, match="need_weights=True"):       # the fused kernel's
+            D(None)
 
 
 # Known values
