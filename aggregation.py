@@ -29,7 +29,8 @@ class RoutingAggregation(nn.Module):
     capsules: N, a divisor of d_model; default d_model, capsules of width D = d_model / N = 1, the
     papers' best. routing: "em" (Alg. 2) or "dynamic" (Alg. 1); activations: whether EM
     has A_n; the others: see `Routing`. Raises ValueError for another routing, or an N or a number
-    of heads that does not divide d_model, and in `forward` for another shape or option.
+    of heads that does not divide d_model, and in `forward` for another shape, or another option of
+    EM routing.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None, routing: str = "em",

@@ -25,7 +25,7 @@ import torch
 from tabulate import tabulate
 
 from disagreement import MEASURED
-from nmt.corpus import DataFlags, Pairs, load_corpora, read_pairs
+from nmt.corpus import DataFlags, Pairs, hash_text, load_corpora, read_pairs
 from nmt.encoded import encode_pairs
 from nmt.flags import ModelFlags
 from nmt.run_folder import find_run, load_run
@@ -129,7 +129,9 @@ def check_flags(settings: Settings) -> None:
         check_given(settings, {"component": "--only heads or attention"})
     if "attention" not in drawn:
         check_given(settings, dict.fromkeys(("layer", "sentence"), "--only attention"))
-    if not settings.sentence and not {"length", "ablation"} & {*settings.only}:
+    if settings.sentence is not None and not prepare_line(settings.sentence):
+        raise UserError("--sentence is empty: give a sentence")
+    if settings.sentence is None and not {"length", "ablation"} & {*settings.only}:
         check_given(settings, {"beam": "--only length or ablation, or --sentence TEXT"})
 
 
@@ -318,7 +320,8 @@ def describe_runs(runs: list[measure.TrainedRun], settings: Settings) -> dict[st
             checksum = hashlib.file_digest(file, "sha256").hexdigest()
         entries[run.name] = {"checkpoint": settings.checkpoint, "sha256": checksum,
                              "seed": run.config["seed"], "flags": mechanism_flags(run.config),
-                             "valid": settings.valid, "test": list(settings.test)}
+                             "valid": [*map(hash_text, run.valid)],
+                             "test": [*map(hash_text, run.test)]}
     return entries
 
 

@@ -14,7 +14,7 @@ import torch
 from matplotlib import font_manager, rcParams
 
 from nmt.batches import collate
-from nmt.corpus import Corpora, Pairs
+from nmt.corpus import Corpora, Pairs, hash_text
 from nmt.encoded import encode_pairs
 from nmt.evaluate import validate
 from nmt.run_folder import RunFolder
@@ -441,23 +441,31 @@ def test_analysis_json_keeps_what_was_measured_before(folders, tmp_path, monkeyp
     assert both["disagreement"] == {name: before["disagreement"]["before"]
                                     for name in ("before", "after")}
     checksum = hashlib.sha256((folders / "plain" / "best.pt").read_bytes()).hexdigest()
-    entry = {"checkpoint": "best", "sha256": checksum, "seed": 3, "valid": None, "test": [],
-             "flags": "--layers 2 --d-model 16 --d-ff 16"}
+    entry = {"checkpoint": "best", "sha256": checksum, "seed": 3,
+             "flags": "--layers 2 --d-model 16 --d-ff 16",
+             "valid": [hash_text(ENGLISH), hash_text(GERMAN)],
+             "test": [hash_text(2 * ENGLISH), hash_text(2 * GERMAN)]}
     assert both["runs"] == {"before": entry, "after": entry}
     assert both["routing"].keys() == {"after"}
     out, error = capsys.readouterr()
     assert "Routing: no run has a routing.\n" in out and "removes" not in error
     earlier = json.dumps({**both, "ablation": {"after": {}}})
     (tmp_path / "analysis.json").write_text(earlier, "utf-8")
-    other = analyze_part("heads", f"--labels after --valid {folders / 'text'}")
+    text = tmp_path / "text"
+    for suffix, lines in ((".en", ENGLISH), (".de", GERMAN)):
+        text.with_suffix(suffix).write_text("\n".join([*lines[1:], ""]), "utf-8")
+    other = analyze_part("heads", f"--labels after --valid {text}")
     assert other["routing"] == other["ablation"] == {}
     assert other["disagreement"] == before["disagreement"]
     assert other["heads"]["after"]["component"] == "enc"
     error = capsys.readouterr().err
     assert "removes earlier numbers of after" in error and error.count("\n") == 1
-    words = f"--labels after --valid {folders / 'text'} --test {folders / 'text'}"
-    assert analyze_part("disagreement", words)["heads"] == {}
-    capsys.readouterr()
+    assert analyze_part("routing", f"--labels after --valid {text}")["heads"] == other["heads"]
+    assert not capsys.readouterr().err                           # a file is what it contains
+    for suffix, lines in ((".en", ENGLISH), (".de", GERMAN)):
+        text.with_suffix(suffix).write_text("\n".join([*lines[2:], ""]), "utf-8")
+    assert analyze_part("routing", f"--labels after --valid {text}")["heads"] == {}
+    assert "removes earlier numbers of after" in capsys.readouterr().err
     for damaged, message in (("{", "is damaged"), ("{}", "is not an analysis")):
         (tmp_path / "analysis.json").write_text(damaged, "utf-8")
         assert analyze.main([str(folders / "plain"), "--out", str(tmp_path)]) == 2
@@ -520,6 +528,7 @@ def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
     ("plain --out text.en", "--out text.en: cannot write"),
     ("plain routed --labels one", "--labels has 1 different names for 2 runs"),
     ("plain --only heads --sentence 2", "--sentence 2 is not used: it needs --only attention"),
+    ("plain --only attention --sentence=", "--sentence is empty: give a sentence"),
     ("plain --only heads attention --beam 2", "--beam 2 is not used: it needs"),
     ("plain --only routing --component dec", "--component dec is not used: it needs")])
 def test_mistakes_are_one_line(folders, monkeypatch, capsys, words, message):
