@@ -33,7 +33,7 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 import train_mt
-from nmt.corpus import known_languages, load_corpora
+from nmt.corpus import hash_text, known_languages, load_corpora
 from nmt.flags import OPTIONS
 from nmt.languages import bleu_tokenizer
 from nmt.run_folder import check_settings, read_config, read_metrics, say
@@ -86,11 +86,28 @@ class Run(NamedTuple):
     scale: str                  # the flags of all rows
     size: str                   # the row's size, with the flags that make it
     flags: str                  # the row's flags
+    text: tuple | None          # what own_text returns
 
     @property
     def key(self) -> tuple:
         """Its line in results/runs.jsonl has this scale, size, flags and seed."""
         return self.scale, self.size, self.flags, self.settings.seed
+
+
+def own_text(s) -> tuple[dict, dict] | None:
+    """Checksums of own text as it is now: those in config.json, and those of a test row. None for a
+    known corpus, and if the text cannot be read."""
+    if not s.train:
+        return None
+    try:
+        corpora = load_corpora(s)
+    except UserError:
+        return None
+    text = {f"train.{s.src}": hash_text(corpora.train.source),
+            f"train.{s.tgt}": hash_text(corpora.train.target)}
+    tests = corpora.tests or {"valid": corpora.valid}
+    return ({"text": text, "valid_text": list(map(hash_text, corpora.valid))},
+            {name: list(map(hash_text, pairs)) for name, pairs in tests.items()})
 
 
 def settings_of(words: list[str]) -> train_mt.Settings:
@@ -150,6 +167,7 @@ def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[R
     scale += command_line(train_mt.Settings, given)
     s = settings_of(scale)
     s.check_text()
+    text = own_text(s)
     source, _ = known_languages(s)
     language = []
     if bleu_tokenizer([], s.src or source) == "zh":
@@ -164,12 +182,13 @@ def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[R
     for row in table.rows:
         larger = size_flags(table, row.size, scale)
         size = " ".join([row.size, *larger])
-        runs = [plan_run(row, scale + larger, seed, scale_name, size) for seed in seeds]
+        runs = [plan_run(row, scale + larger, seed, scale_name, size, text) for seed in seeds]
         rows.append((row, runs))
     return rows
 
 
-def plan_run(row: Row, words: list[str], seed: int, scale: str, size: str) -> Run:
+def plan_run(row: Row, words: list[str], seed: int, scale: str, size: str,
+             text: tuple | None) -> Run:
     """The run of a row with a seed; words: the flags of its scale and size."""
     base = settings_of(words)
     flags = fit_flags(row.flags, base)
@@ -180,7 +199,7 @@ def plan_run(row: Row, words: list[str], seed: int, scale: str, size: str) -> Ru
         if name != "name" and value != getattr(base, name):
             changed[name] = value
     words = [*words, *command_line(train_mt.Settings, changed), "--seed", str(seed)]
-    return Run(words, settings_of(words), scale, size, " ".join(flags))
+    return Run(words, settings_of(words), scale, size, " ".join(flags), text)
 
 
 class Job(NamedTuple):
@@ -237,19 +256,26 @@ def store(line: dict) -> None:
 
 
 def read_run(path: Path, run: Run) -> dict | None:
-    """The line of a run; None if it is not finished. Commit, torch and processor are the current
-    ones. Raises UserError if its folder has another run."""
+    """The line of a run; None if it is not finished, or not tested on own text as it is now.
+    Commit, torch and processor are the current ones. Raises UserError if its folder has another
+    run, or one of another text."""
     rows = read_metrics(path / "metrics.jsonl")
     tests = [row for row in rows if row.get("type") == "test"]
     if not tests:
         return None
-    test = tests[0]
     s = run.settings
     settings = {**asdict(s), "accumulate_times_processes": s.accumulate}
+    if run.text:
+        checksums, texts = run.text
+        settings |= checksums
+        tests = [row for row in tests if row["texts"] == texts]
     free = set(train_mt.FREE)
     if "amp" in s.given:                 # a run's name does not say its precision
         free.remove("amp")
     check_settings(path, settings, free, asdict(train_mt.Settings()))
+    if not tests:
+        return None
+    test = tests[-1]
     config = read_config(path)
     valid = [row for row in rows if row.get("type") == "valid"]
     best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))

@@ -16,7 +16,7 @@ from filelock import FileLock
 from outside import SHARED
 from small_run import name_files, write_text
 
-from nmt.run_folder import RunFolder
+from nmt.run_folder import RunFolder, read_metrics
 from papers import reproduce
 from papers.tables import DEPARTURE, OWN, SCORES, SCORES_BY_LAYER, TABLES
 from tools.files import UserError
@@ -266,13 +266,14 @@ EXP_D = {"subspace": 0.9, "position": 0.1, "output": 0.8}
 def write_run(path: Path, settings) -> None:
     """The folder of a finished run, with a BLEU of 20 + seed + the number of its heads."""
     config = {**asdict(settings), "accumulate_times_processes": settings.accumulate}
+    checksums, texts = reproduce.own_text(settings)
     with RunFolder(path, config) as folder:
-        folder.begin(languages=["en", "de"])
+        folder.begin(languages=["en", "de"], **checksums)
         for step, bleu, loss in ((1, 8.0, 3.0), (2, 8.0, 2.0), (3, 6.0, 1.0)):
             folder.log("valid", step=step, valid_bleu=bleu, valid_loss=loss)
         bleu = 20.0 + settings.seed + settings.heads
         folder.log("test", step=3, test_bleu=bleu, test_chrf=50.0, sets={"test": bleu},
-                   signature="nrefs:1", disagreement={"enc": EXP_D},
+                   texts=texts, signature="nrefs:1", disagreement={"enc": EXP_D},
                    parameters=1000 + settings.heads, tokens=3_600_000, tokens_per_second=500.0,
                    sentences_per_second=50.0)
 
@@ -342,6 +343,26 @@ def test_a_folder_of_other_settings_is_not_taken(project, monkeypatch, capsys):
     assert project("duan-3 --lr 0.05") == 2
     error = capsys.readouterr().err
     assert re.search(r": 1 of 4 runs failed \(\S+-seed1\): see their logs", error)
+
+
+def test_a_run_of_another_text_is_not_taken(project, capsys):
+    """After the test set has changed, the run is tested again: the row of the new set counts."""
+    assert project("duan-2") == 0
+    write_text(project.root, "test", ["f e d c b a"] * 9, ["f e d c b a"] * 9)
+    capsys.readouterr()
+    assert project("duan-2 --dry-run") == 0
+    assert "4 of 4 runs would start" in capsys.readouterr().out
+    metrics = project.root / "runs" / project.trained[0] / "metrics.jsonl"
+    *_, row = read_metrics(metrics)
+    _, texts = reproduce.own_text(reproduce.settings_of(name_files(project.root)))
+    with open(metrics, "a", encoding="utf-8") as file:
+        file.write(json.dumps(row | {"texts": texts, "test_bleu": 77.0}) + "\n")
+    assert project("duan-2 --dry-run") == 0
+    out = capsys.readouterr().out
+    assert "3 of 4 runs would start" in out and " 77.00 " in out
+    write_text(project.root, "train", ["a"] * 9, ["b"] * 9)
+    assert project("duan-2 --dry-run") == 2
+    assert "the text of --train differs" in capsys.readouterr().err
 
 
 def test_a_stored_run_is_a_line_and_is_not_trained_again(project, monkeypatch, capsys):
