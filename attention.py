@@ -59,8 +59,8 @@ class MultiHeadAttention(nn.Module):
         unless a capsule needs the logits, or `explicit` is set and there is no cache. cache: filled
         in place; in self-attention query holds only the new positions, in cross-attention memory is
         read at the first step only. A fully masked query gets 0 from the fused kernel, the mean of
-        all values from the explicit path. Raises ValueError for other shapes, for a mask that is not
-        boolean, and for memory with a capsule.
+        all values from the explicit path. Raises ValueError for other shapes, a mask that is not
+        boolean, and memory with a capsule.
         """
         check_vectors(query, self.heads * self.d_k, "query")
         if memory is None:

@@ -120,8 +120,8 @@ class CapsuleRouting(nn.Module):
         default all).
 
         keys: [B, 1, 1, L], True at a token: padding takes no part in the routing. causal: row
-        l sees only keys up to l (§3.4.3). Raises ValueError for causal, or last < L, with a vertical
-        part, which sees all tokens, and for other shapes.
+        l sees only keys up to l (§3.4.3). Raises ValueError for other shapes, and for causal or
+        last < L with a vertical part, which sees all tokens.
         """
         if "vertical" in self.parts and (causal or last not in (None, logits.shape[-2])):
             raise ValueError("vertical routing sees all tokens: a decoder takes "

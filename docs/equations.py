@@ -1,6 +1,6 @@
 """The entries of equations.md, and the lines of code that they belong to.
 
-    python -m docs.equations    # corrects the line numbers in the links of equations.md
+    python -m docs.equations    # corrects the lines in its links to code
 
 An entry is a heading, `### Title`, the numbers of the equation in the papers, and the names of its
 code and its tests: `file.py: name`, `test_file.py::test_name`. Comments in the code have the same
@@ -11,7 +11,7 @@ import io
 import re
 import sys
 import tokenize
-from argparse import ArgumentParser
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,7 @@ if not __package__:
     sys.exit(2)
 
 from exercises.make import find_functions
+from tools.command_line import Flags, run
 
 ROOT = Path(__file__).resolve().parent.parent
 EQUATIONS = ROOT / "docs" / "equations.md"
@@ -32,6 +33,11 @@ PAPER = re.compile(rf"\b({'|'.join(YEARS)})\b(?: and Feng)?(?: et\s+al\.)?(?:,?\
 NUMBER = re.compile(r"(Eq\.|Alg\.|Procedure|footnote|§)\s*"
                     r"(\d[\d.]*(?:(?:-|, | and | or )\d[\d.]*)*)")
 LINK = re.compile(r"(\[`[\w/]+\.py(?:: |::)([\w.]+)`\])\((.+?\.py)(?:#L\d+)?\)")
+
+
+@dataclass
+class Settings(Flags):
+    """There are none."""
 
 
 class Entry(NamedTuple):
@@ -154,7 +160,14 @@ def module(file: str) -> Module:
     return Module(ROOT / file)
 
 
-if __name__ == "__main__":
-    ArgumentParser(prog="python -m docs.equations",
-                   description="Corrects the line numbers in docs/equations.md.").parse_args()
+def correct_lines(settings: Settings) -> None:
+    """Corrects the line numbers in docs/equations.md."""
     EQUATIONS.write_text(set_lines(EQUATIONS.read_text("utf-8")), "utf-8")
+
+
+def main(argv=None) -> int:
+    return run(correct_lines, Settings, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,12 +5,19 @@
 Letters are drawn as shapes, so that they are in their places whatever fonts a reader has. They can
 be read where the picture is 420 pixels wide, as on a phone.
 """
-from argparse import ArgumentParser
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+
+if not __package__:
+    print("error: start it in the project's folder: python -m docs.heads", file=sys.stderr)
+    sys.exit(2)
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+
+from tools.command_line import Flags, run
 
 SIZE = (5.8, 6.25)              # inches, which are the units of all places; y grows downwards
 PLAIN = ("#eeeeee", "#222222")  # colors of a box: its face and its edge
@@ -41,6 +48,11 @@ KEY = ("$h$: one of the $H$ heads", "arrow to the left: changes a step",
        "dashed: a reward in the loss")
 
 
+@dataclass
+class Settings(Flags):
+    """There are none."""
+
+
 def draw_box(ax, center, width: float, lines: list[str], colors=PLAIN) -> None:
     """A box with centred lines of text."""
     x, y = center
@@ -62,7 +74,7 @@ def draw_arrow(ax, start, end, color: str = PLAIN[1], line: str = "-") -> None:
                                             "shrinkB": 0, "linestyle": line})
 
 
-def main(path: Path = Path(__file__).with_name("heads.svg")) -> None:
+def draw(path: Path = Path(__file__).with_name("heads.svg")) -> None:
     """Draws the picture into a file; the same letters give the same bytes."""
     with rc_context({"font.size": 10, "mathtext.fontset": "dejavusans", "svg.fonttype": "path",
                      "svg.hashsalt": "heads"}):
@@ -90,6 +102,9 @@ def main(path: Path = Path(__file__).with_name("heads.svg")) -> None:
         figure.savefig(path, metadata={"Date": None})
 
 
+def main(argv=None) -> int:
+    return run(lambda _: draw(), Settings, argv)
+
+
 if __name__ == "__main__":
-    ArgumentParser(prog="python -m docs.heads", description="Draws docs/heads.svg.").parse_args()
-    main()
+    sys.exit(main())

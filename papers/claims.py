@@ -9,8 +9,8 @@ statistics are those of docs/plan.md.
 import json
 import math
 import sys
-from argparse import ArgumentParser
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,9 +25,16 @@ from scipy import stats
 from nmt.significance import format_p
 from papers.reproduce import stored_lines
 from papers.tables import TABLES
+from tools.command_line import Flags
+from tools.command_line import run as run_command
 
 ROOT = Path(__file__).resolve().parents[1]
 MARGIN = 0.3                    # BLEU; a smaller difference counts as none
+
+
+@dataclass
+class Settings(Flags):
+    """There are none."""
 
 
 class Contrast(NamedTuple):
@@ -623,7 +630,7 @@ def phrases(lines: dict[tuple, dict], corpora: dict[str, dict[str, list[dict]]],
     return found
 
 
-def main(path: Path = ROOT / "docs" / "verdicts.png") -> Figure:
+def print_claims(path: Path = ROOT / "docs" / "verdicts.png") -> Figure:
     """Prints the numbers of docs/claims.md, of docs/statistics.md and of the further claims on
     docs/results.md, and draws the figure."""
     lines = stored_lines()
@@ -660,6 +667,9 @@ def main(path: Path = ROOT / "docs" / "verdicts.png") -> Figure:
     return figure
 
 
+def main(argv=None) -> int:
+    return run_command(lambda _: print_claims(), Settings, argv)
+
+
 if __name__ == "__main__":
-    ArgumentParser(prog="python -m papers.claims", description=main.__doc__).parse_args()
-    main()
+    sys.exit(main())

@@ -180,7 +180,9 @@ def make_parser(kind: type) -> Parser:
     command = os.path.basename(getattr(module, "__file__", name))
     if "." in name:
         command = f"python -m {name.removesuffix('.__main__')}"
-    text = f"{(module.__doc__ or '').rstrip()}\n\nDefaults are in parentheses."
+    text = (module.__doc__ or "").rstrip()
+    if dataclasses.fields(kind):
+        text += "\n\nDefaults are in parentheses."
     parser = Parser(command, text,
                     usage=f"%(prog)s [flags]{name_operands(kind)}",
                     argument_default=argparse.SUPPRESS)

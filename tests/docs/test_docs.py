@@ -157,7 +157,7 @@ def test_the_code_in_readme_and_contributing_runs(monkeypatch):
 
 def test_the_picture_of_the_papers_is_that_of_its_script(tmp_path):
     """The text is, which matplotlib repeats in comments: the shapes differ between versions."""
-    heads.main(tmp_path / "heads.svg")
+    heads.draw(tmp_path / "heads.svg")
     drawn, stored = ((folder / "heads.svg").read_text("utf-8")
                      for folder in (tmp_path, ROOT / "docs"))
     assert re.findall("<!-- (.*?) -->", drawn) == re.findall("<!-- (.*?) -->", stored)

@@ -16,7 +16,7 @@ def claims_run(tmp_path_factory):
     """What the command prints, its figure, and the file of the figure."""
     path = tmp_path_factory.mktemp("claims") / "verdicts.png"
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        figure = claims.main(path)
+        figure = claims.print_claims(path)
     return printed.getvalue(), figure, path
 
 

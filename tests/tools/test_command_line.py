@@ -197,7 +197,9 @@ def test_closed_streams_are_replaced(monkeypatch):
 @pytest.mark.parametrize("module, operands", [
     ("train_mt", ""), ("translate", " [RUN]"), ("probe", ""), ("logic", ""),
     ("papers.reproduce", " [TABLE ...]"), ("papers.analyze", " [RUN ...]"), ("papers.bench", ""),
-    ("toy.__main__", " FOLDER"), ("exercises.make", " FOLDER"), ("exercises.grade", " FOLDER ...")])
+    ("papers.claims", ""), ("docs.build", " [FOLDER]"), ("docs.equations", ""), ("docs.heads", ""),
+    ("course.notebooks", " [FOLDER]"), ("toy.__main__", " FOLDER"), ("exercises.make", " FOLDER"),
+    ("exercises.grade", " FOLDER ...")])
 def test_help_has_80_columns_and_names_what_is_needed(module, operands, capsys):
     script = importlib.import_module(module)
     with pytest.raises(SystemExit) as exit:
@@ -207,7 +209,8 @@ def test_help_has_80_columns_and_names_what_is_needed(module, operands, capsys):
     assert exit.value.code == 0
     assert max(map(len, lines)) <= 80 and lines[0].endswith(f" [flags]{operands}")
     assert "()" not in out                               # an empty default
-    texts = [script.__doc__, "Defaults are in parentheses."]
+    texts = [script.__doc__]
+    assert ("\nDefaults are in parentheses.\n" in out) == bool(fields(script.Settings))
     for field in fields(script.Settings):
         if field.name in getattr(script.Settings, "HIDDEN", ()):         # its tables set them
             assert f"--{field.name.replace('_', '-')} " not in out
