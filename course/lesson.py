@@ -9,8 +9,25 @@ from matplotlib.animation import FuncAnimation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tools.files import UserError, describe_error  # noqa: E402
 from tools.streams import setup_streams  # noqa: E402
 
+
+def end_session(kind, error, traceback) -> None:
+    """Ends a session on a user's mistake or a full disk with one line and status 2, and silently if
+    `| head` closed its output. Other errors keep their traceback."""
+    if issubclass(kind, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    if not issubclass(kind, (OSError, UserError)):
+        sys.__excepthook__(kind, error, traceback)
+        return
+    message = describe_error(error) if issubclass(kind, OSError) else error
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+sys.excepthook = end_session
 setup_streams()                 # the sessions print German, which some systems' encoding lacks
 try:
     pyplot.switch_backend(pyplot.get_backend())
@@ -25,13 +42,17 @@ BUTTONS = {"minus": "−", "fast-backward": "«", "step-backward": "‹", "pause
 def show(name: str) -> None:
     """Shows the figures drawn so far, in a notebook or on a screen. Without a display
     (MPLBACKEND=Agg) writes the last one to a file. The environment variables FIGURES, by default
-    figures, and FIGURE_FORMAT, by default png, are its folder and format (png, svg or pdf)."""
+    figures, and FIGURE_FORMAT, by default png, are its folder and format (png, svg or pdf). Raises
+    UserError for another format."""
     if pyplot.get_backend().lower() != "agg":
         pyplot.show()
         return
     folder = Path(os.environ.get("FIGURES", "figures"))
+    file_format = os.environ.get("FIGURE_FORMAT", "png")
+    if file_format not in ("png", "svg", "pdf"):
+        raise UserError(f"FIGURE_FORMAT={file_format}: choose png, svg or pdf")
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.{os.environ.get('FIGURE_FORMAT', 'png')}"
+    path = folder / f"{name}.{file_format}"
     pyplot.savefig(path, dpi=110)
     pyplot.close()
     print(f"figure: {path}", file=sys.stderr)

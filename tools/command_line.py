@@ -25,7 +25,7 @@ import zlib
 from dataclasses import MISSING
 from pathlib import Path
 
-from tools.files import UserError, how_to_write
+from tools.files import UserError, describe_error
 from tools.signals import SIGNALS, end_program, handle_signals
 from tools.streams import setup_streams
 
@@ -309,7 +309,7 @@ def run(command, kind: type, argv=None, presets=None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        message = f"{error.filename or 'output'}: {error.strerror or error}: {how_to_write(error)}"
+        message = describe_error(error)
     except (MemoryError, RuntimeError) as error:
         words = "allocate memory|not enough memory|out of memory"
         message = "not enough memory: choose a smaller model or smaller batches"

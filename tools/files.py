@@ -25,6 +25,11 @@ def how_to_write(error: OSError) -> str:
     return "choose another place"
 
 
+def describe_error(error: OSError) -> str:
+    """One line about a file that cannot be written, or about the output."""
+    return f"{error.filename or 'output'}: {error.strerror or error}: {how_to_write(error)}"
+
+
 @contextmanager
 def as_user_error(action: str, path):
     """Turns an OSError of the block into a UserError: "PATH: cannot ACTION (why): ..."."""

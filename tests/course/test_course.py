@@ -105,6 +105,20 @@ def test_a_session_draws_and_prints_what_its_surroundings_lack(tmp_path):
     assert (tmp_path / "figures" / "line.png").exists() and program.stdout.strip() == b"H?ren"
 
 
+@pytest.mark.parametrize("ending, status, message", [
+    ("lesson.show('a/b')", 2, "error: figures/a/b.png: No such file or directory: choose another"),
+    ("import os; os.environ['FIGURE_FORMAT'] = 'gif'; lesson.show('a')", 2,
+     "error: FIGURE_FORMAT=gif: choose png, svg or pdf\n"),
+    ("raise BrokenPipeError", 141, ""), ("1 / 0", 1, "Traceback ")])
+def test_a_session_ends_as_other_programs_do(ending, status, message, tmp_path):
+    program = subprocess.run(
+        [sys.executable, "-c", f"import lesson; lesson.pyplot.plot([1]); {ending}"], cwd=tmp_path,
+        env=os.environ | {"MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT / "course")}, text=True,
+        capture_output=True)
+    assert program.returncode == status
+    assert program.stderr.startswith(message) and bool(program.stderr) == bool(message)
+
+
 # ---- What came after: course/later.py
 
 LATER = pytest.mark.parametrize("kind", [GatedAttention, TalkingHeads])
