@@ -8,6 +8,7 @@ Without other input it reads the terminal line by line.
 The search itself is nmt/search.py, the scores are nmt/evaluate.py.
 """
 import contextlib
+import os
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -73,9 +74,14 @@ def check_flags(settings: Settings, interactive: bool) -> None:
     if interactive and (settings.output or settings.reference):
         raise UserError("--output and --reference need text: name it with --input FILE")
     if settings.output:
-        for other in (settings.input, settings.reference):
-            if other and Path(other).resolve() == Path(settings.output).resolve():
-                raise UserError(f"--output {settings.output} is read as well; name another file")
+        output = Path(settings.output).resolve()
+        read = [Path(other).resolve() for other in (settings.input, settings.reference) if other]
+        runs = [Path(folder).resolve() for folder in (settings.run, settings.compare) if folder]
+        from_stdin = output.is_file() and os.path.samestat(os.fstat(0), output.stat())
+        if output in read or from_stdin:
+            raise UserError(f"--output {settings.output} is read as well; name another file")
+        if output.parent in runs and output.suffix in (".pt", ".json", ".jsonl"):
+            raise UserError(f"--output {settings.output} belongs to the run; name another file")
 
 
 def translate_terminal(translate) -> None:

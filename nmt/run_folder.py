@@ -358,6 +358,9 @@ def load_run(folder, name: str = "best", device="cpu"):
     model = Transformer(read_model_config(settings, folder)).to(device)
     check_classes(folder, settings, custom_classes(model))
     path = folder / f"{name}.pt"
+    if path.parent != folder:
+        raise UserError(f"--checkpoint {name}: is a path: name a checkpoint of {folder}, such as "
+                        "best")
     load_weights(model, load_checkpoint(path), path)
     settings.setdefault("length_ratio", LENGTH_RATIO)    # older runs lack it
     tokenizer = load_tokenizer(folder / "tokenizer.json")

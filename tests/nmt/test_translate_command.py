@@ -48,6 +48,15 @@ def test_as_a_filter(runs, model, tokenizer, monkeypatch, capfd):
     assert capfd.readouterr().out == ""
 
 
+def test_the_standard_input_is_not_overwritten(runs, monkeypatch, capfd):
+    monkeypatch.setattr(os, "fstat", lambda descriptor: (runs / "in.txt").stat())
+    text = (runs / "in.txt").read_text("utf-8")
+    set_input(monkeypatch, text.encode())
+    assert call("NAME --output in.txt --device cpu") == 2
+    assert "--output in.txt is read as well" in capfd.readouterr().err
+    assert (runs / "in.txt").read_text("utf-8") == text
+
+
 @pytest.mark.filterwarnings("ignore:.*to a meta parameter")
 def test_the_flags_of_the_search_reach_it(runs, monkeypatch):
     """And the device, in both runs of a comparison, each with the limits of its training. A file
