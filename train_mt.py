@@ -9,6 +9,7 @@ listed per size; toy stands for size tiny on the embedded corpus.
 """
 import contextlib
 import math
+import os
 import sys
 import time
 import zlib
@@ -39,6 +40,7 @@ from nmt.replay import MAX_TOKENS, Replay, check_graphs
 from nmt.run_folder import (
     RunFolder,
     average_checkpoints,
+    custom_classes,
     find_folder,
     load_checkpoint,
     load_weights,
@@ -431,8 +433,9 @@ def test(model, progress: Progress, data: Data, folder: RunFolder, s: Settings) 
     for name, pairs in sets.items():
         if not has_4_grams(pairs.target, data.tgt):
             say(f"{name}: {NO_4_GRAMS}")
-    say(f"next: {shell_line('python', 'translate.py', folder.path)}\n"
-        f"      {shell_line('python', '-m', 'papers.analyze', folder.path)}")
+    if os.path.exists("papers") and not custom_classes(model):   # where these commands work
+        say(f"next: {shell_line('python', 'translate.py', folder.path)}\n"
+            f"      {shell_line('python', '-m', 'papers.analyze', folder.path)}")
 
 
 def score_tests(model, progress: Progress, data: Data, sets: dict, texts: dict,

@@ -216,7 +216,7 @@ def test_test_sets_are_scored_one_by_one_and_together(text, tmp_path, capsys):
     assert rows(folder, "test")[2]["sets"]["new"] == row["sets"]["old"]
 
 
-def test_what_is_unusual_in_the_text_is_said(text, tmp_path, capsys):
+def test_what_is_unusual_in_the_text_is_said(text, tmp_path, monkeypatch, capsys):
     """Training pairs that are left out, long lines, references that are segmented, and a test set
     without 4-grams: numbers in a language that BLEU scores by characters have some. A run that did
     not begin leaves no vocabulary behind."""
@@ -244,6 +244,9 @@ def test_what_is_unusual_in_the_text_is_said(text, tmp_path, capsys):
     folder = tmp_path / "runs" / "a"
     assert first == f"next: python translate.py {folder}"
     assert second == f"      python -m papers.analyze {folder}"
+    monkeypatch.chdir(tmp_path)                          # where there are no such programs
+    assert train([*text, f"{tmp_path}/words"], "--steps 1 --max-length 50 --name a") == 0
+    assert "next:" not in capsys.readouterr().out
 
 
 def test_the_time_of_a_run_adds_up(text, tmp_path, monkeypatch):
