@@ -50,6 +50,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GROUP = "tables"
 SMALL_TEXT = "toy4000"          # a folder in --runs: the text of the tables with {toy4000}
 SIZE_FLAGS = {"layers", "d_model", "heads", "d_ff", "dropout"}
+TEXT = ("data", "train", "valid", "test", "src", "tgt")
 # not in a run's key
 MACHINE = {"data_dir", "workers", "compile", "graphs", "log_every", "save_every"}
 WIDTH = 120                     # columns of a printed table
@@ -154,14 +155,18 @@ def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[R
     """The rows of a table with their runs, one per seed.
 
     given: {field: value} of train_mt.py's settings for all rows; folder: the parent of the run
-    folders. Raises UserError for a setting that the rows set, and for a row that is not a valid
-    model at this scale.
+    folders. Raises UserError for a setting that the rows set, for a text if the table has its own,
+    and for a row that is not a valid model at this scale.
     """
     for name in given:
         if name in Settings.HIDDEN:
             instead = " (several seeds: --seeds 1 2 3)" if name == "seed" else ""
             raise UserError(f"--{name.replace('_', '-')}: the rows of the table set it: leave it "
                             f"out{instead}")
+    own = settings_of(table.scale.split()).given
+    for name in TEXT:
+        if own & set(TEXT) and name in given:
+            raise UserError(f"--{name}: the table has its own text: leave it out")
     small_text = Path(folder).resolve() / SMALL_TEXT
     scale = [word.format(toy4000=small_text) for word in table.scale.split()]
     scale += command_line(train_mt.Settings, given)

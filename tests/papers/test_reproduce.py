@@ -121,8 +121,9 @@ def test_runs_that_differ_have_different_keys():
 @pytest.mark.parametrize("words, message", [
     ("duan-9", "no table duan-9"), ("duan-3 --reg output", "--reg"),
     ("duan-3 --seed 2", "--seeds"), ("duan-3 --name x", "--name: the rows of the table set it"),
-    ("plan-toy --data multi30k", "--data multi30k and --train"),
-    ("plan-enja --src de", "--src"),
+    ("plan-toy --data multi30k", "--data: the table has its own text: leave it out"),
+    ("plan-toy --test a", "--test: the table has its own text"),
+    ("plan-enja --src de", "--src: the table has its own text"),
     ("li2019-1 --steps 9", "li2019-1 is a table of probe.py")])
 def test_mistakes_are_one_line(words, message, capsys):
     assert reproduce.main([*words.split(), "--dry-run"]) == 2
