@@ -32,12 +32,12 @@ STEPS = (                       # inside an attention, from the top
     (3.6, "$O^h = A^h V^h$", "outputs of the heads"),
     (4.95, "$O = [O^1, \\ldots, O^H]\\, W^O$", "one vector per token"))
 PAPERS = (                      # what a paper does to the step beside it, and its flag
-    (0.75, LI_2018, "Li 2018, Li 2021: all attentions", "reward heads whose $V^h$ differ",
-     "--reg subspace"),
+    (0.75, LI_2018, "Li 2018, Li 2021: encoder", "reward heads whose $V^h$ differ",
+     "--reg subspace --reg-at enc"),
     (1.7, DUAN, "Duan 2020: self-attentions", "add routed logits to $E^h$",
      "--capsule-attention enc dec"),
-    (2.65, LI_2018, "Li 2018, Li 2021: all attentions", "reward heads whose $A^h$ differ",
-     "--reg position"),
+    (2.65, LI_2018, "Li 2018, Li 2021: encoder", "reward heads whose $A^h$ differ",
+     "--reg position --reg-at enc"),
     (3.6, LI_2018, "Li 2018, Li 2021: all attentions", "reward heads whose $O^h$ differ",
      "--reg output"),
     (4.55, LI_2019, "Li 2019, Li 2021: encoder layers 1-2", "routing in place of $W^O$",
