@@ -249,7 +249,10 @@ def translate_text(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
 def translate_lines(model, tokenizer, lines, beam: int = 4, lenpen: float = 0.6,
                     max_tokens: int = 8192, max_source: int = MAX_SOURCE,
                     progress: bool = False, length_ratio: float = LENGTH_RATIO) -> list[str]:
-    """The text of the best translation of every line, see `translate_text`."""
+    """The text of the best translation of every line, see `translate_text`. Raises ValueError for
+    a string."""
+    if isinstance(lines, str):
+        raise ValueError("lines is one string, which would be read letter by letter: give a list")
     translations = translate_text(model, tokenizer, lines, beam, lenpen, max_tokens, max_source,
                                   length_ratio, progress=progress)
     return [translation.text for translation in translations]

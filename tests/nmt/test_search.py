@@ -172,6 +172,8 @@ def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizer):
     assert model.training                                # as it was
     model.eval()
     assert translate_lines(model, tokenizer, []) == []
+    with pytest.raises(ValueError, match="give a list"):
+        translate_lines(model, tokenizer, "a man sees the dog.")
     length = len(tokenizer.encode("a man sees the dog.").ids)
     part, = translate_lines(model, tokenizer, ["a man sees the dog."], beam=3)
     whole, = translate_lines(model, tokenizer, ["a man sees the dog. " * 4], 3, max_source=length)
