@@ -268,7 +268,8 @@ MARKERS = {AGAIN: ("C1", "s"), LONGER: ("C2", "D")}
 def draw_forest(contrasts: dict[str, dict]) -> Figure:
     """The forest plot: a panel per unit of BLEU, a row per contrast. contrasts: by corpus."""
     figure = Figure(figsize=(6.4, 8.2), dpi=150, layout="constrained")
-    figure.suptitle("Difference from the Transformer:\nno gain can be credited to a mechanism",
+    figure.suptitle("Difference from the Transformer:\n"
+                    "no gain from the reward or from routing itself",
                     weight="bold", size="medium")
     axes = figure.subplots(1, len(PANELS), sharex=True, sharey=True)
     for ax, (title, corpora) in zip(axes, PANELS.items()):
