@@ -273,7 +273,7 @@ def read_run(path: Path, run: Run) -> dict | None:
     if run.text:
         checksums, texts = run.text
         settings |= checksums
-        tests = [row for row in tests if row["texts"] == texts]
+        tests = [row for row in tests if row.get("texts") == texts]
     free = set(train_mt.FREE)
     if "amp" in s.given:                 # a run's name does not say its precision
         free.remove("amp")
