@@ -25,7 +25,8 @@ x = torch.cat([embedded, positions(L, d_k)], dim=-1).unsqueeze(0)            # [
 # %% [markdown]
 # The first half of a token's vector is its word, the second its position. With sines and cosines,
 # one matrix maps every position to the one before (Vaswani et al. 2017 §3.5). We find it by least
-# squares. With this matrix in $W^Q$, the query at position $l$ equals the key at $l - 1$.
+# squares. With 40 times this matrix in $W^Q$, the query at position $l$ is 40 times the key at
+# $l - 1$; the factor makes the weights sharp.
 
 # %%
 exact = torch.float64
@@ -80,7 +81,10 @@ draw(A, "attention weights", "session1-heads")
 
 # %% [markdown]
 # **Masks.** A decoder may not look ahead: before the softmax, the causal mask puts $-\infty$ where
-# $t > l$. Then a change of a word does not affect the outputs before it.
+# the key's position is after the query's. Then a change of a word does not affect the outputs
+# before it.
+#
+# **Predict before you run.** Which rows of which head does the mask change?
 
 # %%
 _, causal = attention(x, x, need_weights=True, causal=True)
@@ -89,8 +93,12 @@ changed = x.clone()
 changed[:, -1] = torch.randn(2 * d_k)
 _, after = attention(changed, changed, need_weights=True, causal=True)
 assert torch.equal(causal.outputs[:, :, :-1], after.outputs[:, :, :-1])
-print("causal, query 'and' (4):     ", [round(a, 2) for a in causal.weights[0, 0, 3].tolist()])
+print("causal, query 'dog' (3):     ", [round(a, 2) for a in causal.weights[0, 0, 2].tolist()])
 draw(causal.weights[0].detach(), "with the causal mask", "session1-causal")
+
+# %% [markdown]
+# **Answer.** Two rows of the first head: the first "the" and the first "dog" no longer see their
+# second occurrence. The second head looks back anyway.
 
 # %% [markdown]
 # **The fused kernel** computes the same $O^h$ and never stores $A^h$. Mechanisms that read $A^h$ or

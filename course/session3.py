@@ -5,10 +5,10 @@
 # `routing_dynamic.py`.
 #
 # Each of $M$ parts (input capsules) casts a vote $V_{mn}$ for what each of $N$ wholes (output
-# capsules) is. In the papers the parts are the heads, or tokens (Duan). Routing couples the parts
-# to the wholes with which their votes agree. The logits $B$ start at 0, and four steps are repeated
-# $T$ times. A softmax over the wholes gives the shares $C$ (Alg. 1), and $s_n$ is the mean of the
-# votes under these shares (Eq. 7):
+# capsules) is. In the papers there is one part per head, or per token (Duan). Routing couples the
+# parts to the wholes with which their votes agree. The logits $B$ start at 0, and four steps are
+# repeated $T$ times. A softmax over the wholes gives the shares $C$ (Alg. 1), and $s_n$ is the mean
+# of the votes under these shares (Eq. 7):
 #
 # $$C_{mn} = \frac{\exp B_{mn}}{\sum_k \exp B_{mk}} \qquad
 # s_n = \frac{\sum_m C_{mn} V_{mn}}{\sum_m C_{mn}}$$
@@ -91,10 +91,10 @@ play(draw_coupling, 4, "session3-iterations", "share $C_{mn}$")
 # %%
 shares = {}
 for size in (1, 2, 3):
-    scaled = size / 3 * votes
+    scaled = size * votes / votes[0, 0].norm()
     couplings = [dynamic_routing(scaled, t).coupling for t in range(1, T + 1)]
     shares[size] = torch.stack(couplings)[:, 0, 0]                           # [T]
-    assert (shares[size].diff() > 0).all()
+    assert (shares[size].diff() >= 0).all()
 
 # %% jupyter={"source_hidden": true}
 figure, ax = pyplot.subplots(figsize=(5.2, 3), layout="constrained")

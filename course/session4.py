@@ -60,7 +60,7 @@ def planted(each, seed, noise=0.1):
 
 zeros = torch.zeros(3)                                   # beta_A, beta_mu at the start of training
 ways = {
-    # lambda = 1, 2, 3, the schedule of the released code
+    # lambda from 1 to 3, the schedule of the released code
     "released": dict(beta_a=zeros, beta_mu=zeros, schedule="released"),
     # lambda from 0.0005 on, as in Hinton et al. 2018
     "defaults": dict(beta_a=zeros, beta_mu=zeros),
@@ -107,11 +107,11 @@ play(draw_votes, 3, "session4-planted", "weight of a vote")
 
 # %% jupyter={"source_hidden": true}
 figure, axes = pyplot.subplots(2, 3, figsize=(7, 6), layout="constrained", sharex=True, sharey=True)
-for row, name in zip(axes, ("defaults", "released")):
+for row, name, title in zip(axes, ("defaults", "released"), ("Hinton's λ", "released λ")):
     for t, ax in enumerate(row, 1):
         C = em_routing(votes, iterations=t, **ways[name]).coupling[whole.argsort()]
         image = ax.imshow(C, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-        ax.set(title=f"{name}, after {t}", xlabel="whole", ylabel="part")
+        ax.set(title=f"{title}, after {t}", xlabel="whole", ylabel="part")
         ax.set(xticks=[0, 1, 2], yticks=range(0, 12, 4))
         ax.label_outer()
 figure.colorbar(image, ax=axes, label="share $C_{mn}$")
@@ -143,8 +143,8 @@ def standardized(V, T):
 # In how many of 200 draws does every part end with its largest share in its own whole? The
 # activation $A_n$ depends on $\lambda$ times the cost $\chi_n$, which is low for a tight whole.
 #
-# **Predict before you run.** Which of the two schedules fails, `released` or `defaults`? Do more
-# iterations help it?
+# **Predict before you run.** In the figure `released` fails. In how many draws does it succeed
+# with $T = 3$? Do more iterations help it, and do more parts?
 
 # %%
 names = [*ways, "standardized"]
@@ -165,8 +165,9 @@ for each in (2, 4, 6):
         print(f"{each:5} {T:2} ", *row)
 
 # %% [markdown]
-# **Answer.** Only `released` gains much from more iterations, and it stays below a quarter. Only
-# `sum` gains much from more parts. The other three succeed in nearly all draws from the start.
+# **Answer.** `released` succeeds in few draws, and in fewer the more parts there are; more
+# iterations bring it to less than a quarter. Only `sum` gains much from more parts. The other three
+# succeed in nearly all draws from the start.
 #
 # With `released`, the whole that happens to be tightest in the first iteration takes two thirds of
 # all parts at once, on average over draws. With Hinton et al.'s $\lambda$ the activations are

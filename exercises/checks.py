@@ -155,8 +155,8 @@ def li2019_eq2(module, Q, K, V):
     attention = module.MultiHeadAttention(6, 2, dropout=1.0)
     half = module.MultiHeadAttention(6, 2, dropout=0.5)
     O = attend(half, Q, K, torch.ones_like(V))[1]        # dropout on A^h leaves its columns alike
-    return (name_parts("A O", attend(attention, Q, K, V), "dropout=1.0")
-            | name_parts("A O", attend(attention.eval(), Q, K, V))
+    return (name_parts("A O", attend(attention.eval(), Q, K, V))
+            | name_parts("A O", attend(attention.train(), Q, K, V), "dropout=1.0")
             | {"dropout on A^h": bool((O - O[..., :1]).abs().max() < 1e-9)})
 
 

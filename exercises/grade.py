@@ -180,9 +180,9 @@ class Settings:
                                      metavar="FOLDER")
     session: int | None = flag(None, "grade only the tasks of this session, 1 to 7",
                                choices=range(1, 8))
-    task: str | None = flag(None, "grade only this task, or those with NAME in their names; for a "
-                            "task that is not passed, print its check and the inputs",
-                            metavar="NAME")
+    task: str | None = flag(None, "grade only the task NAME, those with NAME in their names, or "
+                            "those of the function or file NAME; for a task that is not passed, "
+                            "print its check and the inputs", metavar="NAME")
     csv: Path | None = flag(None, "write a table of the points, and print no messages",
                             metavar="FILE")
 

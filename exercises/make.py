@@ -6,6 +6,7 @@ Signatures, docstrings, the checks of arguments and all code outside the tasks s
 """
 import ast
 import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -111,7 +112,8 @@ HINTS = {
     "cosines in O(H)": "as Eq. 1, but in time proportional to H, not H^2, and without "
                        "subspace_disagreement",
     "positions in O(H)": "the same, in time proportional to H, not H^2",
-    "squash": f"at s = 0, where s / ||s|| is nan, the result and its gradient are 0; {HALF}",
+    "squash": "at s = 0 the result and its gradient are 0: rearrange Eq. 8 so that nothing is "
+              f"divided by ||s|| (torch.where passes on the nan of a gradient); {HALF}",
     "weighted votes": "s is 0 where mask is False",
     "unchosen capsules": "Eq. 7 stays exact where C_mn underflows to 0 for every m",
     "M-step, mean and deviation": "without beta_a and beta_mu log A is 0",
@@ -184,8 +186,7 @@ def describe_tasks(tasks: list[Task]) -> list[str]:
     for task in tasks:
         points = "1 point" if task.points == 1 else f"{task.points} points"
         lines.append(f"# Session {task.session}, {task.equation}: {task.name}, {points}")
-        if task.name in HINTS:
-            lines.append(f"#   {HINTS[task.name]}")
+        lines += [f"#   {line}" for line in textwrap.wrap(HINTS.get(task.name, ""), 88)]
     return [*lines, f'raise NotImplementedError("{NOT_WRITTEN}")']
 
 

@@ -303,7 +303,7 @@ def test_a_folder_without_files_is_a_warning(tmp_path, capsys):
     ("routing_em.py", "check_votes(votes, ", "for t in range"),
     ("routing_em.py", "    #   without beta_a and beta_mu log A is 0\n", "logsigmoid"),
     ("routing_dynamic.py", "    # Session 3, Li 2019 Eq. 8: squash, 1 point\n", "length ="),
-    ("routing_dynamic.py", "    #   at s = 0, where s / ||s|| is nan, the result", "length ="),
+    ("routing_dynamic.py", "    #   at s = 0 the result and its gradient are 0", "length ="),
     ("attention.py", "# Session 6, Duan 2020 §3.2: routed attention, 1 point", "E.softmax"),
     ("transformer.py", "# Session 1, Vaswani 2017 §3.5: positions, 2 points\n", "torch.sin"),
     ("nmt/loss.py", "the share eps", "softmax"),
