@@ -87,7 +87,6 @@ class Run(NamedTuple):
     scale: str                  # the flags of all rows
     size: str                   # the row's size, with the flags that make it
     flags: str                  # the row's flags
-    text: tuple | None          # what own_text returns
 
     @property
     def key(self) -> tuple:
@@ -95,20 +94,15 @@ class Run(NamedTuple):
         return self.scale, self.size, self.flags, self.settings.seed
 
 
-def own_text(s) -> tuple[dict, dict] | None:
-    """Checksums of own text as it is now: those in config.json, and those of a test row. None for a
-    known corpus, and if the text cannot be read."""
-    if not s.train:
-        return None
-    try:
-        corpora = load_corpora(s)
-    except UserError:
-        return None
+def own_text(s) -> list[dict]:
+    """Checksums of own text as it is now: those in config.json, and those of a test row. Raises
+    UserError for text that cannot be read."""
+    corpora = load_corpora(s)
     text = {f"train.{s.src}": hash_text(corpora.train.source),
             f"train.{s.tgt}": hash_text(corpora.train.target)}
     tests = corpora.tests or {"valid": corpora.valid}
-    return ({"text": text, "valid_text": list(map(hash_text, corpora.valid))},
-            {name: list(map(hash_text, pairs)) for name, pairs in tests.items()})
+    return [{"text": text, "valid_text": list(map(hash_text, corpora.valid))},
+            {name: list(map(hash_text, pairs)) for name, pairs in tests.items()}]
 
 
 def settings_of(words: list[str]) -> train_mt.Settings:
@@ -172,7 +166,6 @@ def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[R
     scale += command_line(train_mt.Settings, given)
     s = settings_of(scale)
     s.check_text()
-    text = own_text(s)
     source, _ = known_languages(s)
     language = []
     if bleu_tokenizer([], s.src or source) == "zh":
@@ -187,13 +180,12 @@ def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[R
     for row in table.rows:
         larger = size_flags(table, row.size, scale)
         size = " ".join([row.size, *larger])
-        runs = [plan_run(row, scale + larger, seed, scale_name, size, text) for seed in seeds]
+        runs = [plan_run(row, scale + larger, seed, scale_name, size) for seed in seeds]
         rows.append((row, runs))
     return rows
 
 
-def plan_run(row: Row, words: list[str], seed: int, scale: str, size: str,
-             text: tuple | None) -> Run:
+def plan_run(row: Row, words: list[str], seed: int, scale: str, size: str) -> Run:
     """The run of a row with a seed; words: the flags of its scale and size."""
     base = settings_of(words)
     flags = fit_flags(row.flags, base)
@@ -204,7 +196,7 @@ def plan_run(row: Row, words: list[str], seed: int, scale: str, size: str,
         if name != "name" and value != getattr(base, name):
             changed[name] = value
     words = [*words, *command_line(train_mt.Settings, changed), "--seed", str(seed)]
-    return Run(words, settings_of(words), scale, size, " ".join(flags), text)
+    return Run(words, settings_of(words), scale, size, " ".join(flags))
 
 
 class Job(NamedTuple):
@@ -260,18 +252,18 @@ def store(line: dict) -> None:
         atomic_write(path, content + json.dumps(line).encode() + b"\n")
 
 
-def read_run(path: Path, run: Run) -> dict | None:
+def read_run(path: Path, run: Run, text: list[dict] | None) -> dict | None:
     """The line of a run; None if it is not finished, or not tested on own text as it is now.
-    Commit, torch and processor are the current ones. Raises UserError if its folder has another
-    run, or one of another text."""
+    Commit, torch and processor are the current ones. text: of `own_text`. Raises UserError if its
+    folder has another run, or one of another text, or a damaged metrics.jsonl."""
     rows = read_metrics(path / "metrics.jsonl")
     tests = [row for row in rows if row.get("type") == "test"]
     if not tests:
         return None
     s = run.settings
     settings = {**asdict(s), "accumulate_times_processes": s.accumulate}
-    if run.text:
-        checksums, texts = run.text
+    if text:
+        checksums, texts = text
         settings |= checksums
         tests = [row for row in tests if row.get("texts") == texts]
     free = set(train_mt.FREE)
@@ -283,6 +275,9 @@ def read_run(path: Path, run: Run) -> dict | None:
     test = tests[-1]
     config = read_config(path)
     valid = [row for row in rows if row.get("type") == "valid"]
+    if not valid:
+        raise UserError(f"{path}/metrics.jsonl has no validation: delete the folder, and repeat "
+                        "the command")
     best = max(valid, key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
     commit = ""
     if shutil.which("git"):
@@ -297,7 +292,8 @@ def read_run(path: Path, run: Run) -> dict | None:
             "sentences_per_second": test["sentences_per_second"], "best_step": best["step"],
             "valid_bleu": best["valid_bleu"], "valid_loss": best["valid_loss"],
             "precision": "bfloat16" if config["amp"] else "float32",
-            "commit": commit, "torch": torch.__version__, "processor": processor(device)}
+            "commit": commit, "torch": torch.__version__, "processor": processor(device),
+            **({"text": text} if text else {})}
 
 
 # ---- List, train, show
@@ -509,13 +505,26 @@ def reproduce(settings: Settings) -> None:
             plans[name] = plan(TABLES[name], given, settings.seeds, settings.runs)
         elif given:
             raise UserError(f"{name} is a table of probe.py: leave out the flags of train_mt.py")
+    small_text = Path(settings.runs) / SMALL_TEXT
+    needs_small_text = any("{toy4000}" in TABLES[name].scale for name in settings.tables)
+    texts = {}                          # of own text, by the flags of all rows
+    for name, rows in plans.items():
+        run = rows[0][1][0]
+        if run.settings.train and ("{toy4000}" not in TABLES[name].scale or small_text.exists()):
+            texts[run.scale] = own_text(run.settings)
     jobs = make_jobs(Path(settings.runs), plans)
     lines = stored_lines() if settings.store else {}
+    for run in sum(jobs.values(), []):                   # a stored run of another text
+        text = texts.get(run.scale)
+        if lines.get(run.key, {}).get("text", text) != text:
+            del lines[run.key]
 
     def read_finished(job: Job) -> None:
         """Reads the lines of a run of train_mt.py if it is finished; with --store, stores them."""
         for run in jobs[job]:
-            line = None if run.key in lines else read_run(job.path, run)
+            line = None
+            if run.key not in lines:
+                line = read_run(job.path, run, texts.get(run.scale))
             if line:
                 lines[run.key] = line
                 if settings.store and not settings.dry_run:
@@ -526,8 +535,6 @@ def reproduce(settings: Settings) -> None:
         read_finished(job)
         if any(run.key not in lines for run in runs):
             missing.append(job)
-    small_text = Path(settings.runs) / SMALL_TEXT
-    needs_small_text = any("{toy4000}" in TABLES[name].scale for name in settings.tables)
     failed = []
     if settings.dry_run:
         if needs_small_text:
@@ -549,6 +556,11 @@ def reproduce(settings: Settings) -> None:
     if failed:
         raise UserError(f"{len(failed)} of {len(jobs)} runs failed ({', '.join(failed)}): see "
                         "their logs; the same command trains them again")
+    changed = [job for job in missing if job.path.name not in failed
+               and any(run.key not in lines for run in jobs[job])]
+    if changed and not settings.dry_run:
+        raise UserError(f"{len(changed)} of {len(jobs)} runs were tested on text that changed "
+                        "meanwhile: the same command tests them again")
 
 
 def main(argv=None) -> int:

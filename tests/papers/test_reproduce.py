@@ -364,6 +364,21 @@ def test_a_run_of_another_text_is_not_taken(project, capsys):
     write_text(project.root, "train", ["a"] * 9, ["b"] * 9)
     assert project("duan-2 --dry-run") == 2
     assert "the text of --train differs" in capsys.readouterr().err
+    (project.root / "test.de").unlink()
+    assert project("duan-2 --dry-run") == 2
+    assert "--test: " in capsys.readouterr().err
+
+
+def test_text_that_changes_while_runs_train_is_said(project, monkeypatch, capsys):
+    train = reproduce.train_jobs
+
+    def change_and_train(jobs, *arguments):
+        write_text(project.root, "test", ["f e d c b a"] * 9, ["f e d c b a"] * 9)
+        return train(jobs, *arguments)
+
+    monkeypatch.setattr(reproduce, "train_jobs", change_and_train)
+    assert project("duan-2") == 2
+    assert "4 of 4 runs were tested on text that changed" in capsys.readouterr().err
 
 
 def test_a_stored_run_is_a_line_and_is_not_trained_again(project, monkeypatch, capsys):
@@ -397,6 +412,10 @@ def test_a_stored_run_is_a_line_and_is_not_trained_again(project, monkeypatch, c
     assert project("duan-3 --seeds 1 2 3 --dry-run --store") == 0
     out = capsys.readouterr().out
     assert "4 of 12 runs would start" in out and out.count("    finished  ") == 8
+    write_text(project.root, "test", ["f e d c b a"] * 9, ["f e d c b a"] * 9)
+    assert project("duan-3 --dry-run --store") == 0
+    assert "4 of 4 runs would start" in capsys.readouterr().out
+    write_text(project.root, "test", ["a b c d e f"] * 9, ["a b c d e f"] * 9)
     text = text.replace(torch.__version__, "2.9.0", 1)   # as if one was trained elsewhere
     (project.root / "results" / "runs.jsonl").write_text(text, "utf-8")
     assert project("duan-3 --dry-run --store") == 0
