@@ -427,13 +427,14 @@ def test(model, progress: Progress, data: Data, folder: RunFolder, s: Settings) 
     """Scores the test sets, unless that was done, and prints the scores."""
     sets = data.tests or {"valid": data.valid_pairs}
     texts = {name: list(map(hash_text, pairs)) for name, pairs in sets.items()}
-    scored = [row for row in folder.read_metrics() if row.get("texts") == texts]
-    row = scored[-1] if scored else score_tests(model, progress, data, sets, texts, folder, s)
+    *_, row = [{}, *(row for row in folder.read_metrics() if row.get("type") == "test")]
+    if row.get("texts") != texts:       # of the last test, whose translations are in the folder
+        row = score_tests(model, progress, data, sets, texts, folder, s)
     say(f"\n{folder.path}: {summary(row, s.heads)}")
     for name, pairs in sets.items():
         if not has_4_grams(pairs.target, data.tgt):
             say(f"{name}: {NO_4_GRAMS}")
-    if os.path.exists("papers") and not custom_classes(model):   # where these commands work
+    if os.path.exists("papers/analyze.py") and not custom_classes(model):    # they work here
         say(f"next: {shell_line('python', 'translate.py', folder.path)}\n"
             f"      {shell_line('python', '-m', 'papers.analyze', folder.path)}")
 

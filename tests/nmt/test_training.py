@@ -214,6 +214,9 @@ def test_test_sets_are_scored_one_by_one_and_together(text, tmp_path, capsys):
     write_text(tmp_path, "new", sources[:3], references[:3])
     assert train(text, words) == 0
     assert rows(folder, "test")[2]["sets"]["new"] == row["sets"]["old"]
+    write_text(tmp_path, "new", sources[3:], references[3:])     # its translations are gone
+    assert train(text, words) == 0
+    assert (folder / "new.hyp").read_text("utf-8").split("\n")[:-1] == new
 
 
 def test_what_is_unusual_in_the_text_is_said(text, tmp_path, monkeypatch, capsys):
