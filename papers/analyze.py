@@ -22,6 +22,7 @@ if not __package__:
     sys.exit(2)
 
 import torch
+from filelock import FileLock
 from tabulate import tabulate
 
 from disagreement import MEASURED
@@ -98,7 +99,8 @@ def load_text(config: dict, settings: Settings) -> tuple[Pairs, Pairs]:
 
 def load_runs(settings: Settings) -> list[measure.TrainedRun]:
     """The runs with their text. Raises UserError for a folder that is not a run, two runs of one
-    name, more or fewer labels than runs, and missing text. Warns if the training texts differ."""
+    name, more or fewer labels than runs, and missing text. Warns if the texts of two runs differ,
+    or if a run's own validation text has changed."""
     device = pick_device(settings.device)
     labels = settings.labels or [Path(folder).resolve().name for folder in settings.runs]
     if len(labels) != len(settings.runs):
@@ -114,10 +116,17 @@ def load_runs(settings: Settings) -> list[measure.TrainedRun]:
             raise UserError(f"{folder}: two runs are named {name}: give them --labels")
         runs[name] = measure.TrainedRun(name, model, tokenizer, config, valid, test,
                                         encode_pairs(tokenizer, valid))
+        hashes = list(map(hash_text, valid))
+        if not settings.valid and config.get("valid_text", hashes) != hashes:
+            print(f"warning: {name}: its validation text has changed since it was trained",
+                  file=sys.stderr)
     first, *others = runs.values()
     for run in others:
         if run.config["text"] != first.config["text"]:
             print(f"warning: {run.name} and {first.name} were trained on different texts",
+                  file=sys.stderr)
+        if (run.valid, run.test) != (first.valid, first.test):
+            print(f"warning: {run.name} and {first.name} are measured on different texts",
                   file=sys.stderr)
     return list(runs.values())
 
@@ -131,6 +140,10 @@ def check_flags(settings: Settings) -> None:
         check_given(settings, dict.fromkeys(("layer", "sentence"), "--only attention"))
     if settings.sentence is not None and not prepare_line(settings.sentence):
         raise UserError("--sentence is empty: give a sentence")
+    if not (settings.sentence or "").isprintable():
+        raise UserError("--sentence has a character that cannot be printed: write it in UTF-8")
+    if "length" not in settings.only:
+        check_given(settings, {"test": "--only length"})
     if settings.sentence is None and not {"length", "ablation"} & {*settings.only}:
         check_given(settings, {"beam": "--only length or ablation, or --sentence TEXT"})
 
@@ -265,7 +278,10 @@ def analyze_length(runs, beam: int | None, folder: Path):
     """BLEU by source length (Gu 2019 Fig. 3), for all runs in the bins of the first."""
     src, _ = runs[0].config["languages"]
     ends = measure.fitting_bins(measure.source_lengths(runs[0].test.source, src))
-    bleu_by_run = {run.name: measure.bleu_by_length(run, ends, beam) for run in runs}
+    bleu_by_run = {}
+    for run in runs:
+        bleu_by_run[run.name] = {"test": list(map(hash_text, run.test)),
+                                 **measure.bleu_by_length(run, ends, beam)}
     figure = figures.draw_lengths(bleu_by_run, folder / "length.png")
     cells = {}                          # label of a bin -> run -> BLEU and sentences
     for name, result in bleu_by_run.items():
@@ -320,28 +336,30 @@ def describe_runs(runs: list[measure.TrainedRun], settings: Settings) -> dict[st
             checksum = hashlib.file_digest(file, "sha256").hexdigest()
         entries[run.name] = {"checkpoint": settings.checkpoint, "sha256": checksum,
                              "seed": run.config["seed"], "flags": mechanism_flags(run.config),
-                             "valid": [*map(hash_text, run.valid)],
-                             "test": [*map(hash_text, run.test)]}
+                             "valid": list(map(hash_text, run.valid))}
     return entries
 
 
-def read_earlier(path: Path, entries: dict[str, dict]) -> dict:
-    """The content of an earlier analysis.json, {} if there is none. If the entry of a run is not
-    the one in `entries`, its numbers are left out with a warning. Raises UserError for a file that
-    is damaged or no analysis."""
+def read_earlier(path: Path) -> dict:
+    """The content of an earlier analysis.json, {} if there is none. Raises UserError for a file
+    that is damaged or no analysis."""
     if not path.exists():
         return {}
     remedy = "delete it, or name another folder with --out"
     earlier = read_json(path, remedy)
-    if earlier.get("kind") != "analysis":
+    if earlier.get("kind") != "analysis" or not isinstance(earlier.get("runs"), dict):
         raise UserError(f"{path}: is not an analysis: {remedy}")
+    return earlier
+
+
+def remove_changed(earlier: dict, entries: dict[str, dict], path: Path) -> None:
+    """Removes the numbers of every run whose entry is not the one in `entries`, with a warning."""
     for name, entry in entries.items():
-        if earlier["runs"].get(name, entry) != entry:
+        if earlier.get("runs", {}).get(name, entry) != entry:
             print(f"warning: {path}: removes earlier numbers of {name}, which are of another "
                   "checkpoint or text", file=sys.stderr)
             for part in PARTS:
                 earlier.get(part, {}).pop(name, None)
-    return earlier
 
 
 def analyze(settings: Settings) -> None:
@@ -357,10 +375,9 @@ def analyze(settings: Settings) -> None:
     with as_user_error("write", f"--out {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
     entries = describe_runs(runs, settings)
-    result = read_earlier(folder / "analysis.json", entries)
-    result["kind"] = "analysis"
-    result["runs"] = result.get("runs", {}) | entries
-    written = [folder / "analysis.json"]
+    path = folder / "analysis.json"
+    read_earlier(path)                  # so an error comes before the work
+    written = [path]
     component = settings.component
     for part in settings.only:
         if part == "disagreement":
@@ -377,8 +394,13 @@ def analyze(settings: Settings) -> None:
         else:
             numbers, text, figure = analyze_ablation(runs, settings.beam)
         print(f"{text}\n", flush=True)
-        result[part] = result.get(part, {}) | numbers
-        atomic_write(folder / "analysis.json", json.dumps(result) + "\n")
+        with FileLock(folder / ".analysis.lock"):        # another program may add its numbers
+            result = read_earlier(path)
+            remove_changed(result, entries, path)
+            result["kind"] = "analysis"
+            result["runs"] = result.get("runs", {}) | entries
+            result[part] = result.get(part, {}) | numbers
+            atomic_write(path, json.dumps(result) + "\n")
         if figure:
             written.append(figure)
     print(f"written: {', '.join(map(str, written))}")

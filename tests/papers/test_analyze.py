@@ -392,7 +392,7 @@ def test_command_writes_tables_and_figures(folders, tmp_path, monkeypatch, capsy
     assert "routed and plain were trained on different texts" in error and error.count("\n") == 1
     files = [tmp_path / name for name in ("analysis.json", "heads.png", "attention.png",
                                           "length.png")]
-    assert {*tmp_path.iterdir()} == {*files}
+    assert {*tmp_path.glob("[!.]*")} == {*files}
     assert out.splitlines()[-1] == f"written: {', '.join(map(str, files))}"
     analysis = json.loads((tmp_path / "analysis.json").read_text("utf-8"))
     assert analysis.keys() == {"kind", "runs", *analyze.QUICK}
@@ -443,8 +443,7 @@ def test_analysis_json_keeps_what_was_measured_before(folders, tmp_path, monkeyp
     checksum = hashlib.sha256((folders / "plain" / "best.pt").read_bytes()).hexdigest()
     entry = {"checkpoint": "best", "sha256": checksum, "seed": 3,
              "flags": "--layers 2 --d-model 16 --d-ff 16",
-             "valid": [hash_text(ENGLISH), hash_text(GERMAN)],
-             "test": [hash_text(2 * ENGLISH), hash_text(2 * GERMAN)]}
+             "valid": [hash_text(ENGLISH), hash_text(GERMAN)]}
     assert both["runs"] == {"before": entry, "after": entry}
     assert both["routing"].keys() == {"after"}
     out, error = capsys.readouterr()
@@ -466,7 +465,8 @@ def test_analysis_json_keeps_what_was_measured_before(folders, tmp_path, monkeyp
         text.with_suffix(suffix).write_text("\n".join([*lines[2:], ""]), "utf-8")
     assert analyze_part("routing", f"--labels after --valid {text}")["heads"] == {}
     assert "removes earlier numbers of after" in capsys.readouterr().err
-    for damaged, message in (("{", "is damaged"), ("{}", "is not an analysis")):
+    for damaged, message in (("{", "is damaged"), ("{}", "is not an analysis"),
+                             ('{"kind": "analysis"}', "is not an analysis")):
         (tmp_path / "analysis.json").write_text(damaged, "utf-8")
         assert analyze.main([str(folders / "plain"), "--out", str(tmp_path)]) == 2
         assert message in capsys.readouterr().err
@@ -504,7 +504,14 @@ def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
     text = str(folders / "text")
     shutil.copytree(folders / "plain", tmp_path / "run")
     path = tmp_path / "run" / "config.json"
-    config = json.loads(path.read_text("utf-8")) | dict.fromkeys(("train", "valid"), "gone")
+    config = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps(config | {"valid_text": ["0", "0"], "test": []}), "utf-8")
+    both = parse(analyze.Settings, [str(tmp_path / "run"), str(folders / "plain")])
+    analyze.load_runs(both)
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: run: its validation text has changed since it was trained",
+        "warning: plain and run are measured on different texts"]
+    config |= dict.fromkeys(("train", "valid"), "gone")
     path.write_text(json.dumps(config), "utf-8")
     words = f"{tmp_path / 'run'} --only length --device cpu"
     assert analyze.main(words.split()) == 2
@@ -530,6 +537,8 @@ def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
     ("plain --only heads --sentence 2", "--sentence 2 is not used: it needs --only attention"),
     ("plain --only attention --sentence=", "--sentence is empty: give a sentence"),
     ("plain --only heads attention --beam 2", "--beam 2 is not used: it needs"),
+    ("plain --only heads --test text", "--test text is not used: it needs --only length"),
+    ("plain --only attention --sentence caf\udcff", "--sentence has a character that cannot be"),
     ("plain --only routing --component dec", "--component dec is not used: it needs")])
 def test_mistakes_are_one_line(folders, monkeypatch, capsys, words, message):
     monkeypatch.chdir(folders)
