@@ -74,14 +74,15 @@ def check_flags(settings: Settings, interactive: bool) -> None:
     if interactive and (settings.output or settings.reference):
         raise UserError("--output and --reference need text: name it with --input FILE")
     if settings.output:
-        output = Path(settings.output).resolve()
-        read = [Path(other).resolve() for other in (settings.input, settings.reference) if other]
-        runs = [Path(folder).resolve() for folder in (settings.run, settings.compare) if folder]
-        from_stdin = output.is_file() and os.path.samestat(os.fstat(0), output.stat())
-        if output in read or from_stdin:
+        output = Path(settings.output)
+        read = [os.fstat(0)]                             # standard input may be a file, too
+        read += [os.stat(path) for path in (settings.input, settings.reference)
+                 if path and os.path.exists(path)]
+        if output.is_file() and any(os.path.samestat(output.stat(), other) for other in read):
             raise UserError(f"--output {settings.output} is read as well; name another file")
-        if output.parent in runs and output.suffix in (".pt", ".json", ".jsonl"):
-            raise UserError(f"--output {settings.output} belongs to the run; name another file")
+        of_run = output.suffix in (".pt", ".json", ".jsonl", ".hyp", ".png")
+        if of_run and output.exists() and (output.parent / "config.json").exists():
+            raise UserError(f"--output {settings.output} belongs to a run; name another file")
 
 
 def translate_terminal(translate) -> None:

@@ -194,7 +194,7 @@ MISTAKES = [
     (translate, "runs/sound --input text.en --reference text.de --output ./text.de",
      "--output ./text.de is read as"),
     (translate, "runs/sound --input text.en --output runs/sound/best.pt",
-     "--output runs/sound/best.pt belongs to the run"),
+     "--output runs/sound/best.pt belongs to a run"),
     (translate, "runs/sound --input text.en --checkpoint ../other/best",
      "--checkpoint ../other/best: is a path: name a checkpoint of runs/sound"),
     (translate, "runs/sound --input text.en --output no/such", "--output no/such: cannot write"),
