@@ -38,7 +38,8 @@ class GatedAttention(MultiHeadAttention):
 
 class TalkingHeads(MultiHeadAttention):
     """The heads mixed linearly in the logits and again in the weights:
-    `A^i = sum_h after_ih softmax(sum_j before_hj E^j)`. It starts as plain attention."""
+    `A^i = sum_h after_ih softmax(sum_j before_hj E^j)`. It starts as plain attention. A capsule
+    routes the logits before they are mixed."""
 
     def __init__(self, d_model: int, heads: int, *args):
         super().__init__(d_model, heads, *args)
@@ -51,9 +52,11 @@ class TalkingHeads(MultiHeadAttention):
 
     def attend_explicitly(self, Q, K, V, mask, causal, cache):
         """Returns (A^h, O^h)."""
+        E = Q @ K.transpose(-2, -1) / math.sqrt(self.d_k)                    # [B, H, L_q, L_k]
+        if self.capsule is not None:
+            E = self.routed_logits(E, mask, causal, cache)                   # [B, H, L_q, L_k]
         if causal:
             mask = both_masks(mask, causal_mask(Q.shape[2], K.shape[2], Q.device))
-        E = Q @ K.transpose(-2, -1) / math.sqrt(self.d_k)                    # [B, H, L_q, L_k]
         E = torch.einsum("ij,bjqk->biqk", self.before, E)
         if mask is not None:
             E = E.masked_fill(~mask, torch.finfo(E.dtype).min)

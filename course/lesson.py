@@ -1,4 +1,5 @@
 """Shared by the sessions: finds the project's modules, and shows figures and players."""
+import errno
 import os
 import re
 import sys
@@ -9,7 +10,7 @@ from matplotlib.animation import FuncAnimation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tools.files import UserError, describe_error  # noqa: E402
+from tools.files import UserError, as_user_error, describe_error  # noqa: E402
 from tools.streams import setup_streams  # noqa: E402
 
 
@@ -19,11 +20,12 @@ def end_session(kind, error, traceback) -> None:
     if issubclass(kind, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    if not issubclass(kind, (OSError, UserError)):
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+        error = UserError(describe_error(error))
+    if not isinstance(error, UserError):
         sys.__excepthook__(kind, error, traceback)
         return
-    message = describe_error(error) if issubclass(kind, OSError) else error
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -43,7 +45,7 @@ def show(name: str) -> None:
     """Shows the figures drawn so far, in a notebook or on a screen. Without a display
     (MPLBACKEND=Agg) writes the last one to a file. The environment variables FIGURES, by default
     figures, and FIGURE_FORMAT, by default png, are its folder and format (png, svg or pdf). Raises
-    UserError for another format."""
+    UserError for another format, and for a folder that cannot be written."""
     if pyplot.get_backend().lower() != "agg":
         pyplot.show()
         return
@@ -51,9 +53,10 @@ def show(name: str) -> None:
     file_format = os.environ.get("FIGURE_FORMAT", "png")
     if file_format not in ("png", "svg", "pdf"):
         raise UserError(f"FIGURE_FORMAT={file_format}: choose png, svg or pdf")
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.{file_format}"
-    pyplot.savefig(path, dpi=110)
+    with as_user_error("write", path):
+        folder.mkdir(parents=True, exist_ok=True)
+        pyplot.savefig(path, dpi=110)
     pyplot.close()
     print(f"figure: {path}", file=sys.stderr)
 

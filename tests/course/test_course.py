@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 import transformer
 from attention import MultiHeadAttention
+from capsule_transformer import CapsuleRouting
 from transformer import Transformer, TransformerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,10 +107,11 @@ def test_a_session_draws_and_prints_what_its_surroundings_lack(tmp_path):
 
 
 @pytest.mark.parametrize("ending, status, message", [
-    ("lesson.show('a/b')", 2, "error: figures/a/b.png: No such file or directory: choose another"),
+    ("lesson.show('a/b')", 2, "error: figures/a/b.png: cannot write (No such file or directory): "),
+    ("print('a', file=open('/dev/full', 'w', 1))", 2, "error: output: No space left on device: "),
+    ("open('gone')", 1, "Traceback "), ("raise BrokenPipeError", 141, ""),
     ("import os; os.environ['FIGURE_FORMAT'] = 'gif'; lesson.show('a')", 2,
-     "error: FIGURE_FORMAT=gif: choose png, svg or pdf\n"),
-    ("raise BrokenPipeError", 141, ""), ("1 / 0", 1, "Traceback ")])
+     "error: FIGURE_FORMAT=gif: choose png, svg or pdf\n")])
 def test_a_session_ends_as_other_programs_do(ending, status, message, tmp_path):
     program = subprocess.run(
         [sys.executable, "-c", f"import lesson; lesson.pyplot.plot([1]); {ending}"], cwd=tmp_path,
@@ -122,6 +124,20 @@ def test_a_session_ends_as_other_programs_do(ending, status, message, tmp_path):
 # ---- What came after: course/later.py
 
 LATER = pytest.mark.parametrize("kind", [GatedAttention, TalkingHeads])
+
+
+@LATER
+def test_later_attention_routes_its_logits(kind):
+    """At the start the gates are 1/2, and nothing is mixed."""
+    plain = MultiHeadAttention(12, 3, capsule=CapsuleRouting(3)).eval()
+    later = kind(12, 3, 0.0, None, plain.capsule).eval()
+    later.load_state_dict(plain.state_dict(), strict=False)
+    x = torch.randn(2, 5, 12)
+    want = plain(x)[1].outputs
+    g = 1 / 2 if kind is GatedAttention else 1
+    torch.testing.assert_close(later(x)[1].outputs, g * want)
+    plain.capsule = None
+    assert not plain(x)[1].outputs.allclose(want)
 
 
 @LATER
