@@ -127,14 +127,19 @@ class Turn(NamedTuple):
     busy: float                 # share of a training step in which the GPU runs kernels
 
 
-def build(name: str, s: Settings, device) -> Transformer:
-    """The model of a row with random parameters, which never predicts EOS."""
-    torch.manual_seed(1)
+def row_config(name: str, s: Settings) -> TransformerConfig:
+    """The model of a row. Raises UserError if it is none with --heads."""
     size = dict(SIZES[s.arch])
     if s.heads:
         size["heads"] = s.heads
     flags = parse(ModelFlags, ROWS[name].split(), lambda _: size)
-    config = flags.model_config(s.vocab_size)
+    return flags.model_config(s.vocab_size)
+
+
+def build(name: str, s: Settings, device) -> Transformer:
+    """The model of a row with random parameters, which never predicts EOS."""
+    torch.manual_seed(1)
+    config = row_config(name, s)
     with torch.device(device), torch.no_grad():
         model = TorchTransformer(config) if name == "torch" else Transformer(config)
         model.output.weight[EOS] = 0    # the logit 0 is never among a vocabulary's best
@@ -244,6 +249,8 @@ def bench(s: Settings) -> None:
           f"{s.max_tokens:,} tokens; {precision}{', layers compiled' * s.compile}"
           f"{', CUDA graphs' * s.graphs}")
     rows = {name: [] for name in ROWS if name in ("linear", *s.rows)}        # their turns
+    for name in rows:                   # so an error comes before the work
+        row_config(name, s)
     for number in range(1, s.repeats + 1):
         for name, turns in rows.items():
             turn = measure_turn(name, s, machine)

@@ -27,6 +27,7 @@ from papers.reproduce import stored_lines
 from papers.tables import TABLES
 from tools.command_line import Flags
 from tools.command_line import run as run_command
+from tools.files import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 MARGIN = 0.3                    # BLEU; a smaller difference counts as none
@@ -104,14 +105,20 @@ def count_seeds(corpus: str) -> int:
 
 
 def read_arms(lines: dict[tuple, dict], name: str, seeds) -> dict[str, list[dict]]:
-    """{arm: its lines, in the order of the seeds}. lines: of results/runs.jsonl, by key."""
+    """{arm: its lines, in the order of the seeds}. lines: of results/runs.jsonl, by key. Raises
+    UserError for a run that is not there."""
     table = TABLES[name]
     flags_by_arm = {row.label: row.flags for row in table.rows}
     if name == "plan-toy":
         flags_by_arm["gu-em-beta"] = GU_EM_BETA
     runs = {}
     for arm, flags in flags_by_arm.items():
-        runs[arm] = [lines[table.scale, "base", flags, seed] for seed in seeds]
+        keys = [(table.scale, "base", flags, seed) for seed in seeds]
+        for key in keys:
+            if key not in lines:
+                raise UserError(f"results/runs.jsonl has no run of {arm} with seed {key[-1]} for "
+                                f"the table {name}: put the project's own file back")
+        runs[arm] = [lines[key] for key in keys]
     return runs
 
 

@@ -271,7 +271,8 @@ def name_run(words: list[str], ending: str = "") -> str:
     """
     name = "-".join(words).replace("--", "").replace(":", "").replace("/", "")
     if len(name) > LONGEST_NAME:
-        name = f"{name[:LONGEST_NAME - 9]}-{zlib.crc32(name.encode()):08x}"
+        checksum = zlib.crc32(name.encode(errors="surrogateescape"))
+        name = f"{name[:LONGEST_NAME - 9]}-{checksum:08x}"
     return name + ending
 
 

@@ -44,6 +44,12 @@ def test_the_heads_of_a_size_are_replaced():
     assert heads == [2, 8, 1]                            # the sizes are smaller in these tests
 
 
+def test_a_row_that_is_no_model_stops_before_the_first_turn(capsys):
+    assert bench.main(f"{SMALL} --rows em-output --heads 1".split()) == 2
+    captured = capsys.readouterr()
+    assert "needs --heads 2" in captured.err and "turn 1" not in captured.out
+
+
 def test_torch_sees_neither_padding_nor_later_words(settings):
     model = bench.build("torch", settings, "cpu").eval()
     source = torch.randint(3, V, (2, 6))

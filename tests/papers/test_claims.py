@@ -9,6 +9,7 @@ import pytest
 from papers import claims
 from papers.reproduce import printed_number
 from papers.tables import TABLES
+from tools.files import UserError
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +126,11 @@ def test_a_gain_is_that_of_the_papers_table(arm, table, label):
         assert label == "dynamic routing"
     else:
         assert label.startswith(f"{paper}: ")
+
+
+def test_a_run_that_is_not_stored_is_named():
+    with pytest.raises(UserError, match="no run of baseline with seed 2 for the table plan-enja"):
+        claims.read_arms({}, "plan-enja", [2])
 
 
 def test_two_one_sided_tests_place_a_difference_within_the_margin():
