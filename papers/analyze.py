@@ -77,13 +77,15 @@ class Settings:
 # ---- Runs and text
 
 def load_text(config: dict, settings: Settings) -> tuple[Pairs, Pairs]:
-    """The validation pairs, and the pairs of all test sets (without a test set, the validation
-    pairs). --valid, --test and --data-dir replace the paths in config.json. The training text is
-    not read."""
+    """The validation pairs, and the pairs of all test sets (without a test set, or if no part reads
+    it, the validation pairs). --valid, --test and --data-dir replace the paths in config.json. The
+    training text is not read."""
     src, tgt = config["languages"]
     prefix = settings.valid or config["valid"]
     valid = read_pairs(prefix, src, tgt) if prefix else None
-    tests = [read_pairs(test, src, tgt) for test in settings.test or config["test"]]
+    tests = []
+    if "length" in settings.only:
+        tests = [read_pairs(test, src, tgt) for test in settings.test or config["test"]]
     if not config["train"] and not (valid and tests):    # those of a known corpus
         values = {field.name: config[field.name] for field in fields(DataFlags)}
         values["data_dir"] = settings.data_dir or config["data_dir"]

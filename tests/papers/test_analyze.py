@@ -517,6 +517,9 @@ def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
     assert analyze.main(words.split()) == 2
     error = capsys.readouterr().err
     assert "gone.en does not exist" in error and "--valid, --test" in error
+    path.write_text(json.dumps(config | {"test": ["gone"]}), "utf-8")
+    only = f"{tmp_path / 'run'} --only disagreement --device cpu --valid {text}"
+    assert analyze.main(only.split()) == 0               # no part reads a test set
     assert analyze.main([*words.split(), "--valid", text, "--test", text]) == 0
     analysis = json.loads((tmp_path / "run" / "analysis.json").read_text("utf-8"))
     assert sum(x["count"] for x in analysis["length"]["run"]["bins"]) == len(ENGLISH)
