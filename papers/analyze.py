@@ -12,6 +12,7 @@ commands measured. The measurements are in papers/measure.py, the figures in pap
 """
 import hashlib
 import json
+import re
 import statistics
 import sys
 from dataclasses import dataclass, fields
@@ -142,8 +143,8 @@ def check_flags(settings: Settings) -> None:
         check_given(settings, dict.fromkeys(("layer", "sentence"), "--only attention"))
     if settings.sentence is not None and not prepare_line(settings.sentence):
         raise UserError("--sentence is empty: give a sentence")
-    if not (settings.sentence or "").isprintable():
-        raise UserError("--sentence has a character that cannot be printed: write it in UTF-8")
+    if re.search("[\ud800-\udfff]", settings.sentence or ""):          # bytes that are no letters
+        raise UserError("--sentence is not UTF-8: set the terminal to UTF-8")
     if "length" not in settings.only:
         check_given(settings, {"test": "--only length"})
     if settings.sentence is None and not {"length", "ablation"} & {*settings.only}:

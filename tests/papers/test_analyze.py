@@ -541,7 +541,7 @@ def test_text_that_is_elsewhere(folders, tmp_path, monkeypatch, capsys):
     ("plain --only attention --sentence=", "--sentence is empty: give a sentence"),
     ("plain --only heads attention --beam 2", "--beam 2 is not used: it needs"),
     ("plain --only heads --test text", "--test text is not used: it needs --only length"),
-    ("plain --only attention --sentence caf\udcff", "--sentence has a character that cannot be"),
+    ("plain --only attention --sentence caf\udcff", "--sentence is not UTF-8"),
     ("plain --only routing --component dec", "--component dec is not used: it needs")])
 def test_mistakes_are_one_line(folders, monkeypatch, capsys, words, message):
     monkeypatch.chdir(folders)
