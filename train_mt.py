@@ -427,8 +427,10 @@ def test(model, progress: Progress, data: Data, folder: RunFolder, s: Settings) 
     """Scores the test sets, unless that was done, and prints the scores."""
     sets = data.tests or {"valid": data.valid_pairs}
     texts = {name: list(map(hash_text, pairs)) for name, pairs in sets.items()}
-    *_, row = [{}, *(row for row in folder.read_metrics() if row.get("type") == "test")]
-    if row.get("texts") != texts:       # of the last test, whose translations are in the folder
+    tested = [row for row in folder.read_metrics() if row.get("type") == "test"]
+    if tested and tested[-1].get("texts") == texts:      # their translations are in the folder
+        row = tested[-1]
+    else:
         row = score_tests(model, progress, data, sets, texts, folder, s)
     say(f"\n{folder.path}: {summary(row, s.heads)}")
     for name, pairs in sets.items():
