@@ -105,6 +105,18 @@ def own_text(s) -> list[dict]:
             {name: list(map(hash_text, pairs)) for name, pairs in tests.items()}]
 
 
+def read_own_texts(plans: dict, small_text: Path) -> dict[str, list[dict]]:
+    """{flags of all rows: `own_text`} of the tables on own text. The small text is left out where
+    it is not made yet. Raises UserError."""
+    texts = {}
+    for name, rows in plans.items():
+        run = rows[0][1][0]
+        missing = "{toy4000}" in TABLES[name].scale and not small_text.exists()
+        if run.settings.train and run.scale not in texts and not missing:
+            texts[run.scale] = own_text(run.settings)
+    return texts
+
+
 def settings_of(words: list[str]) -> train_mt.Settings:
     """Parses a command line of train_mt.py."""
     return parse(train_mt.Settings, words, train_mt.presets)
@@ -507,11 +519,7 @@ def reproduce(settings: Settings) -> None:
             raise UserError(f"{name} is a table of probe.py: leave out the flags of train_mt.py")
     small_text = Path(settings.runs) / SMALL_TEXT
     needs_small_text = any("{toy4000}" in TABLES[name].scale for name in settings.tables)
-    texts = {}                          # of own text, by the flags of all rows
-    for name, rows in plans.items():
-        run = rows[0][1][0]
-        if run.settings.train and ("{toy4000}" not in TABLES[name].scale or small_text.exists()):
-            texts[run.scale] = own_text(run.settings)
+    texts = read_own_texts(plans, small_text)
     jobs = make_jobs(Path(settings.runs), plans)
     lines = stored_lines() if settings.store else {}
     for run in sum(jobs.values(), []):                   # a stored run of another text
@@ -547,7 +555,9 @@ def reproduce(settings: Settings) -> None:
         if needs_small_text:
             write_corpus(small_text, pairs=4_000)
         for rows in plans.values():     # here, so that errors and downloads occur only once
-            load_corpora(rows[0][1][0].settings)
+            run = rows[0][1][0]
+            if run.scale not in texts:
+                load_corpora(run.settings)
         device = pick_device(settings.device)
         gpus = torch.cuda.device_count() if device == torch.device("cuda") else 1
         failed = train_jobs(missing, settings.jobs or gpus, device, read_finished)
@@ -556,10 +566,11 @@ def reproduce(settings: Settings) -> None:
     if failed:
         raise UserError(f"{len(failed)} of {len(jobs)} runs failed ({', '.join(failed)}): see "
                         "their logs; the same command trains them again")
-    changed = [job for job in missing if job.path.name not in failed
-               and any(run.key not in lines for run in jobs[job])]
+    changed = 0
+    for runs in jobs.values():
+        changed += any(run.key not in lines for run in runs)
     if changed and not settings.dry_run:
-        raise UserError(f"{len(changed)} of {len(jobs)} runs were tested on text that changed "
+        raise UserError(f"{changed} of {len(jobs)} runs were tested on text that changed "
                         "meanwhile: the same command tests them again")
 
 
