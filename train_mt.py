@@ -76,7 +76,8 @@ SAVE_SECONDS = 600              # so much training at most is lost between two s
 # settings that may differ when a run is resumed; `text` has the checksums of the training text,
 # and older runs lack the length_ratio that follows from it
 FREE = ("accumulate", "device", "amp", "compile", "graphs", "workers", "data", "data_dir", "train",
-        "valid", "test", "src", "tgt", "log_every", "save_every", "runs", "name", "length_ratio")
+        "valid", "test", "src", "tgt", "log_every", "save_every", "runs", "name", "length_ratio",
+        "command")
 
 
 @dataclass
@@ -269,7 +270,9 @@ def train(s: Settings) -> None:
     config = s.model_config(vocab_size=data.tokenizer.get_vocab_size())
     check_lengths(data.valid, config)
     if machine.first:
-        folder.begin(model=asdict(config), text=data.text_hashes,
+        typed = s.given - {"seed", "name", "runs", "device", "data_dir"}
+        command = command_line(Settings, {name: getattr(s, name) for name in typed})
+        folder.begin(model=asdict(config), text=data.text_hashes, command=command,
                      valid_text=list(map(hash_text, data.valid_pairs)),
                      languages=[data.src, data.tgt], longest_source=data.longest_source,
                      length_ratio=data.length_ratio)
@@ -455,6 +458,8 @@ def score_tests(model, progress: Progress, data: Data, sets: dict, texts: dict,
     scores = score_sets(model, data, sets, s.beam, s.lenpen, s.lowercase)
     for set_name, lines in scores.translations.items():
         atomic_write(folder.path / f"{set_name}.hyp", "".join(f"{line}\n" for line in lines))
+        atomic_write(folder.path / f"{set_name}.ref",
+                     "".join(f"{line}\n" for line in sets[set_name].target))
     return folder.log(
         "test", step=progress.step, test_bleu=scores.bleu, test_chrf=scores.chrf,
         sets=scores.sets, texts=texts, signature=scores.signature, beam=s.beam, lenpen=s.lenpen,

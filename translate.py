@@ -80,7 +80,7 @@ def check_flags(settings: Settings, interactive: bool) -> None:
                  if path and os.path.exists(path)]
         if output.is_file() and any(os.path.samestat(output.stat(), other) for other in read):
             raise UserError(f"--output {settings.output} is read as well; name another file")
-        of_run = output.suffix in (".pt", ".json", ".jsonl", ".hyp", ".png")
+        of_run = output.suffix in (".pt", ".json", ".jsonl", ".hyp", ".ref", ".png")
         if of_run and output.exists() and (output.parent / "config.json").exists():
             raise UserError(f"--output {settings.output} belongs to a run; name another file")
 
