@@ -94,7 +94,7 @@ show("session7-rate")
 # $\delta$ at the 5 % level with a power of 80 %, if the spread between seeds is $s$, takes
 # about $n = 2 \, (1.96 + 0.84)^2 \, (s / \delta)^2$ seeds of each model; the t test, whose power
 # we compute, takes one or two more. On the embedded corpus the spread between seeds of such models
-# is 0.1 to 1.8 (`docs/results.md`); we take 0.2.
+# is 0.1 to 1.8 (`results/README.md`); we take 0.2.
 #
 # **Predict before you run.** How many runs of each model does a gain of 0.15 take, and one of 0.05?
 

@@ -38,8 +38,7 @@ NAVIGATION = {                                   # heading -> {file: its name in
               **SESSIONS, "exercises/README.md": "Exercises"},
     "Code": {"docs/equations.md": "Equations", **{file: file for file in BESIDE},
              "docs/readings.md": "Readings"},
-    "Results": {"docs/claims.md": "Claims", "docs/statistics.md": "Statistics",
-                "docs/results.md": "Results", "docs/plan.md": "Plan"},
+    "Results": {"results/README.md": "Results"},
 }
 
 

@@ -2,7 +2,7 @@
 
     python -m papers.reproduce                             # lists the tables
     python -m papers.reproduce li2018-1 duan-3 --data multi30k --seeds 1 2 3
-    python -m papers.reproduce claims --data multi30k --arch small --dry-run
+    python -m papers.reproduce readme --data multi30k --arch small --dry-run
 
 The tables are data (papers/tables.py). The flags of train_mt.py set the scale of all rows. The
 default is size tiny on the embedded corpus, where a row takes minutes per seed. Each row and seed
@@ -44,13 +44,10 @@ from tools.files import UserError, as_user_error, atomic_write
 from tools.machine import pick_device, processor
 from tools.signals import defer_signals
 from tools.streams import print_once
-from toy.__main__ import write_corpus
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUP = "tables"
-SMALL_TEXT = "toy4000"          # a folder in --runs: the text of the tables with {toy4000}
 SIZE_FLAGS = {"layers", "d_model", "heads", "d_ff", "dropout"}
-TEXT = ("data", "train", "valid", "test", "src", "tgt")
 # not in a run's key
 MACHINE = {"data_dir", "workers", "compile", "graphs", "log_every", "save_every"}
 WIDTH = 120                     # columns of a printed table
@@ -105,14 +102,12 @@ def own_text(s) -> list[dict]:
             {name: list(map(hash_text, pairs)) for name, pairs in tests.items()}]
 
 
-def read_own_texts(plans: dict, small_text: Path) -> dict[str, list[dict]]:
-    """{flags of all rows: `own_text`} of the tables on own text. The small text is left out where
-    it is not made yet. Raises UserError."""
+def read_own_texts(plans: dict) -> dict[str, list[dict]]:
+    """{flags of all rows: `own_text`} of the tables on own text. Raises UserError."""
     texts = {}
-    for name, rows in plans.items():
+    for rows in plans.values():
         run = rows[0][1][0]
-        missing = "{toy4000}" in TABLES[name].scale and not small_text.exists()
-        if run.settings.train and run.scale not in texts and not missing:
+        if run.settings.train and run.scale not in texts:
             texts[run.scale] = own_text(run.settings)
     return texts
 
@@ -122,14 +117,6 @@ def settings_of(words: list[str]) -> train_mt.Settings:
     return parse(train_mt.Settings, words, train_mt.presets)
 
 
-def wider_ffn(s) -> int:
-    """The width of the FFN with which the baseline has as many parameters as with EM routing in its
-    lowest two encoder layers."""
-    d = s.d_model
-    added = min(2, s.layers) * (s.heads * d ** 2 + s.heads * d + 4 * d)
-    return s.d_ff + round(added / (2 * s.layers * (2 * d + 1)))
-
-
 def fit_flags(flags: str, s) -> list[str]:
     """The flags of a row; places and sizes in braces are those of the model of the settings s."""
     L = s.layers
@@ -137,7 +124,7 @@ def fit_flags(flags: str, s) -> list[str]:
     H = s.heads
     return flags.format(
         L=L, lower=f"1-{max(1, L // 2)}", upper=f"{min(L, L // 2 + 1)}-{L}", two=f"1-{min(2, L)}",
-        top=f"{max(1, L - 1)}-{L}", ffn=wider_ffn(s), H_8th=H / 8, H_4=max(1, H // 4),
+        top=f"{max(1, L - 1)}-{L}", H_4=max(1, H // 4),
         H_2=max(1, H // 2), H2=min(d, 2 * H), H4=min(d, 4 * H), H8=min(d, 8 * H)).split()
 
 
@@ -157,37 +144,27 @@ def size_flags(table: Table, size: str, scale: list[str]) -> list[str]:
     return command_line(train_mt.Settings, doubled)
 
 
-def plan(table: Table, given: dict, seeds, folder: str = "runs") -> list[tuple[Row, list[Run]]]:
+def plan(table: Table, given: dict, seeds) -> list[tuple[Row, list[Run]]]:
     """The rows of a table with their runs, one per seed.
 
-    given: {field: value} of train_mt.py's settings for all rows; folder: the parent of the run
-    folders. Raises UserError for a setting that the rows set, for a text if the table has its own,
-    and for a row that is not a valid model at this scale.
+    given: {field: value} of train_mt.py's settings for all rows. Raises UserError for a setting
+    that the rows set, and for a row that is not a valid model at this scale.
     """
     for name in given:
         if name in Settings.HIDDEN:
             instead = " (several seeds: --seeds 1 2 3)" if name == "seed" else ""
             raise UserError(f"--{name.replace('_', '-')}: the rows of the table set it: leave it "
                             f"out{instead}")
-    own = settings_of(table.scale.split()).given
-    for name in TEXT:
-        if own & set(TEXT) and name in given:
-            raise UserError(f"--{name}: the table has its own text: leave it out")
-    small_text = Path(folder).resolve() / SMALL_TEXT
-    scale = [word.format(toy4000=small_text) for word in table.scale.split()]
-    scale += command_line(train_mt.Settings, given)
+    scale = command_line(train_mt.Settings, given)
     s = settings_of(scale)
     s.check_text()
     source, _ = known_languages(s)
     language = []
     if bleu_tokenizer([], s.src or source) == "zh":
         language = table.chinese.split()
-    if table.amp is not None:
-        scale = ["--amp" if table.amp else "--no-amp", *scale]
     scale = language + scale                             # a given flag comes later, and counts
     named = {name: value for name, value in given.items() if name not in MACHINE}
-    scale_name = " ".join([*language, *table.scale.split(),
-                           *command_line(train_mt.Settings, named)])
+    scale_name = " ".join([*language, *command_line(train_mt.Settings, named)])
     rows = []
     for row in table.rows:
         larger = size_flags(table, row.size, scale)
@@ -514,12 +491,10 @@ def reproduce(settings: Settings) -> None:
     plans = {}
     for name in settings.tables:
         if TABLES[name].kind != "probe":
-            plans[name] = plan(TABLES[name], given, settings.seeds, settings.runs)
+            plans[name] = plan(TABLES[name], given, settings.seeds)
         elif given:
             raise UserError(f"{name} is a table of probe.py: leave out the flags of train_mt.py")
-    small_text = Path(settings.runs) / SMALL_TEXT
-    needs_small_text = any("{toy4000}" in TABLES[name].scale for name in settings.tables)
-    texts = read_own_texts(plans, small_text)
+    texts = read_own_texts(plans)
     jobs = make_jobs(Path(settings.runs), plans)
     lines = stored_lines() if settings.store else {}
     for run in sum(jobs.values(), []):                   # a stored run of another text
@@ -545,15 +520,10 @@ def reproduce(settings: Settings) -> None:
             missing.append(job)
     failed = []
     if settings.dry_run:
-        if needs_small_text:
-            command = shell_line("python", "-m", "toy", small_text, "--pairs", "4000")
-            print(f"first: {command}")
         list_jobs(jobs, missing)
     else:
         with as_user_error("write", f"--runs {settings.runs}"):
             Path(settings.runs).mkdir(parents=True, exist_ok=True)
-        if needs_small_text:
-            write_corpus(small_text, pairs=4_000)
         for rows in plans.values():     # here, so that errors and downloads occur only once
             run = rows[0][1][0]
             if run.scale not in texts:

@@ -37,9 +37,7 @@ class Table(NamedTuple):
     rows: tuple
     notes: tuple = ()
     kind: str = "mt"
-    scale: str = ""             # flags of train_mt.py for all rows; others may be given
     chinese: str = ""           # the paper's flags for Chinese source text only
-    amp: bool | None = None     # whether all runs have --amp or --no-amp; None: as the machine is
     big: str = "--arch big"     # what "big" is where the scale is exactly --arch base
 
 
@@ -284,113 +282,15 @@ TABLES["gu-fig2"] = Table(
            "capsules, the best", DEPARTURE))
 
 
-# ---- This project: every mechanism under one recipe, with controls that no paper prints
+# ---- This project
 
-TABLES["claims"] = Table(
-    OWN, "what the five papers claim, and the controls, the most important first", "", (),
+TABLES["readme"] = Table(
+    OWN, "the rows of the README's table, on any text", "", (),
     (BASELINE,
-     Row("EM routing", "--agg em --em-gradient last"),
-     Row("control: EM, uniform coupling", "--agg em --iterations 1"),
-     Row("output disagreement in the encoder, λ = H/8",
-         "--reg output --reg-at enc --reg-weight {H_8th}"),
-     Row("EM + output disagreement (Li 2021)", "--agg em --em-gradient last --reg output"),
-     Row("Gu's capsules, EM", "--agg gu-em --em-gradient last"),
-     Row("Capsule-Transformer", "--capsule-attention enc dec"),
-     Row("output disagreement", "--reg output"),
-     Row("output disagreement, λ = H/8", "--reg output --reg-weight {H_8th}"),
-     Row("output disagreement in the encoder", "--reg output --reg-at enc"),
-     Row("EM without activations", "--agg em --em-gradient last --no-em-activations"),
-     Row("simple routing", "--agg dynamic"),
-     Row("control: one head", "--heads 1"),
-     Row("control: FFN wider by EM's parameters", "--d-ff {ffn}"),
-     Row("EM routing in the whole encoder", "--agg em --agg-at enc --em-gradient last"),
-     Row("Gu's capsules, dynamic", "--agg gu-dynamic"),
-     Row("subspace disagreement in the encoder", "--reg subspace --reg-at enc"),
-     Row("position disagreement in the encoder", "--reg position --reg-at enc")))
-
-# The planned runs, see docs/plan.md. {toy4000} is a folder with the first 4,000 training pairs of
-# the embedded corpus.
-TABLES["plan-enja"] = Table(
-    OWN, "the runs of docs/plan.md from English to Japanese", "", (),
-    # baseline and one head first: the control is known early
-    (BASELINE,
-     Row("one-head", "--heads 1"),
-     Row("em", "--agg em --em-gradient full"),
-     Row("uniform", "--agg em --iterations 1"),
-     Row("output", "--reg output"),
-     Row("both", "--agg em --em-gradient full --reg output"),
-     Row("gu-em", "--agg gu-em --em-gradient last"),
-     Row("capsule", "--capsule-attention enc dec")),
-    scale="--arch tiny --heads 8 --data enja --vocab-size 6000 --steps 3000", amp=True)
-
-TABLES["plan-enja-more"] = TABLES["plan-enja"]._replace(
-    title="more runs of docs/plan.md from English to Japanese",
-    rows=(*TABLES["plan-enja"].rows[:2],
-          Row("wide-ffn", "--d-ff 385"),
-          Row("gu-dynamic", "--agg gu-dynamic"),
-          Row("output-0.1", "--reg output --reg-weight 0.1"),
-          Row("both-0.1", "--agg em --em-gradient full --reg output --reg-weight 0.1")))
-
-_first, _more = TABLES["plan-enja"].rows, TABLES["plan-enja-more"].rows
-TABLES["plan-enja-again"] = TABLES["plan-enja"]._replace(
-    title="the repeated runs of docs/plan.md from English to Japanese",
-    rows=(*_first, *_more[2:],
-          Row("output-enc", "--reg output --reg-at enc"),
-          Row("both-enc", "--agg em --em-gradient full --reg output --reg-at enc")),
-    scale=f"{TABLES['plan-enja'].scale} --eval-every 3000")
-
-TABLES["plan-multi30k"] = Table(
-    OWN, "the runs of docs/plan.md on Multi30K", "", (),
-    (BASELINE,
-     Row("wide-ffn", "--d-ff 385"),
-     Row("em", "--agg em --em-gradient last"),
-     Row("uniform", "--agg em --iterations 1"),
-     Row("output", "--reg output"),
-     Row("both", "--agg em --em-gradient last --reg output"),
-     Row("one-head", "--heads 1")),
-    scale="--arch tiny --heads 8 --data multi30k --vocab-size 6000 --steps 8000", amp=False)
-
-TABLES["plan-toy"] = Table(
-    OWN, "the runs of docs/plan.md on 4,000 pairs of the embedded corpus", "", (),
-    (*TABLES["plan-multi30k"].rows,
-     Row("gu-em", "--agg gu-em --em-gradient last"),
-     Row("gu-em-full", "--agg gu-em --em-gradient full"),
-     Row("gu-dynamic", "--agg gu-dynamic"),
-     Row("capsule", "--capsule-attention enc dec")),
-    amp=False,
-    scale="--arch tiny --heads 8 --train {toy4000}/train --valid {toy4000}/valid "
-          "--test {toy4000}/test --src en --tgt de --vocab-size 2000 --steps 1400 --lr 2.9e-3 "
-          "--warmup 150 --max-tokens 512 --eval-every 1400")
-
-TABLES["plan-toy-more"] = TABLES["plan-toy"]._replace(
-    title="more runs of docs/plan.md on 4,000 pairs of the embedded corpus",
-    rows=(BASELINE,
-          Row("output-enc", "--reg output --reg-at enc"),
-          Row("output-0.1", "--reg output --reg-weight 0.1"),
-          Row("both-enc", "--agg em --em-gradient last --reg output --reg-at enc"),
-          Row("both-0.1", "--agg em --em-gradient last --reg output --reg-weight 0.1")))
-
-TABLES["plan-toy-both"] = TABLES["plan-toy"]._replace(
-    title="the control of Li 2021 of docs/plan.md on the embedded corpus",
-    rows=(BASELINE,
-          Row("both", "--agg em --em-gradient last --reg output"),
-          Row("both-uniform", "--agg em --iterations 1 --reg output")))
-
-TABLES["plan-toy-longer"] = TABLES["plan-toy"]._replace(
-    title="runs of docs/plan.md with four times the steps on the embedded corpus",
-    rows=(BASELINE,
-          Row("output", "--reg output"),
-          Row("gu-em", "--agg gu-em --em-gradient last")),
-    scale=TABLES["plan-toy"].scale.replace("--steps 1400", "--steps 5600"))
-
-TABLES["plan-toy-head"] = TABLES["plan-toy-longer"]._replace(
-    title="one head of docs/plan.md with four times the steps on the embedded corpus",
-    rows=(BASELINE,
-          Row("one-head", "--heads 1")))
-
-# Tables of the papers with the text and recipe of plan-toy, and with its runs of the same flags.
-for _name in ("li2021-6", "gu-3", "gu-fig2", "duan-2", "duan-3", "duan-4"):
-    _table = TABLES[_name]
-    TABLES[f"{_name}-toy"] = _table._replace(
-        title=f"{_table.title}, on the text of plan-toy",
-        scale=TABLES["plan-toy"].scale, amp=False)
+     Row("Li 2018", "--reg output"),
+     Row("Li 2019", "--agg em"),
+     Row("Li 2019 without routing", "--agg em --iterations 1"),
+     Row("Li 2021", "--agg em --reg output"),
+     Row("Gu 2019", "--agg gu-em"),
+     Row("Duan 2020", "--capsule-attention enc dec"),
+     Row("one head", "--heads 1")))

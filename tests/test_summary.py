@@ -1,5 +1,7 @@
-"""results/summary.py: the planned tests, and added runs."""
+"""results/summary.py: the planned tests, the tables that quote them, and added runs."""
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,12 +9,63 @@ from scipy import stats
 
 from results import summary
 
+ROOT = Path(__file__).resolve().parents[1]
+FLAGS = {summary.ARMS[arm].format(em="--agg em"): arm for arm in summary.ARMS}
+FLAGS["--agg gu-em"] = "gu-em"
+
+
+def planned_cells() -> dict[tuple, str]:
+    """{(family, arm, against): difference ± half the interval, bold if significant}."""
+    runs = summary.read_runs()
+    text = summary.describe_runs(runs)
+    cells = {}
+    for title, family in summary.FAMILIES.items():
+        table = text.partition(f"{title}, seeds")[2].partition("means:")[0]
+        for x in summary.planned_differences(summary.read_scores(family, runs), family.welch):
+            cell = f"{x.bleu:+z.1f} ± {(x.high - x.low) / 2:.1f}".replace("+0.0", "0.0")
+            significant = re.search(rf"^{x.arm} - {x.against} .*(better|worse)$", table, re.M)
+            cells[title, x.arm, x.against] = f"**{cell}**" if significant else cell
+    return cells
 
 
 def test_the_summary_is_what_the_script_prints():
     runs = summary.read_runs()
     assert (summary.FOLDER / "summary.txt").read_text("utf-8") == summary.describe_runs(runs)
     assert len({summary.run_key(run) for run in runs}) == len(runs)
+
+
+def test_the_table_of_the_readme_is_that_of_the_runs():
+    cells = planned_cells()
+    readme = (ROOT / "README.md").read_text("utf-8")
+    table = readme.partition("| Transformer, 8 heads |")[2].partition("\n\n")[0]
+    rows = table.splitlines()[1:]
+    assert len(rows) == 7
+    for row in rows:
+        label, _, real, generated, *_ = [cell.strip() for cell in row.strip("|").split("|")]
+        arm = FLAGS[re.search("`(.*)`", label)[1]]
+        assert real == cells["Real text", arm, "baseline"]
+        assert generated == cells["Generated text", arm, "baseline"]
+
+
+def test_the_table_of_the_results_is_that_of_the_runs():
+    """Repeated runs are bold only where the text has no others."""
+    cells = planned_cells()
+    columns = (("Real text", "Real text, second part"), ("Real text, repeated",),
+               ("Generated text", "Generated text, more arms"),
+               ("Generated text, four times the steps",
+                "Generated text, four times the steps, one head"))
+    page = (ROOT / "results" / "README.md").read_text("utf-8")
+    rows = page.partition("|---|\n")[2].partition("\n\n")[0].splitlines()
+    assert len(rows) == len(summary.ROWS)
+    for (arm, against), row in zip(summary.ROWS, rows):
+        label, _, *found = [cell.strip() for cell in row.strip("|").split("|")]
+        assert f"`{arm}`" in label or against == "uniform"
+        for titles, printed in zip(columns, found):
+            wanted = [cells[title, arm, against] for title in titles
+                      if (title, arm, against) in cells]
+            if titles == ("Real text, repeated",) and arm not in ("output-enc", "both-enc"):
+                wanted = [cell.strip("*") for cell in wanted]
+            assert re.sub(r" \(\d seeds\)", "", printed) == (wanted or [""])[0], row
 
 
 def test_the_planned_test_is_the_paired_one_for_two_arms():

@@ -22,12 +22,13 @@ from exercises.make import find_functions
 from nmt.run_folder import custom_classes
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "exercises" / "README.md",
+             ROOT / "results" / "README.md",
              *sorted((ROOT / "docs").glob("*.md"))]
 SCRIPTS = ("train_mt", "translate", "probe", "logic", "papers/analyze", "papers/reproduce",
-           "papers/bench", "toy/__main__", "exercises/grade", "course/notebooks")
-# flags of torchrun, pip, docker and Slurm
+           "papers/bench", "results/summary", "toy/__main__", "exercises/grade", "course/notebooks")
+# flags of torchrun, pip, docker, Slurm and sacrebleu
 FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--index-url",
-           "--no-deps", "--shm-size", "--signal"}
+           "--no-deps", "--shm-size", "--signal", "--paired-ar"}
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 

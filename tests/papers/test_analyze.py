@@ -474,7 +474,7 @@ def test_analysis_json_keeps_what_was_measured_before(folders, tmp_path, monkeyp
 
 
 def test_flags_of_a_run_folder_are_those_of_its_row():
-    rows = plan(TABLES["claims"], {}, [1]) + plan(TABLES["duan-1"], {"arch": "base"}, [1])
+    rows = plan(TABLES["readme"], {}, [1]) + plan(TABLES["duan-1"], {"arch": "base"}, [1])
     for _, (run,) in rows:
         assert analyze.mechanism_flags(asdict(run.settings)) == run.flags
 

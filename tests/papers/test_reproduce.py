@@ -20,7 +20,6 @@ from nmt.run_folder import RunFolder, read_metrics
 from papers import reproduce
 from papers.tables import DEPARTURE, OWN, SCORES, SCORES_BY_LAYER, TABLES
 from tools.files import UserError
-from transformer import Transformer
 
 PAPERS = SHARED / "papers"
 TRAINED = [name for name, table in TABLES.items() if table.kind != "probe"]
@@ -77,7 +76,7 @@ def test_every_row_is_a_model_with_one_name_in_all_tables():
     """At size base, where no two layer ranges of a table coincide."""
     names = {}                          # model -> its runs
     for table in TRAINED:
-        for run in plan_runs(table, arch="base").values() if not TABLES[table].scale else ():
+        for run in plan_runs(table, arch="base").values():
             # the stored rows of gu-em name its default gradient
             name = run.settings.name.replace("-gu-em-em-gradient-last", "-gu-em")
             names.setdefault(repr(run.settings.model_config(100)), set()).add(name)
@@ -95,17 +94,6 @@ def test_sizes():
         plan_runs("li2018-3", arch="big")
 
 
-def test_the_wider_ffn_has_the_parameters_of_em_routing():
-    """But for half a unit in each of the 4 layers, since the width is a whole number."""
-    counts = []
-    for (label, _), run in plan_runs("claims", layers=2, d_model=16, d_ff=64).items():
-        if label in ("EM routing", "control: FFN wider by EM's parameters"):
-            model = Transformer(run.settings.model_config(100))
-            counts.append(sum(p.numel() for p in model.parameters()))
-    em, wide = counts
-    assert abs(wide - em) <= 4 * (2 * 16 + 1) / 2
-
-
 def test_runs_that_differ_have_different_keys():
     """Both tables train "big", with another dropout; from Chinese, baselines differ, too."""
     big = {plan_runs(name, arch="base")["big", "big"].key for name in ("li2018-3", "li2021-5")}
@@ -121,9 +109,6 @@ def test_runs_that_differ_have_different_keys():
 @pytest.mark.parametrize("words, message", [
     ("duan-9", "no table duan-9"), ("duan-3 --reg output", "--reg"),
     ("duan-3 --seed 2", "--seeds"), ("duan-3 --name x", "--name: the rows of the table set it"),
-    ("plan-toy --data multi30k", "--data: the table has its own text: leave it out"),
-    ("plan-toy --test a", "--test: the table has its own text"),
-    ("plan-enja --src de", "--src: the table has its own text"),
     ("li2019-1 --steps 9", "li2019-1 is a table of probe.py")])
 def test_mistakes_are_one_line(words, message, capsys):
     assert reproduce.main([*words.split(), "--dry-run"]) == 2
@@ -144,20 +129,6 @@ def test_dry_run_lists_runs_and_their_commands(tmp_path, capsys):
     assert lines[6].split() == ["step", "7", name]
     assert lines[7] == (14 * " " + "python train_mt.py --steps 9 --capsule-attention enc --seed 1 "
                         f"--runs {tmp_path}")
-
-
-def test_text_is_made_and_read_before_any_run(tmp_path, monkeypatch, capsys):
-    made = []
-    monkeypatch.setattr(reproduce, "write_corpus", lambda folder, pairs:
-                        made.append((folder, pairs)))
-    monkeypatch.setattr(reproduce, "train_jobs", None)
-    runs = tmp_path / "new" / "runs"
-    words = f"plan-toy duan-3 --device cpu --runs {runs}".split()
-    assert reproduce.main(words) == 2                    # since nothing was made
-    assert f"{runs}/toy4000/train.en does not exist" in capsys.readouterr().err
-    assert made == [(runs / "toy4000", 4_000)] and runs.is_dir()
-    assert reproduce.main([*words, "--dry-run"]) == 0
-    assert f"first: python -m toy {runs}/toy4000 --pairs 4000\n" in capsys.readouterr().out
 
 
 # ---- Processes
@@ -319,14 +290,9 @@ def test_every_run_is_trained_once_and_shared(project, monkeypatch, capsys):
     assert project("duan-3") == 0 and project.at_once == 2       # a run per GPU
 
 
-def test_rows_that_mean_the_same_share_a_run(project, capsys):
-    assert project("claims --heads 8") == 0              # where H/8 is the usual weight, 1
-    out = capsys.readouterr().out
-    rows = [line for line in out.splitlines() if line.startswith("output disagreement")]
-    assert len(rows) == 4 and len(project.trained) == 16 and "–" not in "".join(rows)
-    assert "published on" not in out
+def test_a_footnote_has_the_number_of_its_cell(project, capsys):
     assert project("gu-3 --heads 8") == 0
-    out = " ".join(capsys.readouterr().out.split())      # a footnote has the number of its cell
+    out = " ".join(capsys.readouterr().out.split())
     assert "47.43 (+0.11) [1]" in out and f"[1] {TABLES['gu-3'].notes[0]}." in out
 
 

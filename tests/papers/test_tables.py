@@ -6,7 +6,7 @@ from statistics import fmean, geometric_mean
 
 import pytest
 
-from papers.reproduce import plan, stored_lines
+from papers.reproduce import plan
 from papers.tables import OWN, SCORES, SCORES_BY_LAYER, TABLES
 from transformer import COMPONENTS, TransformerConfig
 
@@ -69,30 +69,10 @@ def facts(config: TransformerConfig) -> dict:
 
 
 @pytest.mark.parametrize("name", [name for name, table in TABLES.items() if table.kind == "mt"
-                                  and table.source != OWN and not table.scale])
+                                  and table.source != OWN])
 def test_a_row_trains_the_model_of_its_label(name):
     for row, (run,) in plan(TABLES[name], {"arch": "base"}, [1]):
         assert facts(run.settings.model_config(9)) == facts(expected(TABLES[name], row)), row.label
-
-
-def test_rows_and_stored_runs_belong_together():
-    """Every row whose table was trained finds a run, and every planned run has a row."""
-    stored = stored_lines()
-    seeds = {}                          # by scale, size and flags
-    for scale, size, flags, seed in stored:
-        seeds.setdefault((scale, size, flags), []).append(seed)
-    found = set()
-    for name, table in TABLES.items():
-        if table.scale or name == "claims":
-            assert (table.amp is None) == (name == "claims")
-            for _, (run,) in plan(table, {}, [1]):
-                line = stored[*run.key[:3], min(seeds[run.key[:3]])]
-                found.add(run.key[:3])
-                bfloat16 = line.get("precision") == "bfloat16"
-                assert table.amp is None or ("--amp" in run.words) == bfloat16
-    scales = {table.scale for table in TABLES.values() if table.kind == "mt"} - {""}
-    planned = {key for key in seeds if key[0] in scales}
-    assert {flags for _, _, flags in planned - found} == {"--agg gu-em --em-gradient beta"}
 
 
 def test_a_model_has_one_published_number_in_a_paper():
@@ -110,17 +90,6 @@ def test_a_model_has_one_published_number_in_a_paper():
     assert [model for model, numbers in published.items() if len(numbers) > 1] == []
 
 
-def test_a_label_of_our_own_table_says_its_flags():
-    words = {"subspace": "--reg subspace", "position": "--reg position", "H/8": "{H_8th}",
-             "encoder": "-at enc", "Gu": "--agg gu-", "simple": "--agg dynamic",
-             "uniform": "--iterations 1", "one head": "--heads 1", "FFN": "--d-ff",
-             "without activations": "--no-em-activations", "output": "--reg output",
-             "Capsule-T": "--capsule-attention"}
-    for row in TABLES["claims"].rows:
-        for word, flag in words.items():
-            assert (word in row.label) == (flag in row.flags), (row, word)
-
-
 @pytest.mark.parametrize("name", [name for name, x in TABLES.items() if x.kind == "probe"])
 def test_a_row_of_probes_is_the_model_of_its_label(name):
     assert all(row.flags == PROBED[row.label] for row in TABLES[name].rows)
@@ -132,7 +101,7 @@ def test_a_row_of_probes_is_the_model_of_its_label(name):
 def test_chinese_text_has_the_limits_of_its_paper(paper, longest, lowercase):
     """Li 2021: at most 50 tokens a sentence; Duan: less than 50; Gu: BLEU without case."""
     for table in TABLES.values():
-        if table.source.startswith(paper) and "Zh" in table.data and not table.scale:
+        if table.source.startswith(paper) and "Zh" in table.data:
             for data, limits in (("wmt17-zh-en", (longest, lowercase)), ("multi30k", (256, False))):
                 for _, (run,) in plan(table, {"arch": "small", "data": data}, [1]):
                     assert (run.settings.max_length, run.settings.lowercase) == limits
