@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,7 @@ def test_every_module_imports_without_a_word():
     assert (program.returncode, program.stdout, program.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("folder", ["papers", "exercises", "course", "docs", "toy"])
+@pytest.mark.parametrize("folder", ["papers", "exercises", "course", "toy"])
 def test_a_program_in_a_folder_says_how_to_start_it(folder):
     """`python papers/bench.py` would not find the other folders."""
     programs = []
@@ -73,20 +72,6 @@ def imported_names(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and not node.level:    # not of its own package
             names.add(node.module.partition(".")[0])
     return names
-
-
-def test_what_pip_installs_needs_nothing_else_of_the_project():
-    setup = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
-    paths = [ROOT / f"{name}.py" for name in setup["py-modules"]]
-    for package in setup["packages"]:
-        paths += python_files(package)
-        files = [file.name for file in project_files() if file.parent == ROOT / package]
-        data = [name for name in files if name.endswith((".json", ".txt"))]
-        assert data == setup["package-data"].get(package, [])
-    needed = set().union(*map(imported_names, paths))
-    project = {path.stem for path in python_files("")}
-    project |= {path.parent.name for path in ROOT.glob("*/__init__.py")}
-    assert needed & project <= {*setup["py-modules"], *setup["packages"]}
 
 
 def test_every_text_is_opened_with_an_encoding():

@@ -9,7 +9,6 @@ import dataclasses
 import difflib
 import functools
 import glob
-import importlib.metadata
 import itertools
 import os
 import re
@@ -18,12 +17,10 @@ import signal
 import subprocess
 import sys
 import textwrap
-import tomllib
 import types
 import typing
 import zlib
 from dataclasses import MISSING
-from pathlib import Path
 
 from tools.files import UserError, describe_error
 from tools.signals import SIGNALS, end_program, handle_signals
@@ -39,15 +36,6 @@ ALIASES = {"--aggregation": "--agg", "--routing": "--agg", "--size": "--arch", "
 
 # ---- The parser
 
-@functools.cache
-def read_version() -> str:
-    """Returns the project's version from pyproject.toml, or from pip if that installed it."""
-    project = Path(__file__).resolve().parents[1] / "pyproject.toml"
-    if not project.exists():
-        return importlib.metadata.version("diverse-multi-head-attention")
-    return tomllib.loads(project.read_text("utf-8"))["project"]["version"]
-
-
 class Parser(argparse.ArgumentParser):
     """`argparse.ArgumentParser` with errors of one line. text: of --help, a docstring, of which the
     indented paragraphs stay as they are."""
@@ -58,8 +46,6 @@ class Parser(argparse.ArgumentParser):
         formatter = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=35)
         super().__init__(prog, description="\n\n".join(paragraphs), allow_abbrev=False,
                          formatter_class=formatter, **options)
-        self.add_argument("--version", action="version", version=read_version(),
-                          help="show the project's version and exit")
 
     def parse_args(self, args=None, namespace=None):
         words = sys.argv[1:] if args is None else list(args)

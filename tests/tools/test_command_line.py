@@ -4,7 +4,6 @@ import importlib
 import os
 import re
 import sys
-import tomllib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from unittest.mock import Mock
@@ -197,9 +196,8 @@ def test_closed_streams_are_replaced(monkeypatch):
 @pytest.mark.parametrize("module, operands", [
     ("train_mt", ""), ("translate", " [RUN]"), ("probe", ""), ("logic", ""),
     ("papers.reproduce", " [TABLE ...]"), ("papers.analyze", " [RUN ...]"), ("papers.bench", ""),
-    ("docs.heads", ""),
-    ("course.notebooks", " [FOLDER]"), ("toy.__main__", " FOLDER"), ("exercises.make", " FOLDER"),
-    ("exercises.grade", " FOLDER ...")])
+    ("course.notebooks", " [FOLDER]"), ("toy.__main__", " FOLDER"),
+    ("exercises.make", " FOLDER"), ("exercises.grade", " FOLDER ...")])
 def test_help_has_80_columns_and_names_what_is_needed(module, operands, capsys):
     script = importlib.import_module(module)
     with pytest.raises(SystemExit) as exit:
@@ -224,14 +222,3 @@ def test_help_has_80_columns_and_names_what_is_needed(module, operands, capsys):
         with pytest.raises(SystemExit):
             script.main([])
         assert "are required: FOLDER (--help lists the" in capsys.readouterr().err
-
-
-def test_the_version_is_that_of_the_project(monkeypatch, capsys):
-    """Or of what pip has installed under its name."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    with pytest.raises(SystemExit):
-        parse(Example, ["--version"])
-    assert capsys.readouterr().out == f"{project['version']}\n"
-    monkeypatch.setattr(Path, "exists", lambda path: False)
-    monkeypatch.setattr("importlib.metadata.version", lambda name: name)
-    assert flags.read_version.__wrapped__() == project["name"]
