@@ -1,1 +1,0 @@
-"""The documents, and the code that builds pages of them."""
