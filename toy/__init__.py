@@ -8,8 +8,10 @@ languages. The same seed gives the same corpus on every machine and Python versi
     for pair in toy.corpus(5):
         print(pair.english, "->", pair.german)
 """
+import gzip
 import random
 from itertools import islice
+from pathlib import Path
 from typing import Iterator, NamedTuple
 
 from .grammar import sentence
@@ -85,3 +87,21 @@ def splits(train: int, valid: int, test: int, seed: int = 1) -> dict[str, list[E
     stream = distinct(seed)
     held_out = {"test": list(islice(stream, test)), "valid": list(islice(stream, valid))}
     return {"train": list(islice(stream, train)), **held_out}
+
+
+# ---- The data: see README.md
+
+def pairs(part: str) -> list[tuple[str, str]]:
+    """(English, German) sentences of a part: "train", "valid" or "test"."""
+    return list(zip(read_lines(f"{part}.en"), read_lines(f"{part}.de")))
+
+
+def task(name: str) -> list[str]:
+    """The examples of a probing task, such as "Tense", as lines "tr|va|te TAB label TAB tokens"."""
+    return read_lines(f"{name}.txt")
+
+
+def read_lines(name: str) -> list[str]:
+    """The lines of NAME.gz in this folder."""
+    path = Path(__file__).with_name(f"{name}.gz")
+    return gzip.decompress(path.read_bytes()).decode().splitlines()
