@@ -15,9 +15,8 @@ from transformer import Transformer
 torch.set_num_threads(1)        # the tensors are too small to share out
 STEPS = 30
 
-# 500 pairs of the embedded grammar, one byte-level BPE vocabulary for both languages
-examples = toy.corpus(500)
-pairs = Pairs([example.english for example in examples], [example.german for example in examples])
+# 500 pairs of the embedded corpus, one byte-level BPE vocabulary for both languages
+pairs = Pairs(*zip(*toy.pairs("test")[:500]))
 tokenizer = train_tokenizer([*pairs.source, *pairs.target], vocab_size=600)
 encoded = encode_pairs(tokenizer, pairs)
 

@@ -7,12 +7,14 @@ import glob
 import hashlib
 import os
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Iterable, NamedTuple, Sequence
 
 import numpy as np
 from tokenizers import Tokenizer
 
+import toy
 from nmt.download import CORPORA, corpus_files
 from nmt.encoded import EncodedPairs, encode_files, encode_pairs
 from nmt.tokenizer import lines_to_learn_from, load_tokenizer, train_tokenizer
@@ -80,6 +82,7 @@ class DataFlags(Flags):
     vocab_size: int | None = flag(None, "tokens of the joint BPE vocabulary (toy 2000, enja 6000, "
                                   "multi30k 10000, WMT 32000, own text 10000 or 32000)", "data",
                                   259, 10 ** 6)
+    pairs: int | None = flag(None, "the first N training pairs (all)", "data", 1)
     max_length: int = flag(256, "longest side of a training pair, in tokens", "data", 1, 10 ** 6)
 
     def check_text(self) -> None:
@@ -119,7 +122,7 @@ def load_corpora(flags: DataFlags) -> Corpora:
                             [("--train", flags.train), ("--valid", flags.valid), *tests])
     src, tgt = known_languages(flags)
     if flags.data == "toy":
-        train, valid, test = toy_pairs(src)
+        train, valid, test = (toy_pairs(part, src) for part in ("train", "valid", "test"))
         return Corpora(src, tgt, train, valid, {"test": test})
     where = f"--data {flags.data}"
     with errors_of(where):
@@ -135,15 +138,10 @@ def known_languages(flags: DataFlags) -> tuple[str, str]:
     return src, tgt
 
 
-def toy_pairs(src: str) -> list[Pairs]:
-    """Training, validation and test pairs of the embedded corpus, from English or from German."""
-    import toy
-    splits = toy.splits(*toy.PAIRS)
-    pairs = []
-    for part in ("train", "valid", "test"):
-        sides = [pair.english for pair in splits[part]], [pair.german for pair in splits[part]]
-        pairs.append(Pairs(*sides) if src == "en" else Pairs(*reversed(sides)))
-    return pairs
+def toy_pairs(part: str, src: str) -> Pairs:
+    """A part of the embedded corpus, from English or from German."""
+    english, german = map(list, zip(*toy.pairs(part)))
+    return Pairs(english, german) if src == "en" else Pairs(german, english)
 
 
 def read_corpora(src: str, tgt: str, prefixes: list[tuple]) -> Corpora:
@@ -193,6 +191,8 @@ def load_data(flags: DataFlags, tokenizer_path=None) -> Data:
     tokenizer_path, or learned and written there; a large training text is encoded into files below
     --data-dir once. Raises UserError for missing, unreadable or too small files."""
     src, tgt, train, valid, tests = load_corpora(flags)
+    if flags.pairs:
+        train = Pairs(*[list(islice(side, flags.pairs)) for side in train])
     hashes = {f"train.{src}": hash_text(train.source), f"train.{tgt}": hash_text(train.target)}
     if tokenizer_path and os.path.exists(tokenizer_path):
         tokenizer = load_tokenizer(tokenizer_path)

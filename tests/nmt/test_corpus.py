@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from small_run import write_text
 
-import toy
 from nmt import corpus
 from nmt.corpus import DataFlags, load_corpora, load_data
 from nmt.tokenizer import train_tokenizer
@@ -76,23 +75,31 @@ def test_a_text_that_changes_while_it_is_read_is_refused(reader, tmp_path, monke
         load_data(flags)
 
 
-def test_the_embedded_corpus_in_both_directions(monkeypatch):
-    monkeypatch.setattr(toy, "PAIRS", (60, 20, 30))
+def test_the_embedded_corpus_in_both_directions():
     forth = load_corpora(data_flags(""))
     back = load_corpora(data_flags("--src de"))
     assert (forth.src, forth.tgt) == ("en", "de") and (back.src, back.tgt) == ("de", "en")
     assert load_corpora(data_flags("--tgt en")) == back
     assert forth.train == tuple(reversed(back.train))
     parts = (forth.train, forth.valid, forth.tests["test"])
-    assert [len(part.source) for part in parts] == [60, 20, 30]
+    assert [len(part.source) for part in parts] == [30_000, 500, 1_000]
+
+
+def test_pairs_takes_the_first_training_pairs(tmp_path):
+    """Of own text, and of a known corpus."""
+    texts = dict(train=(["a a", "b b", "c c"], ["x x", "y y", "z z"]), valid=(["d"] * 3, ["w"] * 3))
+    data = load_data(replace(write_own(tmp_path, **texts), pairs=2))
+    assert (len(data.train), data.pairs, len(data.valid)) == (2, 2, 3)
+    english = hashlib.sha256(b"a a\nb b\n").hexdigest()
+    assert english.startswith(data.text_hashes["train.en"])
+    assert load_data(data_flags("--pairs 7")).pairs == 7
 
 
 def test_the_size_of_the_vocabulary(tmp_path, monkeypatch):
     """That of a known corpus is in --help; a large text gets a larger one."""
     learn = Mock(wraps=train_tokenizer)
     monkeypatch.setattr(corpus, "train_tokenizer", learn)
-    monkeypatch.setattr(toy, "PAIRS", (60, 20, 30))
-    load_data(data_flags(""))
+    load_data(data_flags("--pairs 60"))
     assert (corpus.LARGE, corpus.CACHE_FROM) == (1_000_000, 250_000)
     for large in (3, 2):                                        # the text has two pairs
         monkeypatch.setattr(corpus, "LARGE", large)
