@@ -28,14 +28,14 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
+import toy
 from nmt.run_folder import RunFolder, find_folder, find_run, load_run, say
 from tasks import probe_model
 from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results
 from tasks.models import FRAME, MODELS, TaskFlags, encoder_config, name_task_run
 from tasks.probe_data import GROUPS, TASKS, Parts, download_task, read_task
-from tasks.probe_toy import toy_task
 from tools.command_line import check_given, flag, run
-from tools.files import UserError, errors_of
+from tools.files import UserError, errors_of, read_lines
 from tools.machine import keep_freed_memory, pick_device
 
 SMALL = dict(models=("baseline", "disagreement", "aggregation", "combined"))
@@ -44,13 +44,10 @@ LI_2019 = dict(LI_2021, layers=3, models=("baseline", "simple", "em"))
 PROTOCOLS = {"small": SMALL, "li2019": LI_2019, "li2021": LI_2021}
 # the classifier on a frozen encoder; the sizes are the encoder's
 FROZEN = dict(models=(), epochs=30, lr=1e-3, batch=64)
-VALID = 1_000                                            # sentences of a generated task
-TEST = 2_000
 # settings that may differ between two runs in one folder
 FREE = ("task", "models", "seeds", "encoder", "data_dir", "name", "runs", "device")
 ENCODERS = "frozen encoders (Conneau et al. 2018)"
 DATA = "data"
-ALL = 10 ** 7                                            # more sentences than a file has
 
 
 @dataclass
@@ -68,23 +65,18 @@ class Settings(TaskFlags):
     checkpoint: str = flag("best", "which one of theirs: best, last, average or step-N", ENCODERS,
                            metavar="NAME")
 
-    data: str = flag("toy", "the embedded grammar, or Conneau et al.'s files", DATA,
+    data: str = flag("toy", "the embedded tasks, or Conneau et al.'s files", DATA,
                      choices=("toy", "senteval"))
     data_dir: str = flag("data", "where these files are, in the folder senteval; missing ones are "
                          "downloaded", DATA, metavar="DIR")
-    sentences: int = flag(
-        4_000, "training sentences of a task; toy has up to 1,000 more to validate and 2,000 to "
-        "test; of senteval all are read unless this is given", DATA, 50, ALL)
-    data_seed: int = flag(1, "seed of the drawing, for toy", DATA, 0)
+    sentences: int | None = flag(None, "the first N training sentences of a task (all)", DATA, 1)
 
     RECIPES = {**PROTOCOLS, "--encoder": {**dict.fromkeys(FRAME), **FROZEN}}     # for --help
 
 
 def presets(s: Settings) -> dict:
-    """The defaults that depend on the setting and the data."""
+    """The defaults that depend on the setting."""
     values = dict(FROZEN if s.encoder else PROTOCOLS[s.protocol])
-    if s.data == "senteval":
-        values["sentences"] = ALL
     parts = ["probe", "frozen"] if s.encoder else ["probe"]
     values["name"] = name_task_run(s, [*parts, s.data], (*FREE, "data"))
     return values
@@ -99,11 +91,10 @@ def model_config(s: Settings, model: str, vocab_size: int):
 
 def load_task(s: Settings, task: str) -> Parts:
     """The parts of a task."""
-    counts = {"train": s.sentences, "valid": min(VALID, s.sentences),
-              "test": min(TEST, s.sentences)}
     if s.data == "toy":
-        return toy_task(task, counts, s.data_seed)
-    return read_task(download_task(task, Path(s.data_dir) / "senteval"), s.sentences)
+        return read_task(toy.task(task), s.sentences)
+    path = download_task(task, Path(s.data_dir) / "senteval")
+    return read_task(read_lines(path), s.sentences)
 
 
 # ---- A column of the table: a baseline, a model that is trained, or a frozen encoder
@@ -247,8 +238,6 @@ def probe(s: Settings) -> None:
         check_given(s, {"checkpoint": "--encoder RUN"})
     if s.data == "toy":
         check_given(s, {"data_dir": "--data senteval"})
-    else:
-        check_given(s, {"data_seed": "--data toy"})
     device = pick_device(s.device)
     keep_freed_memory()
     columns = all_columns(s, device)

@@ -2,18 +2,17 @@
 
 The tasks are those of Conneau et al. 2018, "What you can cram into a single vector". Their files
 (ten, in the public repository facebookresearch/SentEval under data/probing/) hold one example per
-line, `tr|va|te TAB label TAB tokens`, the tokens with spaces between them. probe_toy.py makes the
-same tasks from the embedded grammar.
+line, `tr|va|te TAB label TAB tokens`, the tokens with spaces between them. toy/ has the same tasks
+on sentences of the embedded corpus.
 """
 import hashlib
 import io
-import random
 import re
 from pathlib import Path
-from typing import Any, Iterable, Iterator, NamedTuple
+from typing import Iterable, NamedTuple
 
 from nmt.download import Archive, download
-from tools.files import UserError, atomic_write, read_lines
+from tools.files import UserError, atomic_write
 
 GROUPS = {"surface": ("SeLen", "WC"), "syntactic": ("TrDep", "ToCo", "BShif"),
           "semantic": ("Tense", "SubNm", "ObjNm", "SOMO", "CoIn")}
@@ -40,21 +39,9 @@ class Item(NamedTuple):
     """A sentence and its class."""
     label: str
     tokens: tuple[str, ...]
-    tree: Any = None            # tree of the unchanged sentence, if the embedded grammar made it
-    control: Any = None         # a property that is equally frequent in every class (see `fill`)
 
 
 Parts = dict[str, list[Item]]   # {"train": [...], "valid": [...], "test": [...]}
-
-
-def is_word(token: str) -> bool:
-    """Whether a token holds a letter or a digit."""
-    return any(map(str.isalnum, token))
-
-
-def word_count(tokens: Iterable[str]) -> int:
-    """The number of tokens that are words, not punctuation."""
-    return sum(map(is_word, tokens))
 
 
 def detokenize(tokens: Iterable[str]) -> str:
@@ -65,57 +52,21 @@ def detokenize(tokens: Iterable[str]) -> str:
     return text[:1].upper() + text[1:]
 
 
-def fill(items: Iterator[Item], cells: list[tuple[str, Any]], counts: dict[str, int],
-         seed: int) -> Parts:
-    """Parts of the given counts in which all cells (label, control) are equally frequent, no
-    sentence twice.
-
-    Takes from the endless `items` what a cell still lacks; a count is rounded down to a multiple of
-    the cells.
-    """
-    each = {part: count // len(cells) for part, count in counts.items()}
-    wanted = sum(each.values())                          # sum over the cells
-    missing = wanted * len(cells)
-    by_cell: dict[tuple, list[Item]] = {cell: [] for cell in cells}
-    seen = set()
-    for item in items:
-        cell = by_cell.get((item.label, item.control))
-        words = tuple(sorted(item.tokens))               # in another order it is the same sentence
-        if cell is None or len(cell) == wanted or words in seen:
-            continue
-        seen.add(words)
-        cell.append(item)
-        missing -= 1
-        if not missing:
-            break
-
-    rng = random.Random(seed)
-    parts = {}
-    start = 0
-    for part, count in each.items():
-        chosen = []
-        for cell in by_cell.values():
-            chosen += cell[start:start + count]
-        parts[part] = sorted(chosen, key=lambda item: rng.random())
-        start += count
-    return parts
-
-
 # ---- The SentEval files
 
-def read_task(path: Path, limit: int) -> Parts:
-    """The parts of one SentEval file, without the training sentences after the first `limit`.
+def read_task(lines: Iterable[str], limit: int | None = None) -> Parts:
+    """The parts of a task from the lines of its file, with the first `limit` training sentences.
     Raises UserError where these lack a class."""
     parts: Parts = {part: [] for part in SPLITS.values()}
-    for line in read_lines(path):
+    for line in lines:
         split, label, *_, tokens = line.split("\t")
         parts[SPLITS[split]].append(Item(label, tuple(tokens.split())))
     parts["train"] = parts["train"][:limit]
     known = {item.label for item in parts["train"]}
     for item in parts["valid"] + parts["test"]:
         if item.label not in known:
-            raise UserError(f"{path}: class {item.label} is not among the {len(parts['train'])}"
-                            " training sentences: take more --sentences")
+            raise UserError(f"class {item.label} is not among the {len(parts['train'])} training"
+                            " sentences: take more --sentences")
     return parts
 
 

@@ -66,8 +66,6 @@ def test_the_settings_of_li2021():
                 learn="pairs")
     assert full.items() <= vars(settings(logic, "--full")).items()
     assert (settings(logic).pairs, settings(logic).data_seed) == (600_000, 0)
-    assert settings(probe).sentences == 4_000
-    assert settings(probe, "--data senteval").sentences == probe.ALL
     frozen = dict(models=(), epochs=30, lr=1e-3, batch=64)
     assert frozen.items() <= vars(settings(probe, "--encoder x --protocol small")).items()
 
@@ -107,8 +105,7 @@ def test_a_model_that_cannot_be_built_is_named(script, capsys):
 @pytest.mark.parametrize("script, words, flag", [
     *((probe, "--encoder x", flag) for flag in ("--models em", "--protocol li2019", "--norm post",
                                                 "--layers 2", "--d-ff 2")),
-    (probe, "--data senteval", "--data-seed 2"), (probe, "", "--data-dir x"),
-    (logic, "--data x", "--data-seed 1")])
+    (probe, "", "--data-dir x"), (logic, "--data x", "--data-seed 1")])
 def test_a_flag_that_would_be_ignored_is_refused(script, words, flag, capsys):
     assert script.main(f"{words} {flag}".split()) == 2
     assert f"{flag} is not used: it needs" in capsys.readouterr().err

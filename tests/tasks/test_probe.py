@@ -17,9 +17,9 @@ from nmt import download
 from nmt.run_folder import RunFolder, load_run
 from nmt.tokenizer import train_tokenizer
 from tasks import classifier, probe_data, probe_model
-from tasks.probe_data import TASKS, Item, detokenize, download_task, fill, read_task
+from tasks.probe_data import TASKS, Item, detokenize, download_task, read_task
 from tools.command_line import parse
-from tools.files import UserError
+from tools.files import UserError, read_lines
 from transformer import TransformerConfig
 
 LINES = ["tr\tPAST\tthe dog slept .", "tr\tPRES\the sings", "va\tPAST\tshe saw it .",
@@ -49,14 +49,14 @@ def test_a_file_is_read_exactly(publish):
     are limited."""
     _, path = publish([*LINES, "tr\tPAST\tit rained", "va\tPRES\tmore\tcolumns here\tit counts",
                        "va\tPRES\tyes"])
-    assert read_task(path, limit=2) == {
+    assert read_task(read_lines(path), limit=2) == {
         "train": [Item("PAST", ("the", "dog", "slept", ".")), Item("PRES", ("he", "sings"))],
         "valid": [Item("PAST", ("she", "saw", "it", ".")), Item("PRES", ("it", "counts")),
                   Item("PRES", ("yes",))],
         "test": [Item("PRES", ("it", "'s", "cold", "."))],
     }
     with pytest.raises(UserError, match="class PRES is not among the 1 training sentences"):
-        read_task(path, limit=1)
+        read_task(read_lines(path), limit=1)
 
 
 def test_a_file_is_downloaded_once_and_must_be_the_published_one(publish, monkeypatch):
@@ -87,17 +87,6 @@ def test_tokens_as_ordinary_text():
     assert detokenize(tokens) == "Didn't she say: it's (too) cold, is it?"
     tokens = "we 'll say ; they 've 9 % [ so ] ! I 'd go , I 'm , you 're .".split()
     assert detokenize(tokens) == "We'll say; they've 9% [so]! I'd go, I'm, you're."
-
-
-def test_fill_balances_the_classes():
-    """A sentence in another order of its words is the same sentence."""
-    items = [Item("AB"[i % 3 == 0], (str(i), "x")) for i in range(60)]
-    items += [Item("B", ("x", str(i))) for i in range(90)]
-    cells = [("A", None), ("B", None)]
-    parts = fill(iter(items), cells, {"train": 40, "valid": 6, "test": 7}, 0)
-    for items, count in zip(parts.values(), (20, 3, 3), strict=True):
-        assert [item.label for item in items].count("A") == count
-    assert len({frozenset(item.tokens) for items in parts.values() for item in items}) == 52
 
 
 # ---- The model
@@ -160,7 +149,7 @@ def test_vocabulary_and_classes_are_those_of_training(monkeypatch):
 
 def command(folder, flags):
     """The command with a model of seconds; returns its exit status."""
-    small = "--device cpu --sentences 60 --epochs 2 --name x"
+    small = "--device cpu --sentences 200 --epochs 2 --name x"
     return probe.main(f"--runs {folder} {small} {flags}".split())
 
 
@@ -222,7 +211,8 @@ def test_the_model_is_tested_on_the_test_part(tmp_path, publish, capsys):
     kinds = ["tr A yes"] * 40 + ["tr B no"] * 110 + ["va A yes"] + ["va B no"] * 3
     kinds += ["te A yes"] + ["te B yes"] * 3 + ["te B no"]
     publish("\t".join(kind.split()) + f" {i}" for i, kind in enumerate(kinds))
-    flags = f"{TINY} --data senteval --data-dir {tmp_path} --models baseline --lr 1e-9"
+    flags = (f"{TINY} --data senteval --data-dir {tmp_path} --models baseline --lr 1e-9 "
+             "--sentences 60")
     assert command(tmp_path / "runs", flags) == 0
     by_model = {row["model"]: row for row in results(tmp_path / "runs")["runs"]}
     assert by_model["majority"]["accuracy"] == 1 / 5
@@ -236,17 +226,11 @@ def test_the_model_is_tested_on_the_test_part(tmp_path, publish, capsys):
     assert "epoch" not in capsys.readouterr().out        # files are checked before training
 
 
-def test_sentences_and_seed_reach_the_tasks(monkeypatch):
-    words = probe.Settings.__dataclass_fields__["sentences"].metadata["help"]
-    assert f"up to {probe.VALID:,} more to validate and {probe.TEST:,} to test" in words
-    for valid, test in ((20, 90), (90, 30)):             # not more than in training
-        monkeypatch.setattr(probe, "VALID", valid)
-        monkeypatch.setattr(probe, "TEST", test)
-        first, same, other = (
-            probe.load_task(parse(probe.Settings, f"--sentences 70 {flags}".split()), "BShif")
-            for flags in ("", "--data-seed 1", "--data-seed 7"))
-        assert [len(items) for items in first.values()] == [70, min(valid, 70), min(test, 70)]
-        assert first == same != other
+def test_sentences_are_the_first_training_sentences():
+    whole, parts = (probe.load_task(parse(probe.Settings, flags.split()), "BShif")
+                    for flags in ("", "--sentences 70"))
+    assert [len(items) for items in whole.values()] == [4_000, 1_000, 2_000]
+    assert parts == {**whole, "train": whole["train"][:70]}
 
 
 # ---- Frozen encoders
@@ -281,9 +265,8 @@ def test_vectors_are_standardized_means_over_a_sentence(translation_run, monkeyp
 
 def test_frozen_encoders_are_probed_again_after_training(tmp_path, capsys, monkeypatch,
                                                          translation_run):
-    """They are tested on the test part, here of 40 sentences."""
-    monkeypatch.setattr(probe, "TEST", 40)
-    monkeypatch.setattr(probe, "accuracy", lambda model, examples: len(examples.labels) / 60)
+    """They are tested on the test part, which has 2,000 sentences."""
+    monkeypatch.setattr(probe, "accuracy", lambda model, examples: len(examples.labels) / 4_000)
     flags = (f"--task Tense --encoder {translation_run} {translation_run}/ --checkpoint last "
              "--seeds 1 2")
     checkpoint = (translation_run / "best.pt").rename(translation_run / "last.pt")
@@ -292,7 +275,7 @@ def test_frozen_encoders_are_probed_again_after_training(tmp_path, capsys, monke
     assert checkpoint.read_bytes() == before
     (line,) = results(tmp_path / "runs")["table"]
     assert list(line["cells"]) == ["majority", "bag of words", "mt"]
-    assert line["cells"]["mt"]["mean"] == 40 / 60 and line["cells"]["mt"]["seeds"] == 2
+    assert line["cells"]["mt"]["mean"] == 1 / 2 and line["cells"]["mt"]["seeds"] == 2
     with RunFolder(translation_run, {}) as folder:
         model, _, _ = load_run(translation_run, "last")
         folder.save("last.pt", model={name: x + 1 for name, x in model.state_dict().items()})
