@@ -37,7 +37,7 @@ def test_every_module_imports_without_a_word():
     assert (program.returncode, program.stdout, program.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("folder", ["papers", "exercises", "course", "toy"])
+@pytest.mark.parametrize("folder", ["papers", "exercises", "course"])
 def test_a_program_in_a_folder_says_how_to_start_it(folder):
     """`python papers/bench.py` would not find the other folders."""
     programs = []

@@ -16,7 +16,7 @@ from project_files import ROOT, project_files
 
 DOCUMENTS = sorted(path for path in project_files() if path.suffix == ".md")
 SCRIPTS = ("train_mt", "translate", "probe", "logic", "papers/analyze", "papers/reproduce",
-           "papers/bench", "results/summary", "toy/__main__", "exercises/grade", "course/notebooks")
+           "papers/bench", "results/summary", "exercises/grade", "course/notebooks")
 # flags of torchrun, pip and sacrebleu
 FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--index-url",
            "--paired-ar", "--paired-bs"}
@@ -117,7 +117,6 @@ def test_files_and_flags_of_commands_exist(document):
     for module, rest in commands(document):
         if not (places(f"{module}.py") or places(f"{module}/__main__.py") or module == "venv"):
             wrong.append(module)
-        module = "toy/__main__" if module == "toy" else module
         if module in SCRIPTS:
             given = set(re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", rest))
             wrong += [f"{module}.py {flag}" for flag in given - flags(module) - FOREIGN]
