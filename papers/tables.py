@@ -1,6 +1,6 @@
-"""The result tables of the five papers, and this project's own: flags and published numbers.
+"""The result tables of the five papers, and one of this project: flags and published numbers.
 
-A row holds the flags of train_mt.py that make its model from the baseline, in their shortest form,
+A row has the flags of train_mt.py that make its model from the baseline, in their shortest form,
 since a run is named after its flags. A published number is the printed text. In flags, {L} is the
 number of layers, {lower} and {upper} the two halves of them, {H2} twice the heads, {H_4} a quarter
 of them, and so on: see `reproduce.fit_flags`. Rows that a paper quotes from elsewhere are left out,
@@ -12,44 +12,36 @@ from tasks.probe_data import TASKS
 
 
 class Row(NamedTuple):
-    """A row of a table.
-
-    flags: of train_mt.py; in a table of probe.py the name of the model. size: "base" is the scale's
-    size; "big" twice its width, heads and FFN, as big is of base; "wide" the same with base's heads
-    (Li 2021 Table 6).
-    """
+    """A row of a table. size: the flags that change the size of all rows. It is compared with the
+    row of the same size that has no other flags."""
     label: str
     flags: str = ""
     published: tuple = ()       # by column, as printed
-    size: str = "base"
+    size: str = ""
 
 
 class Table(NamedTuple):
-    """A table: its source, title, data, published columns, rows and footnotes.
-
-    kind: "mt" (speed and BLEU), "probe" (published accuracies only: probe.py measures them). A
-    published cell refers to a footnote, numbered from 1, as in "47.43 (+0.11) [1]".
-    """
+    """A table: its source, title, data, published columns, rows and footnotes. A published cell
+    refers to a footnote, numbered from 1, as in "47.43 (+0.11) [1]"."""
     source: str
     title: str
     data: str
     columns: tuple
     rows: tuple
     notes: tuple = ()
-    kind: str = "mt"
-    chinese: str = ""           # the paper's flags for Chinese source text only
-    big: str = "--arch big"     # what "big" is where the scale is exactly --arch base
+    probed: bool = False        # accuracies, which probe.py measures; flags name the model
 
 
 ZH_EN = "WMT17 Zh-En"
 EN_DE = "WMT14 En-De"
 NIST = "NIST Zh-En (LDC, not public)"
-OWN = "this project"
-SHORT = "--max-length 50"       # Li 2021
-SHORTER = "--max-length 49"     # Duan: less than 50
-LOWER = "--lowercase"           # Gu
-BIG_2021 = "--arch big --dropout 0.1"
-BASELINE = Row("baseline", "")
+BIG = "{big}"
+BIG_2021 = "{big} --dropout {dropout}"                   # base's dropout, 0.1
+WIDE = "{big} --dropout {dropout} --heads {H}"           # with base's heads
+BASELINE = Row("baseline")
+SHORT = "from Chinese, the paper takes sentences of at most 50 tokens: add --max-length 50"
+SHORTER = "from Chinese, the paper takes sentences of less than 50 tokens: add --max-length 49"
+LOWER = "from Chinese, the paper counts BLEU without case: add --lowercase"
 DEPARTURE = ("here EM routing has the gradient of the last iteration only, our default; the paper "
              "refers to Hinton et al. 2018, who backpropagate through all iterations")
 TABLES = {}                     # by the name that reproduce.py takes
@@ -82,8 +74,8 @@ TABLES["li2018-3"] = Table(
     ("Zh-En steps/s", "Zh-En BLEU", "En-De steps/s", "En-De BLEU"),
     (Row("base", "", ("1.21", "24.13", "1.28", "27.64")),
      Row("base + Disagreement", "--reg output", ("1.06", "24.85↑", "1.10", "28.51↑")),
-     Row("big", "", ("0.58", "24.56", "0.61", "28.58"), "big"),
-     Row("big + Disagreement", "--reg output", ("0.47", "25.08↑", "0.51", "29.28↑"), "big")),
+     Row("big", "", ("0.58", "24.56", "0.61", "28.58"), BIG),
+     Row("big + Disagreement", "--reg output", ("0.47", "25.08↑", "0.51", "29.28↑"), BIG)),
     notes=("↑: significantly better than the baseline of the same size (p < 0.01)",))
 
 # Li 2018 Tables 4 and 5, which analyze.py prints: exp(D) of the encoder on the validation set of
@@ -108,7 +100,7 @@ TABLES["li2019-1"] = Table(
      Row("EM", "em",
          ("96.26", "98.75", "47.72", "87.00", "51.82", "88.17", "89.97", "86.40", "51.55",
           "69.86"))),
-    kind="probe", notes=("measured by `python probe.py --protocol li2019 --data senteval`",))
+    probed=True, notes=("measured by `python probe.py --protocol li2019 --data senteval`",))
 
 TABLES["li2019-2"] = Table(
     "Li 2019 Table 2", "aggregation in different attention components", f"{EN_DE}, base",
@@ -141,8 +133,8 @@ TABLES["li2019-4"] = Table(
     ("En-De parameters", "En-De BLEU", "Zh-En parameters", "Zh-En BLEU"),
     (Row("base", "", ("88M", "27.31", "108M", "24.13")),
      Row("base + Effective Aggregation", "--agg em", ("92M", "28.26⇑", "112M", "24.68⇑")),
-     Row("big", "", ("264M", "28.58", "304M", "24.56"), "big"),
-     Row("big + Effective Aggregation", "--agg em", ("297M", "28.96↑", "337M", "25.00↑"), "big")),
+     Row("big", "", ("264M", "28.58", "304M", "24.56"), BIG),
+     Row("big + Effective Aggregation", "--agg em", ("297M", "28.96↑", "337M", "25.00↑"), BIG)),
     notes=("↑, ⇑: significantly better than the baseline of the same size (p < 0.05, "
            "p < 0.01)",))
 
@@ -153,23 +145,21 @@ TABLES["li2021-5"] = Table(
      Row("base + Disagreement", "--reg output", ("88M", "28.20↑", "108M", "24.85↑")),
      Row("base + Aggregation", "--agg em", ("92M", "28.26↑", "112M", "24.68↑")),
      Row("base + Both", "--agg em --reg output", ("92M", "28.41↑", "112M", "24.90↑")),
-     Row("big", "", ("264M", "28.58", "304M", "24.56"), "big"),
-     Row("big + Disagreement", "--reg output", ("264M", "28.96↑", "304M", "25.08↑"), "big"),
-     Row("big + Aggregation", "--agg em", ("297M", "28.96↑", "337M", "25.00↑"), "big"),
-     Row("big + Both", "--agg em --reg output", ("297M", "29.09↑", "337M", "25.12↑"), "big")),
+     Row("big", "", ("264M", "28.58", "304M", "24.56"), BIG_2021),
+     Row("big + Disagreement", "--reg output", ("264M", "28.96↑", "304M", "25.08↑"), BIG_2021),
+     Row("big + Aggregation", "--agg em", ("297M", "28.96↑", "337M", "25.00↑"), BIG_2021),
+     Row("big + Both", "--agg em --reg output", ("297M", "29.09↑", "337M", "25.12↑"), BIG_2021)),
     notes=("↑: significantly better than the baseline of the same size (p < 0.05 or p < 0.01)",
            "base + Disagreement and big + Disagreement have 28.51 and 29.28 En-De in Li 2018 "
-           "Table 3"),
-    chinese=SHORT, big=BIG_2021)
+           "Table 3", SHORT))
 
 TABLES["li2021-6"] = Table(
     "Li 2021 Table 6", "big with 8 heads", EN_DE, ("parameters", "BLEU", "Δ"),
-    (Row("big (8 heads)", "", ("264M", "28.10", "-"), "wide"),
-     Row("+ Disagreement", "--reg output", ("264M", "28.63", "+0.53"), "wide"),
-     Row("+ Aggregation", "--agg em", ("288M [1]", "28.65", "+0.55"), "wide"),
-     Row("+ Both", "--agg em --reg output", ("288M [1]", "28.94", "+0.84"), "wide")),
-    notes=("not by the equations: 2 (H d² + H d + 4d) is +16.8M for 8 heads, not +24M",),
-    chinese=SHORT, big=BIG_2021)
+    (Row("big (8 heads)", "", ("264M", "28.10", "-"), WIDE),
+     Row("+ Disagreement", "--reg output", ("264M", "28.63", "+0.53"), WIDE),
+     Row("+ Aggregation", "--agg em", ("288M [1]", "28.65", "+0.55"), WIDE),
+     Row("+ Both", "--agg em --reg output", ("288M [1]", "28.94", "+0.84"), WIDE)),
+    notes=("not by the equations: 2 (H d² + H d + 4d) is +16.8M for 8 heads, not +24M",))
 
 TABLES["li2021-7"] = Table(
     "Li 2021 Table 7", "ten probing tasks, 6 encoder layers, accuracy in per cent", "SentEval",
@@ -187,7 +177,7 @@ TABLES["li2021-7"] = Table(
      Row("Combine", "combined",
          ("96.55", "98.87", "46.93", "84.17", "54.26", "86.07", "85.84", "83.38", "50.13",
           "69.99", "97.71", "61.78", "75.08"))),
-    kind="probe",
+    probed=True,
     notes=("misprint: 96.02 and 98.31 average 97.165; the other averages are off by 0.01 at "
            "most", "measured by `python probe.py --protocol li2021 --data senteval`"))
 
@@ -195,11 +185,10 @@ TABLES["duan-1"] = Table(
     "Duan 2020 Table 1", "main results", f"{ZH_EN} and {EN_DE}", ("Zh-En BLEU", "En-De BLEU"),
     (Row("base", "", ("24.28", "27.43")),
      Row("capsule-Transformer base", "--capsule-attention enc dec", ("25.02", "28.04")),
-     Row("big", "", ("24.71", "28.42"), "big"),
-     Row("capsule-Transformer big", "--capsule-attention enc dec", ("25.14", "28.71"), "big")),
-    chinese=SHORTER,
-    notes=("§4.2 gives 1.6K new parameters for the big model; by the equations they are "
-           "1,632",))
+     Row("big", "", ("24.71", "28.42"), BIG),
+     Row("capsule-Transformer big", "--capsule-attention enc dec", ("25.14", "28.71"), BIG)),
+    notes=("§4.2 gives 1.6K new parameters for the big model; by the equations they are 1,632",
+           SHORTER))
 
 TABLES["duan-2"] = Table(
     "Duan 2020 Table 2", "capsule routing in encoder and decoder", f"{ZH_EN}, base", ("BLEU",),
@@ -207,7 +196,7 @@ TABLES["duan-2"] = Table(
      Row("2  Enc", "--capsule-attention enc", ("24.87",)),
      Row("3  Dec", "--capsule-attention dec", ("24.65",)),
      Row("4  Enc, Dec", "--capsule-attention enc dec", ("25.02",))),
-    chinese=SHORTER)
+    notes=(SHORTER,))
 
 TABLES["duan-3"] = Table(
     "Duan 2020 Table 3", "vertical and horizontal routing, encoder", f"{ZH_EN}, base", ("BLEU",),
@@ -215,7 +204,7 @@ TABLES["duan-3"] = Table(
      Row("2  vertical", "--capsule-attention enc --capsule-parts vertical", ("24.74",)),
      Row("3  horizontal", "--capsule-attention enc --capsule-parts horizontal", ("24.76",)),
      Row("4  both", "--capsule-attention enc", ("24.87",))),
-    chinese=SHORTER)
+    notes=(SHORTER,))
 
 TABLES["duan-4"] = Table(
     "Duan 2020 Table 4", "capsule routing in different encoder layers", f"{ZH_EN}, base", ("BLEU",),
@@ -223,7 +212,7 @@ TABLES["duan-4"] = Table(
      Row("2  [1-3]", "--capsule-attention enc:{lower}", ("24.64",)),
      Row("3  [4-6]", "--capsule-attention enc:{upper}", ("24.48",)),
      Row("4  [1-6]", "--capsule-attention enc", ("24.87",))),
-    chinese=SHORTER)
+    notes=(SHORTER,))
 
 TABLES["gu-1"] = Table(
     "Gu 2019 Table 1", "main results, base", NIST,
@@ -233,20 +222,19 @@ TABLES["gu-1"] = Table(
          ("92.2M [1]", "47.60", "48.04", "47.30", "46.56", "37.80", "45.46 (+0.51)")),
      Row("+ EM Routing", "--agg gu-em",
          ("91.7M [1]", "47.62", "48.07", "47.97*", "46.80", "38.01*", "45.70 (+0.75) [2]"))),
-    chinese=LOWER,
     notes=("not by the equations: the same layers add +1.0M and +0.5M in any language; the "
            "paper's own En-De rows say +1.1M and +0.7M",
            "the five scores average 45.694, a gain of 0.74",
-           "*: significantly better than the baseline (p < 0.05)", DEPARTURE))
+           "*: significantly better than the baseline (p < 0.05)", DEPARTURE, LOWER))
 
 TABLES["gu-2"] = Table(
     "Gu 2019 Table 2", "main results", EN_DE, ("parameters", "BLEU"),
     (Row("base", "", ("60.9M", "27.34")),
      Row("base + Dynamic Routing", "--agg gu-dynamic", ("62.0M", "27.67")),
      Row("base + EM Routing", "--agg gu-em", ("61.6M [1]", "27.77")),
-     Row("big", "", ("209.9M", "28.43"), "big"),
-     Row("big + Dynamic Routing", "--agg gu-dynamic", ("216.2M [1]", "28.65"), "big"),
-     Row("big + EM Routing", "--agg gu-em", ("214.2M [1]", "28.71"), "big")),
+     Row("big", "", ("209.9M", "28.43"), BIG),
+     Row("big + Dynamic Routing", "--agg gu-dynamic", ("216.2M [1]", "28.65"), BIG),
+     Row("big + EM Routing", "--agg gu-em", ("214.2M [1]", "28.71"), BIG)),
     notes=("not by the equations, which give +0.53M (base, EM), +4.2M and +2.1M (big); the big "
            "rows fit with W^O kept, where the base row with dynamic routing would not", DEPARTURE))
 
@@ -265,8 +253,7 @@ TABLES["gu-3"] = Table(
      Row("ED_6, Dec_6", "--agg gu-em", ("48.07 (+0.39)",)),
      Row("ED_5, ED_6, Dec_5, Dec_6", "--agg gu-em --agg-at cross:{top} dec:{top}",
          ("47.99 (+0.31)",))),
-    chinese=LOWER,
-    notes=("misprint: 47.43 is -0.25 against 47.68; +0.11 would be 47.79", DEPARTURE))
+    notes=("misprint: 47.43 is -0.25 against 47.68; +0.11 would be 47.79", DEPARTURE, LOWER))
 
 TABLES["gu-fig2"] = Table(
     "Gu 2019 Fig. 2", "number of output capsules, EM routing", f"{NIST}, MT04, base", (),
@@ -277,20 +264,19 @@ TABLES["gu-fig2"] = Table(
      Row("N = 2H", "--agg gu-em --capsules {H2}"),
      Row("N = 4H", "--agg gu-em --capsules {H4}"),
      Row("N = 8H", "--agg gu-em --capsules {H8}")),
-    chinese=LOWER,
     notes=("the paper prints a plot without numbers; it finds N = H, as many output as input "
-           "capsules, the best", DEPARTURE))
+           "capsules, the best", DEPARTURE, LOWER))
 
 
 # ---- This project
 
 TABLES["readme"] = Table(
-    OWN, "the rows of the README's table, on any text", "", (),
-    (BASELINE,
+    "README", "does it help, and what does it cost", "", (),
+    (Row("Transformer"),
      Row("Li 2018", "--reg output"),
      Row("Li 2019", "--agg em"),
-     Row("Li 2019 without routing", "--agg em --iterations 1"),
+     Row("the same without routing", "--agg em --iterations 1"),
      Row("Li 2021", "--agg em --reg output"),
      Row("Gu 2019", "--agg gu-em"),
      Row("Duan 2020", "--capsule-attention enc dec"),
-     Row("one head", "--heads 1")))
+     Row("control: one head", "--heads 1")))

@@ -18,10 +18,8 @@ from nmt.run_folder import (
     RunFolder,
     average_checkpoints,
     load_checkpoint,
-    read_config,
     read_metrics,
 )
-from papers.reproduce import own_text, settings_of
 
 A = "狗看见一个人在房子里"
 B = "狗看见一只猫在房子里"
@@ -124,12 +122,6 @@ def test_what_is_printed_is_what_is_stored(finished):
             (tested, "subspace and output: 1 where the heads cancel,\n"
                      "  0.607 where they are orthogonal, 0.368 where alike;")):      # exp(-1/2)
         assert line.format(**row) in finished.out
-
-
-def test_tables_know_the_text_of_a_run(finished):
-    checksums, texts = own_text(settings_of(finished.text))
-    assert checksums.items() <= read_config(finished.folder).items()
-    assert [row["texts"] for row in rows(finished.folder, "test")] == [texts]
 
 
 def test_translate_gives_the_translations_of_the_test(finished, capsys):

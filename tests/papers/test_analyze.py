@@ -20,8 +20,7 @@ from nmt.evaluate import validate
 from nmt.run_folder import RunFolder
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS, train_tokenizer
 from papers import analyze, figures, measure
-from papers.reproduce import plan, settings_of
-from papers.tables import TABLES
+from papers.reproduce import settings_of
 from routing_em import em_routing
 from tools import figure_text
 from tools.command_line import parse
@@ -471,12 +470,6 @@ def test_analysis_json_keeps_what_was_measured_before(folders, tmp_path, monkeyp
         assert analyze.main([str(folders / "plain"), "--out", str(tmp_path)]) == 2
         assert message in capsys.readouterr().err
         assert (tmp_path / "analysis.json").read_text("utf-8") == damaged
-
-
-def test_flags_of_a_run_folder_are_those_of_its_row():
-    rows = plan(TABLES["readme"], {}, [1]) + plan(TABLES["duan-1"], {"arch": "base"}, [1])
-    for _, (run,) in rows:
-        assert analyze.mechanism_flags(asdict(run.settings)) == run.flags
 
 
 def test_the_beam_reaches_every_search(folders, tmp_path, monkeypatch):

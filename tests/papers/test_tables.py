@@ -1,19 +1,20 @@
 """papers/tables.py: every row of a paper trains the model that its label names, at size base, and
-the rows find the stored runs."""
+has the numbers that the paper prints."""
 import re
 from dataclasses import asdict
-from statistics import fmean, geometric_mean
+from statistics import fmean
 
 import pytest
+from outside import SHARED
 
-from papers.reproduce import plan
-from papers.tables import OWN, SCORES, SCORES_BY_LAYER, TABLES
+from papers.reproduce import plan, settings_of
+from papers.tables import DEPARTURE, SCORES, SCORES_BY_LAYER, TABLES
 from transformer import COMPONENTS, TransformerConfig
 
+PAPERS = SHARED / "papers"
+PUBLISHED = [name for name in TABLES if name != "readme"]
 LETTERS = {"Enc": "enc", "E-D": "cross", "ED": "cross", "Dec": "dec"}
 BIG = dict(d_model=1024, d_ff=4096)
-PROBED = {"Base": "baseline", "Baseline": "baseline", "Simple": "simple", "EM": "em",
-          "Disagreement": "disagreement", "Aggregation": "aggregation", "Combine": "combined"}
 
 
 def mechanisms(table, label: str) -> dict:
@@ -68,76 +69,51 @@ def facts(config: TransformerConfig) -> dict:
     return values
 
 
-@pytest.mark.parametrize("name", [name for name, table in TABLES.items() if table.kind == "mt"
-                                  and table.source != OWN])
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if not TABLES[name].probed])
 def test_a_row_trains_the_model_of_its_label(name):
-    for row, (run,) in plan(TABLES[name], {"arch": "base"}, [1]):
-        assert facts(run.settings.model_config(9)) == facts(expected(TABLES[name], row)), row.label
+    commands, folders = plan([name], ["--arch", "base"], [1])
+    for row in TABLES[name].rows:
+        folder, = folders[name, row]
+        config = settings_of(commands[folder]).model_config(9)
+        assert facts(config) == facts(expected(TABLES[name], row)), row.label
 
 
-def test_a_model_has_one_published_number_in_a_paper():
-    """Tables that share a row print the same in the column of that name."""
-    published = {}
-    for table in TABLES.values():
-        for row in table.rows:
-            for column, cell in zip(table.columns, row.published):
-                pair, quantity = re.fullmatch(r"(Zh-En|En-De|) ?(.*)", column).groups()
-                assert pair in table.data
-                if quantity in ("BLEU", "steps/s"):
-                    data = pair or table.data.split(",")[0]
-                    model = table.source[:7], data[-5:], quantity, row.size, row.flags
-                    published.setdefault(model, set()).add(re.match(r"[\d.]+", cell)[0])
-    assert [model for model, numbers in published.items() if len(numbers) > 1] == []
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_cells_fit_their_columns_and_footnotes(name):
+    table = TABLES[name]
+    cells = " ".join(cell for row in table.rows for cell in row.published)
+    assert all(len(row.published) == len(table.columns) for row in table.rows)
+    assert (DEPARTURE in table.notes) == name.startswith("gu")
+    assert {*cells} & {*"↑⇑*"} == {*" ".join(table.notes)} & {*"↑⇑*"}
+    assert {*map(int, re.findall(r"\[(\d+)\]", cells))} <= {*range(1, len(table.notes) + 1)}
 
 
-@pytest.mark.parametrize("name", [name for name, x in TABLES.items() if x.kind == "probe"])
-def test_a_row_of_probes_is_the_model_of_its_label(name):
-    assert all(row.flags == PROBED[row.label] for row in TABLES[name].rows)
+def numbers_of(text: str) -> str:
+    return " ".join(re.findall(r"\d+\.?\d*", text))
 
 
-@pytest.mark.parametrize("paper, longest, lowercase", [
-    ("Li 2018", 256, False), ("Li 2019", 256, False), ("Li 2021", 50, False),
-    ("Duan 2020", 49, False), ("Gu 2019", 256, True)])
-def test_chinese_text_has_the_limits_of_its_paper(paper, longest, lowercase):
-    """Li 2021: at most 50 tokens a sentence; Duan: less than 50; Gu: BLEU without case."""
-    for table in TABLES.values():
-        if table.source.startswith(paper) and "Zh" in table.data:
-            for data, limits in (("wmt17-zh-en", (longest, lowercase)), ("multi30k", (256, False))):
-                for _, (run,) in plan(table, {"arch": "small", "data": data}, [1]):
-                    assert (run.settings.max_length, run.settings.lowercase) == limits
-
-
-def test_only_a_chinese_source_has_limits_which_a_given_flag_replaces():
-    (_, (run,)), *_ = plan(TABLES["li2021-5"], {"data": "wmt17-zh-en", "max_length": 80}, [1])
-    assert run.settings.max_length == 80
-    for languages, chinese in (({"data": "wmt17-zh-en", "tgt": "zh"}, False),
-                               ({"train": "x", "valid": "y", "src": "zh-CN", "tgt": "en"}, True)):
-        (_, (run,)), *_ = plan(TABLES["gu-1"], languages, [1])
-        assert run.settings.lowercase == chinese
+@pytest.mark.skipif(not PAPERS.is_dir(), reason="the papers are not here")
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if " Table" in TABLES[name].source])
+def test_published_rows_are_printed_in_the_papers(name):
+    """The numbers of a row one after the other; Li 2021 Table 7 has a row per task."""
+    paper = TABLES[name].source.rpartition(" Table")[0].lower().replace(" ", "")     # "li2018"
+    text = "".join(path.read_text("utf-8") for path in PAPERS.glob(f"{paper}*.txt"))
+    rows = [row.published for row in TABLES[name].rows]
+    if name == "li2018-1":
+        rows += [*SCORES.values(), *SCORES_BY_LAYER.values()]
+    for row in zip(*rows) if name == "li2021-7" else rows:
+        cells = re.sub(r"\[\d+\]", "", " ".join(row))
+        assert f" {numbers_of(cells)} " in f" {numbers_of(text)} ", row
 
 
 def test_footnotes_have_the_numbers_of_their_sums():
     H, d = 8, 1024
     assert f"+{2 * (H * d ** 2 + H * d + 4 * d) / 1e6:.1f}M" in TABLES["li2021-6"].notes[0]
     *_, em = TABLES["gu-1"].rows
-    scores = [float(cell.rstrip("*")) for cell in em.published[1:6]]
-    assert f"average {fmean(scores):.3f}, a gain of {fmean(scores) - 44.95:.2f}" in " ".join(
-        TABLES["gu-1"].notes)
+    mean = fmean(float(cell.rstrip("*")) for cell in em.published[1:6])
+    assert f"average {mean:.3f}, a gain of {mean - 44.95:.2f}" in TABLES["gu-1"].notes[1]
     assert f"are {6 * (16 ** 2 + 16):,}" in TABLES["duan-1"].notes[0]
     *_, aggregation, _ = TABLES["li2021-7"].rows
     first, second = aggregation.published[:2]
     mean = fmean((float(first), float(second)))
     assert f"{first} and {second} average {mean:.3f}" in TABLES["li2021-7"].notes[0]
-
-
-@pytest.mark.parametrize("kind, expected", [
-    ("baseline", 0.0069), ("subspace", 0.0056), ("position", 0.2194), ("output", 0.0071)])
-def test_li2018_table4_has_the_exponential_of_the_mean_D_of_table5(kind, expected):
-    """Within the rounding of both tables. The mean of the exponentials is outside."""
-    printed = float(SCORES[kind][1])
-    layers = [float(x) for x in SCORES_BY_LAYER[kind]]
-    assert round(geometric_mean(layers), 4) == expected
-    low = geometric_mean([x - 5e-4 for x in layers])
-    high = geometric_mean([x + 5e-4 for x in layers])
-    assert low - 5e-4 <= printed <= high + 5e-4
-    assert fmean(layers) - 5e-4 > printed + 5e-4
