@@ -401,7 +401,7 @@ def save_last(folder: RunFolder, model, optimizer, progress: Progress) -> None:
 
 def validate_and_save(model, optimizer, progress: Progress, data: Data, folder: RunFolder,
                       s: Settings) -> None:
-    """Logs loss and greedy BLEU, prints two translations, saves checkpoints, draws the curves."""
+    """Logs loss and greedy BLEU, prints two translations, saves checkpoints."""
     step = progress.step
     nll, D = validate(model, data.valid, s.max_tokens, s.amp)
     check_finite(nll, step)
@@ -423,7 +423,6 @@ def validate_and_save(model, optimizer, progress: Progress, data: Data, folder: 
         folder.save("best.pt", model=model.state_dict())
     progress.unvalidated = False
     save_last(folder, model, optimizer, progress)
-    folder.draw_curves()
 
 
 def test(model, progress: Progress, data: Data, folder: RunFolder, s: Settings) -> None:

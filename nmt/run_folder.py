@@ -1,6 +1,6 @@
 """Run folders: settings, metrics and checkpoints; one run at a time in a folder.
 
-A run folder holds config.json (the settings), metrics.jsonl, tokenizer.json, loss.png, lock, test
+A run folder holds config.json (the settings), metrics.jsonl, tokenizer.json, lock, test
 translations (*.hyp), and the checkpoints last, best, average and step-N.pt. Loading a checkpoint
 executes no code.
 """
@@ -19,7 +19,6 @@ from tqdm import tqdm
 
 from nmt.search import LENGTH_RATIO
 from nmt.tokenizer import load_tokenizer
-from tools.figure_text import literal_text, optional_figure
 from tools.files import UserError, as_user_error, atomic_write, read_json
 from tools.streams import print_once
 from transformer import Transformer, TransformerConfig
@@ -314,30 +313,6 @@ class RunFolder(contextlib.AbstractContextManager):
         """The checkpoints step-N.pt, ascending."""
         paths = [path for path in self.path.glob("step-*.pt") if path.stem[5:].isdecimal()]
         return sorted(paths, key=lambda path: int(path.stem[5:]))
-
-    @optional_figure("loss.png")
-    @literal_text()
-    def draw_curves(self) -> None:
-        """Draws loss.png: losses per target token, D where it is rewarded, validation BLEU."""
-        from matplotlib.figure import Figure
-        rows = [row for row in self.read_metrics() if row.get("type") != "test"]
-        figure = Figure(figsize=(12, 3.4), layout="constrained")
-        figure.suptitle(self.path.name)
-        losses, scores, disagreement = figure.subplots(1, 3)
-        for axes, key, label in ((losses, "loss", "training, smoothed"),
-                                 (losses, "valid_loss", "validation"),
-                                 (scores, "valid_bleu", None),
-                                 (disagreement, "disagreement", None)):
-            points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
-            if points:
-                axes.plot(*zip(*points), ".-", label=label)
-            axes.set(xlabel="step", xlim=(0, None))
-        losses.set(ylim=(0, None), ylabel="loss per token in nats")
-        figure.legend(*losses.get_legend_handles_labels(), loc="outside lower left", ncols=2)
-        scores.set(ylim=(0, 100), ylabel="validation BLEU, greedy")
-        disagreement.set(ylabel="D")
-        disagreement.set_visible(any(row.get("disagreement") is not None for row in rows))
-        atomic_write(self.path / "loss.png", lambda file: figure.savefig(file, format="png"))
 
 
 def read_model_config(config: dict, folder) -> TransformerConfig:

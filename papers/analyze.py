@@ -1,416 +1,470 @@
-"""Analyzes trained runs as the papers do: prints tables, writes analysis.json and PNG figures.
+"""Analyzes trained runs as the papers do: prints tables and draws figures (PNG).
 
     python -m papers.analyze runs/NAME
-    python -m papers.analyze runs/A runs/B --labels baseline EM --out FOLDER
+    python -m papers.analyze runs/A runs/B --only heads length
     python -m papers.analyze runs/NAME --only attention --sentence "A man."
 
-disagreement: exp(D), Li 2018 Tables 4-5. heads: t-SNE of the head representations, Li 2021 Fig. 3.
-attention: heat maps, Duan 2020 Fig. 5. routing: entropy and agreement of the couplings. length:
-BLEU by source length, Gu 2019 Fig. 3. ablation: the BLEU lost without each head, Michel et al.
-2019; it translates once per head and runs only if it is named. analysis.json keeps what earlier
-commands measured. The measurements are in papers/measure.py, the figures in papers/figures.py.
+loss: the curves of the training. disagreement: exp(D), Li 2018 Tables 4-5. heads: t-SNE of the head
+representations, Li 2021 Fig. 3. attention: a heat map with the words, Duan 2020 Fig. 5. routing:
+entropy and agreement of the couplings. length: BLEU by source length, Gu 2019 Fig. 3.
+
+loss.png and attention.png go into the folder of each run, heads.png and length.png, which have all
+runs, into that of the first.
 """
-import hashlib
-import json
+import copy
+import math
 import re
-import statistics
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
 if not __package__:
     print("error: start it in the project's folder: python -m papers.analyze", file=sys.stderr)
     sys.exit(2)
 
 import torch
-from filelock import FileLock
+from matplotlib import font_manager, rc_context, rcParams
+from matplotlib.figure import Figure  # needs no backend, which a notebook may have chosen
 from tabulate import tabulate
+from torch import Tensor
 
 from disagreement import MEASURED
-from nmt.corpus import DataFlags, Pairs, hash_text, load_corpora, read_pairs
-from nmt.encoded import encode_pairs
-from nmt.flags import ModelFlags
-from nmt.run_folder import find_run, load_run
+from nmt.batches import batches, collate
+from nmt.corpus import Data, DataFlags, Pairs, load_data
+from nmt.encoded import EncodedPairs, encode_pairs
+from nmt.evaluate import bleu_metric, validate
+from nmt.languages import bleu_tokenizer
+from nmt.run_folder import load_run, read_metrics
+from nmt.search import translate_lines
 from nmt.tokenizer import prepare_line
-from papers import figures, measure
 from papers.tables import SCORES, SCORES_BY_LAYER
-from tools.command_line import check_given, command_line, flag
+from routing_dynamic import squash, weigh_votes
+from tools.command_line import flag
 from tools.command_line import run as run_command
-from tools.files import UserError, as_user_error, atomic_write, read_json
+from tools.files import UserError
 from tools.machine import DEVICES, pick_device
-from transformer import COMPONENTS, SIZES
+from transformer import COMPONENTS, PAD
 
-QUICK = ("disagreement", "heads", "attention", "routing", "length")
-PARTS = (*QUICK, "ablation")
-DRAWN = "what is drawn"
-ATTENTIONS = {                  # what each is called, what its queries and keys are
-    "enc": ("encoder self-attention", "source token", "source token"),
-    "cross": ("decoder to encoder", "last token written", "source token"),
-    "dec": ("decoder self-attention", "last token written", "token written so far"),
-}
+PARTS = ("loss", "disagreement", "heads", "attention", "routing", "length")
+MAX_TOKENS = 4096               # of a batch of the validation set
+# fonts with Chinese, Japanese or Korean letters
+CJK = "CJK|WenQuanYi|IPA|Hiragino|PingFang|Arial Unicode|YaHei|Yu Gothic|Malgun"
 
 
 @dataclass
 class Settings:
-    """The runs, the parts to measure, and what is drawn."""
-    runs: tuple[str, ...] = flag((), "run folders, e.g. runs/NAME", metavar="RUN", positional=True)
-    only: tuple[str, ...] = flag(QUICK, f"parts to run: {', '.join(PARTS)} (all but ablation)",
-                                 choices=PARTS, metavar="PART")
-    labels: tuple[str, ...] = flag((), "short names of the runs in tables and figures (those of "
-                                   "their folders)", metavar="NAME")
-    out: str | None = flag(None, "folder of analysis.json and the figures (the first run's)",
-                           metavar="DIR")
-    checkpoint: str = flag("best", "which one: best, last, average or step-N", metavar="NAME")
-    device: str = flag("auto", DEVICES)
-    beam: int | None = flag(None, "beam size (the run's own)", "", 1, 1000)
-    valid: str | None = flag(None, "validation text (the run's own)", metavar="PREFIX")
-    test: tuple[str, ...] = flag((), "test sets (the run's own)", metavar="PREFIX")
-    data_dir: str | None = flag(None, "folder of the downloads (as in training)", metavar="DIR")
-
-    component: str = flag("enc", "enc: encoder self-attention, cross: decoder to encoder, dec: "
-                          "decoder self-attention", DRAWN, choices=COMPONENTS)
+    """The runs, and the parts to measure."""
+    runs: tuple[str, ...] = flag(help="run folders, e.g. runs/NAME", metavar="RUN", positional=True)
+    only: tuple[str, ...] = flag(PARTS, f"parts to run: {', '.join(PARTS)} (all)", choices=PARTS,
+                                 metavar="PART")
+    component: str = flag("enc", "heads and attention of: enc: encoder self-attention, cross: "
+                          "decoder to encoder, dec: decoder self-attention", choices=COMPONENTS)
     layer: int | None = flag(None, "layer of the heat maps, from 1 at the bottom (the top one)",
-                             DRAWN, 1, 1000)
-    sentence: str | None = flag(None, "source sentence, which the runs translate (a short "
-                                "validation pair)", DRAWN, metavar="TEXT")
+                             low=1)
+    sentence: str | None = flag(None, "source sentence of the heat maps, which the run translates "
+                                "(a short validation pair)", metavar="TEXT")
+    device: str = flag("auto", DEVICES)
 
 
-# ---- Runs and text
-
-def load_text(config: dict, settings: Settings) -> tuple[Pairs, Pairs]:
-    """The validation pairs, and the pairs of all test sets (without a test set, or if no part reads
-    it, the validation pairs). --valid, --test and --data-dir replace the paths in config.json. The
-    training text is not read."""
-    src, tgt = config["languages"]
-    prefix = settings.valid or config["valid"]
-    valid = read_pairs(prefix, src, tgt) if prefix else None
-    tests = []
-    if "length" in settings.only:
-        tests = [read_pairs(test, src, tgt) for test in settings.test or config["test"]]
-    if not config["train"] and not (valid and tests):    # those of a known corpus
-        values = {field.name: config[field.name] for field in fields(DataFlags)}
-        values["data_dir"] = settings.data_dir or config["data_dir"]
-        corpora = load_corpora(DataFlags(**values))
-        valid = valid or corpora.valid
-        tests = tests or list(corpora.tests.values())
-    test = Pairs([], [])
-    for source, target in tests or [valid]:
-        test.source.extend(source)
-        test.target.extend(target)
-    return Pairs(*map(list, valid)), test
+class Run(NamedTuple):
+    """A trained run and its text."""
+    folder: Path
+    model: torch.nn.Module
+    config: dict                # its config.json
+    data: Data
 
 
-def load_runs(settings: Settings) -> list[measure.TrainedRun]:
-    """The runs with their text. Raises UserError for a folder that is not a run, two runs of one
-    name, more or fewer labels than runs, and missing text. Warns if the texts of two runs differ,
-    or if a run's own validation text has changed."""
-    device = pick_device(settings.device)
-    labels = settings.labels or [Path(folder).resolve().name for folder in settings.runs]
-    if len(labels) != len(settings.runs):
-        raise UserError(f"--labels has {len(labels)} different names for {len(settings.runs)} runs")
-    runs = {}
-    for folder, name in zip(settings.runs, labels):
-        model, tokenizer, config = load_run(folder, settings.checkpoint, device)
-        try:
-            valid, test = load_text(config, settings)
-        except UserError as error:
-            raise UserError(f"{error}; if it is elsewhere: --valid, --test, --data-dir") from error
-        if name in runs:
-            raise UserError(f"{folder}: two runs are named {name}: give them --labels")
-        runs[name] = measure.TrainedRun(name, model, tokenizer, config, valid, test,
-                                        encode_pairs(tokenizer, valid))
-        hashes = list(map(hash_text, valid))
-        if not settings.valid and config.get("valid_text", hashes) != hashes:
-            print(f"warning: {name}: its validation text has changed since it was trained",
-                  file=sys.stderr)
-    first, *others = runs.values()
-    for run in others:
-        if run.config["text"] != first.config["text"]:
-            print(f"warning: {run.name} and {first.name} were trained on different texts",
-                  file=sys.stderr)
-        if (run.valid, run.test) != (first.valid, first.test):
-            print(f"warning: {run.name} and {first.name} are measured on different texts",
-                  file=sys.stderr)
-    return list(runs.values())
+def load(folder: Path, device) -> Run:
+    """The best checkpoint of a run. Raises UserError."""
+    model, _, config = load_run(folder, device=device)
+    text = DataFlags(**{field.name: config[field.name] for field in fields(DataFlags)})
+    return Run(folder, model, config, load_data(text, folder / "tokenizer.json"))
 
 
-def check_flags(settings: Settings) -> None:
-    """Raises UserError for flags that the parts in --only would ignore."""
-    drawn = {"heads", "attention"} & {*settings.only}
-    if not drawn:
-        check_given(settings, {"component": "--only heads or attention"})
-    if "attention" not in drawn:
-        check_given(settings, dict.fromkeys(("layer", "sentence"), "--only attention"))
-    if settings.sentence is not None and not prepare_line(settings.sentence):
-        raise UserError("--sentence is empty: give a sentence")
-    if re.search("[\ud800-\udfff]", settings.sentence or ""):          # bytes that are no letters
-        raise UserError("--sentence is not UTF-8: set the terminal to UTF-8")
-    if "length" not in settings.only:
-        check_given(settings, {"test": "--only length"})
-    if settings.sentence is None and not {"length", "ablation"} & {*settings.only}:
-        check_given(settings, {"beam": "--only length or ablation, or --sentence TEXT"})
+def translate(run: Run, lines) -> list[str]:
+    """Translates as in the test of the run."""
+    return translate_lines(run.model, run.data.tokenizer, lines, beam=run.config["beam"],
+                           lenpen=run.config["lenpen"], max_source=run.data.longest_source,
+                           length_ratio=run.data.length_ratio)
 
 
-def check_runs(runs: list[measure.TrainedRun], settings: Settings) -> None:
-    """Raises UserError for flags that do not fit the runs, before anything is measured."""
-    for run in runs:
-        layers = run.model.config.layers
-        if settings.layer and settings.layer > layers:
-            raise UserError(f"--layer {settings.layer}: {run.name} has layers 1 to {layers}")
-    widths = {run.model.config.d_model // run.model.config.heads for run in runs}
-    if "heads" in settings.only and len(widths) > 1:
-        raise UserError(f"the runs' heads have {' and '.join(map(str, sorted(widths)))} dimensions "
-                        "and do not fit into one plot: name other parts with --only")
+@torch.no_grad()
+def passes(run: Run, max_tokens: int = MAX_TOKENS):
+    """Runs the model over the validation set. Yields the heads of every batch, and {component: mask
+    of the queries [B, L_q]}."""
+    device = next(run.model.parameters()).device
+    valid = run.data.valid
+    for indices in batches(valid.source_lengths, valid.target_lengths, max_tokens, shuffle=False):
+        source, target = (x.to(device) for x in collate(valid, indices))
+        _, heads = run.model.hidden(source, target[:, :-1])
+        target_mask = target[:, 1:] != PAD                           # [B, L_t]
+        yield heads, {"enc": source != PAD, "cross": target_mask, "dec": target_mask}
 
 
-def choose_sentence(run: measure.TrainedRun, settings) -> tuple[measure.TrainedRun, int]:
-    """The run and the index of the validation pair to draw. For a sentence of the user's, the run
-    returned has this sentence and its own translation as its validation set. The default is the
-    first pair with 8 to 16 tokens on both sides, or else the shortest."""
-    if settings.sentence is None:
-        lengths = [*zip(run.encoded.source_lengths, run.encoded.target_lengths)]
-        for i, pair in enumerate(lengths):
-            if 8 <= min(pair) and max(pair) <= 16:
-                return run, i
-        return run, min(range(len(lengths)), key=lambda i: max(lengths[i]))
-    source = prepare_line(settings.sentence)
-    target = measure.translate(run, [source], settings.beam or run.config["beam"])
-    return run._replace(encoded=encode_pairs(run.tokenizer, Pairs([source], target))), 0
+def print_table(title: str, header: list, rows: list) -> None:
+    """Prints rows: numbers have three decimals, None is a dash."""
+    print(f"{title}\n{tabulate(rows, header, 'plain', floatfmt='.3f', missingval='-')}\n")
 
 
-# ---- The parts: each returns (its entry in analysis.json, the text to print, the figure's path or
-# None)
-
-def format_rows(header: list, rows: list) -> str:
-    """Rows as text: numbers have three decimals, None is a dash."""
-    return tabulate(rows, header, "plain", floatfmt=".3f", missingval="-")
+def save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, dpi=150)
+    print(f"written: {path}\n")
 
 
-def analyze_disagreement(runs):
-    """exp(D) by run, component and kind, and the position score by layer (Li 2018 Tables 4, 5)."""
-    scores_by_run = {run.name: measure.scores(run) for run in runs}
-    depth = max(6, *(run.model.config.layers for run in runs))
+# ---- The training
+
+def draw_loss(folder: Path) -> None:
+    """Draws the losses per target token, validation BLEU, and D where it is rewarded. Raises
+    UserError for a folder without metrics.jsonl."""
+    rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["type"] != "test"]
+    if not rows:
+        raise UserError(f"{folder}: is not a run that trains (it has no metrics.jsonl)")
+    figure = Figure(figsize=(12, 3.4), layout="constrained")
+    losses, scores, disagreement = figure.subplots(1, 3)
+    for axes, key, label in ((losses, "loss", "training, smoothed"),
+                             (losses, "valid_loss", "validation"),
+                             (scores, "valid_bleu", None), (disagreement, "disagreement", None)):
+        points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
+        if points:
+            axes.plot(*zip(*points), ".-", label=label)
+        axes.set(xlabel="step", xlim=(0, None))
+    figure.suptitle(folder.name)
+    losses.set(ylabel="loss per token in nats", ylim=(0, None))
+    losses.legend()
+    scores.set(ylabel="validation BLEU, greedy", ylim=(0, 100))
+    disagreement.set(ylabel="D")
+    disagreement.set_visible(bool(disagreement.lines))
+    save(figure, folder / "loss.png")
+
+
+# ---- Disagreement: Li 2018 Tables 4 and 5
+
+def print_disagreement(runs: list[Run]) -> None:
+    """exp(D) on the validation set by component and kind, of the mean of D over the layers, and
+    that of the positions by layer."""
     kinds = []
     layers = []
-    for name, scores in scores_by_run.items():
-        for component, x in scores["mean"].items():
-            kinds.append([f"{name} {component}", *(x[kind] for kind in MEASURED)])
-        for component, x in scores["layers"].items():
-            layers.append([f"{name} {component}", *x["position"]])
+    for run in runs:
+        _, D = validate(run.model, run.data.valid, MAX_TOKENS)
+        for component, x in D.items():
+            name = f"{run.folder.name} {component}"
+            kinds.append([name, *(math.exp(fmean(x[kind])) for kind in MEASURED)])
+            layers.append([name, *map(math.exp, x["position"])])
     for published, rows in ((SCORES, kinds), (SCORES_BY_LAYER, layers)):
         for label, cells in published.items():
             rows.append([f"published: {label} (enc)", *cells])
-    text = ("exp(D) on the validation set, D averaged over the layers (Li 2018 Table 4).\n"
-            "Subspace and output: 0.368 where the heads are alike, exp(-1/H) where they are\n"
-            "orthogonal (4 heads: 0.779, 8: 0.882), 1 where they cancel. Published: base, WMT17\n"
-            f"Zh-En.\n{format_rows(['', *MEASURED], kinds)}\n\n"
-            "exp(D) of the attended positions by layer (Li 2018 Table 5). It falls with the\n"
-            "length of the sentences: compare it only on one text.\n"
-            f"{format_rows(['layer', *range(1, depth + 1)], layers)}")
-    return scores_by_run, text, None
+    print_table(
+        "exp(D) on the validation set, D averaged over the layers (Li 2018 Table 4).\n"
+        "Subspace and output: 0.368 where the heads are alike, exp(-1/H) where they are\n"
+        "orthogonal (4 heads: 0.779, 8: 0.882), 1 where they cancel. Published: base, WMT17\n"
+        "Zh-En.", ["", *MEASURED], kinds)
+    depth = max(map(len, layers))
+    print_table(
+        "exp(D) of the attended positions by layer (Li 2018 Table 5). It falls with the\n"
+        "length of the sentences: compare it only on one text.", ["layer", *range(1, depth)],
+        layers)
 
 
-def analyze_heads(runs, component: str, folder: Path):
-    """The heads as points in the plane (Li 2021 Fig. 3), and their cosines."""
-    vectors = {run.name: measure.head_vectors(run, component) for run in runs}
-    heads_by_run = {}
+# ---- The heads as points: Li 2021 Fig. 3
+
+def head_vectors(run: Run, component: str, max_tokens: int = MAX_TOKENS) -> Tensor:
+    """The heads' outputs O^h averaged over the words of the validation set, [layers, H, d_k] (Li
+    2021 §4.1.2.3; its Fig. 3 averages over the layers as well)."""
+    total = 0
+    words = 0
+    for heads, masks in passes(run, max_tokens):
+        mask = masks[component].cpu()                                # [B, L]
+        O = torch.stack([h.outputs for h in heads[component]])       # [layers, B, H, L, d_k]
+        # in float64 on the CPU, since Apple's GPU has no float64
+        total = total + torch.einsum("nbhld,bl->nhd", O.cpu().double(), mask.double())
+        words += int(mask.sum())
+    return total / words
+
+
+def mean_cosine(vectors: Tensor) -> float:
+    """The mean cosine of two different heads of [H, d_k]; 0 for a single head."""
+    cosines = torch.cosine_similarity(vectors[:, None], vectors, dim=-1)     # [H, H]
+    different = cosines[~torch.eye(len(vectors), dtype=torch.bool)]
+    return float(different.mean()) if len(different) else 0.0
+
+
+def project(points: Tensor) -> Tensor:
+    """t-SNE of the points [n, d_k], two or more: [n, 2]."""
+    from sklearn.manifold import TSNE
+    neighbours = max(1.0, min(30.0, (len(points) - 1) / 3))      # 1 for 4 points, 5 for 16
+    tsne = TSNE(2, perplexity=neighbours, method="exact", random_state=0)
+    return torch.as_tensor(tsne.fit_transform(points.numpy()))
+
+
+def print_heads(runs: list[Run], component: str) -> None:
+    """Prints the cosines of the heads; draws those of several runs, if they have one width, as
+    points in a plane."""
+    vectors = [head_vectors(run, component) for run in runs]
+    depth = max(map(len, vectors))
+    print_table(
+        f"Mean cosine of two heads ({component}) of their outputs, averaged over the words. Mean: "
+        "averaged\nover the layers, too, as in Li 2021 Fig. 3.",
+        ["", "mean", *(f"layer {i + 1}" for i in range(depth))],
+        [[run.folder.name, mean_cosine(v.mean(0)), *map(mean_cosine, v)]
+         for run, v in zip(runs, vectors)])
+    widths = {v.shape[-1] for v in vectors}
+    if len(runs) == 1 or len(widths) > 1:                # the t-SNE of four points says nothing
+        return
+    means = [v.mean(0) for v in vectors]                             # [H, d_k]
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    plane = project(torch.cat(means)).split([len(v) for v in means])
+    for run, points in zip(runs, (x.tolist() for x in plane)):                # [H][2]
+        axes.scatter(*zip(*points), label=run.folder.name)
+        for head, point in enumerate(points, 1):
+            axes.annotate(head, point, (6, 4), textcoords="offset points")
+    axes.set(title="t-SNE of the heads' outputs, mean over words and layers; numbers: heads",
+             xticks=[], yticks=[])
+    figure.legend(loc="outside lower center")
+    save(figure, runs[0].folder / "heads.png")
+
+
+# ---- Attention: Duan 2020 Fig. 5
+
+def token_labels(tokenizer, tokens: list[int]) -> list[str]:
+    """Tokens as axis labels, each with the characters that begin in it: a character of several
+    tokens is at the first, the others are a dot. A blank is a visible sign."""
+    text = tokenizer.decode(tokens, skip_special_tokens=False)
+    labels = []
+    start = 0
+    for i in range(1, len(tokens) + 1):                  # an unfinished character counts as one
+        end = len(tokenizer.decode(tokens[:i], skip_special_tokens=False))
+        label = "·"
+        if end > start:
+            label = text[start:end].strip() or "\u2423"
+        labels.append(label)
+        start = end
+    return labels
+
+
+def choose_pair(run: Run, sentence: str | None) -> tuple[EncodedPairs, int]:
+    """Encoded pairs, and which of them is drawn: the sentence with the run's translation, or the
+    first validation pair with 8 to 16 tokens on both sides, or the shortest."""
+    if sentence is not None:
+        source = prepare_line(sentence)
+        pairs = Pairs([source], translate(run, [source]))
+        return encode_pairs(run.data.tokenizer, pairs), 0
+    lengths = [*zip(run.data.valid.source_lengths, run.data.valid.target_lengths)]
+    short = [i for i, pair in enumerate(lengths) if 8 <= min(pair) and max(pair) <= 16]
+    return run.data.valid, [*short, min(range(len(lengths)), key=lambda i: max(lengths[i]))][0]
+
+
+@torch.no_grad()
+def attention_map(run: Run, component: str, layer: int, pairs: EncodedPairs, index: int):
+    """A^h [H, L_q, L_k] of a layer, from 1, for a pair; the tokens of the queries, and those of the
+    keys."""
+    device = next(run.model.parameters()).device
+    source, target = (x.to(device) for x in collate(pairs, [index]))
+    target = target[:, :-1]
+    _, heads = run.model.hidden(source, target, need_weights=True)
+    source, target = (token_labels(run.data.tokenizer, x[0].tolist()) for x in (source, target))
+    queries = source if component == "enc" else target
+    keys = target if component == "dec" else source
+    return heads[component][layer - 1].weights[0].cpu(), queries, keys
+
+
+def print_attention(run: Run, component: str, layer: int, sentence: str | None) -> None:
+    """Draws a map per head, queries at the left, keys below; prints the entropy of every head."""
+    A, queries, keys = attention_map(run, component, layer, *choose_pair(run, sentence))
+    entropy = -torch.xlogy(A, A).sum(-1).mean(-1)                    # [H]
+    print_table(
+        f"Entropy of the attention in {component}, layer {layer}, in nats, averaged over the "
+        f"queries\n(uniform over n tokens: log n). The keys are:\n  {' '.join(keys)}",
+        ["head", *range(1, len(A) + 1)], [[run.folder.name, *entropy.tolist()]])
+    rows = math.ceil(len(A) / 2)
+    size = 2 * (1 + 0.2 * len(keys)), rows * (1 + 0.2 * len(queries))
+    figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(f"{run.folder.name}: {component}, layer {layer}")
+    for head, weights in enumerate(A, 1):
+        axes = figure.add_subplot(rows, 2, head, title=f"head {head}")
+        image = axes.imshow(weights.numpy(), "Blues", aspect="auto", vmin=0, vmax=A.max().item())
+        axes.set_xticks(range(len(keys)), keys, rotation=90)
+        axes.set_yticks(range(len(queries)), queries)
+    figure.colorbar(image, ax=figure.axes, label="attention weight")
+    save(figure, run.folder / "attention.png")
+
+
+# ---- Routing: does it route?
+
+def attentions(model) -> dict:
+    """The attention modules of a model by place, {"enc:1": MultiHeadAttention, ...}."""
+    enc = {f"enc:{i}": layer.attention for i, layer in enumerate(model.encoder.layers, 1)}
+    cross = {f"cross:{i}": layer.cross for i, layer in enumerate(model.decoder.layers, 1)}
+    dec = {f"dec:{i}": layer.attention for i, layer in enumerate(model.decoder.layers, 1)}
+    return enc | cross | dec
+
+
+def trace(aggregation, V: Tensor) -> Tensor:
+    """Entropy and agreement in iterations 1, ..., T as means over words and heads, [T, 2]. V: votes
+    [P, M, N, D] of P words; aggregation: their module.
+
+    The entropy of C_m is divided by log N: 1 where a head gives the same to all capsules, 0 where
+    it gives everything to one. Agreement: `sum_n C_mn cos(V_mn, Omega_n)`, in [-1, 1]. The model
+    returns only the last C: that of iteration t + 1 is the result of a routing with t iterations.
+    (With the released schedule and T > 3 its lambda rises faster than in the model.)
+    """
+    N = V.shape[-2]
+    log_C = torch.full_like(V[..., 0], -math.log(N))                 # [P, M, N]
+    routing = copy.copy(aggregation.routing)
     rows = []
-    for name, v in vectors.items():                                  # [layers, H, d_k]
-        mean = measure.mean_cosine(v.mean(0))
-        layers = [measure.mean_cosine(x) for x in v]
-        heads_by_run[name] = {"component": component, "mean": mean, "layers": layers}
-        rows.append([name, mean, *layers])
-    figure = None
-    if len(runs) > 1:                   # the t-SNE of four points says nothing
-        means = [v.mean(0) for v in vectors.values()]                # [H, d_k]
-        plane = measure.project(torch.cat(means)).split([len(x) for x in means])
-        points = [x.tolist() for x in plane]
-        figure = figures.draw_heads([*vectors], points, folder / "heads.png")
-    depth = max(map(len, vectors.values()))
-    text = (f"Mean cosine of two heads ({component}) of their outputs, averaged over the words. "
-            "Mean: averaged\nover the layers, too, as in Li 2021 Fig. 3. With several runs, "
-            "heads.png is a t-SNE of the heads;\nits axes have no unit.\n"
-            + format_rows(["", "mean", *(f"layer {i + 1}" for i in range(depth))], rows))
-    return heads_by_run, text, figure
+    for t in range(1, aggregation.routing.iterations + 1):
+        C = log_C.exp()
+        omega = squash(weigh_votes(V, log_C))                        # [P, N, D]
+        entropy = -torch.xlogy(C, C).sum(-1) / math.log(max(N, 2))   # [P, M]
+        cosine = torch.cosine_similarity(V, omega.unsqueeze(-3), dim=-1)             # [P, M, N]
+        rows.append(torch.stack([entropy.mean(), (C * cosine).sum(-1).mean()]))
+        routing.iterations = t
+        routed = routing(V, aggregation.beta_a, aggregation.beta_mu)
+        if routing.kind == "em":
+            log_C = routed.coupling.clamp(min=torch.finfo(V.dtype).tiny).log()
+        else:
+            log_C = routed.logits.log_softmax(-1)
+    return torch.stack(rows).cpu().double()
 
 
-def analyze_attention(pairs, component: str, layer: int | None, folder: Path):
-    """Heat maps of a sentence (Duan 2020 Fig. 5), and the entropy of every head's attention."""
-    maps = {}
-    for run, index in pairs:
-        heatmap = measure.attention_map(run, component, layer, index)
-        maps[run.name] = {"component": component, **heatmap}
-    layers = dict.fromkeys(str(x["layer"]) for x in maps.values())
-    where = f"{component}, layer {'/'.join(layers)}"
-    name, query, key = ATTENTIONS[component]
-    title = f"attention weights, {name}, layer {'/'.join(layers)}"
-    figure = figures.draw_attention(maps, title, query, key, folder / "attention.png")
-    heads = max(len(x["entropy"]) for x in maps.values())
-    rows = [[name, *x["entropy"]] for name, x in maps.items()]
-    keys = dict.fromkeys("  " + " ".join(x["keys"]) for x in maps.values())
-    heading = (f"Entropy of the attention in {where}, in nats, averaged over the queries\n"
-               "(uniform over n tokens: log n). The keys are:")
-    text = "\n".join([heading, *keys, format_rows(["head", *range(1, heads + 1)], rows)])
-    return maps, text, figure
+def routing_statistics(run: Run, max_tokens: int = MAX_TOKENS) -> dict[str, Tensor]:
+    """`trace` of every routing, averaged over the words of the validation set, by place."""
+    totals = {}
+    words = {}
+    for heads, masks in passes(run, max_tokens):
+        for place, attention in attentions(run.model).items():
+            component, layer = place.split(":")
+            if hasattr(attention.aggregation, "cast_votes"):
+                outputs = heads[component][int(layer) - 1].outputs
+                V = attention.aggregation.cast_votes(outputs)[masks[component]]     # [P, M, N, D]
+                with torch.no_grad():
+                    rows = trace(attention.aggregation, V)
+                totals[place] = totals.get(place, 0) + len(V) * rows
+                words[place] = words.get(place, 0) + len(V)
+    return {place: total / words[place] for place, total in totals.items()}
 
 
-def analyze_routing(runs):
-    """Entropy, agreement, movement and activations of every routing."""
-    routing_by_run = {run.name: measure.routing_statistics(run) for run in runs}
-    active = {name: places for name, places in routing_by_run.items() if places}
-    if not active:
-        return routing_by_run, "Routing: no run has a routing.", None
+def print_routing(runs: list[Run]) -> None:
+    """Prints entropy and agreement of every routing."""
     rows = []
-    for name, places in active.items():
-        for place, x in places.items():
-            cells = [f"{name} {place}"]
-            for key in ("entropy", "agreement", "movement"):
-                cells.append(" ".join(f"{value:.3f}" for value in x[key]))
-            A = x["activations"]
-            rows.append([*cells, sum(A) / len(A) if A else None])
-    text = ("Routing on the validation set, iteration by iteration. Entropy: of the couplings, "
-            "divided by log N\n(1: the same to all capsules, 0: everything to one). Agreement: the "
-            "cosine of votes and capsules,\nweighted by the couplings that the capsules were made "
-            "with. Movement: distance of the\ncapsules from those of the first iteration, divided "
-            "by their norm. Mean A: EM's activations.\n"
-            + format_rows(["", "entropy", "agreement", "movement", "mean A"], rows))
-    return routing_by_run, text, None
-
-
-def analyze_length(runs, beam: int | None, folder: Path):
-    """BLEU by source length (Gu 2019 Fig. 3), for all runs in the bins of the first."""
-    src, _ = runs[0].config["languages"]
-    ends = measure.fitting_bins(measure.source_lengths(runs[0].test.source, src))
-    bleu_by_run = {}
     for run in runs:
-        bleu_by_run[run.name] = {"test": list(map(hash_text, run.test)),
-                                 **measure.bleu_by_length(run, ends, beam)}
-    figure = figures.draw_lengths(bleu_by_run, folder / "length.png")
-    cells = {}                          # label of a bin -> run -> BLEU and sentences
-    for name, result in bleu_by_run.items():
-        for x in result["bins"]:
-            cells.setdefault(figures.bin_label(x), {})[name] = f"{x['bleu']:.2f} ({x['count']})"
-    rows = [[label, *map(by_run.get, bleu_by_run)] for label, by_run in cells.items()]
-    rows.append(["all", *(f"{result['bleu']:.2f}" for result in bleu_by_run.values())])
-    signatures = "; ".join(dict.fromkeys(result["signature"] for result in bleu_by_run.values()))
-    text = (f"BLEU (and number of sentences) by source length (Gu 2019 Fig. 3). {signatures}\n"
-            + tabulate(rows, ["source length", *bleu_by_run], "plain", missingval="-"))
-    return bleu_by_run, text, figure
+        for place, statistics in routing_statistics(run).items():
+            cells = [" ".join(f"{x:.3f}" for x in column) for column in statistics.T.tolist()]
+            rows.append([f"{run.folder.name} {place}", *cells])
+    print_table(
+        "Routing on the validation set, iteration by iteration. Entropy: of the couplings, "
+        "divided by log N\n(1: the same to all capsules, 0: everything to one). Agreement: the "
+        "cosine of votes and capsules,\nweighted by the couplings that the capsules were made "
+        "with.", ["", "entropy", "agreement"], rows or [["no run has a routing"]])
 
 
-def analyze_ablation(runs, beam: int | None):
-    """The BLEU lost without each head (Michel et al. 2019), by run, component and layer."""
-    costs_by_run = {run.name: measure.head_costs(run, beam) for run in runs}
-    rows = []
-    for name, x in costs_by_run.items():
-        for component, layers in x["cost"].items():
-            means = [statistics.fmean(layer) for layer in layers]
-            rows.append([name, component, statistics.fmean(sum(layers, [])), *means])
-        rows.append([name, "all", x["mean"]])
-    depth = max(map(len, rows)) - 3
-    searches = dict.fromkeys(f"beam {x['beam']}, {x['signature']}" for x in costs_by_run.values())
-    text = ("BLEU lost without a head (Michel et al. 2019), means over heads; validation set,\n"
-            f"{'; '.join(searches)}\n"
-            + tabulate(rows, ["", "", "mean", *(f"layer {i + 1}" for i in range(depth))], "plain",
-                       floatfmt=".2f"))
-    return costs_by_run, text, None
+# ---- BLEU by source length: Gu 2019 Fig. 3
+
+def source_lengths(lines: list[str], language: str) -> list[int]:
+    """The number of words of every line, or of its characters in a text without spaces between
+    words; 1 for a blank line."""
+    unspaced = bleu_tokenizer(lines, language) != "13a"
+    units = [line.replace(" ", "") if unspaced else line.split() for line in lines]
+    return [len(line) or 1 for line in units]
+
+
+def fitting_bins(lengths: list[int]) -> list[tuple]:
+    """At most 7 bins (low, high) of one width, which is 1, 2, 5, 10, ... The last one has no upper
+    end and holds at least 5 % of the sentences. Empty bins are left out."""
+    tail = sorted(lengths)[int(0.95 * (len(lengths) - 1))]
+    widths = (digit * 10 ** n for n in range(9) for digit in (1, 2, 5))
+    width = next(width for width in widths if tail <= 7 * width)
+    ends = [width * i for i in range(1, math.ceil(tail / width))] or [width]
+    bins = zip([1, *(end + 1 for end in ends)], [*ends, math.inf])
+    return [(low, high) for low, high in bins if any(low <= length <= high for length in lengths)]
+
+
+def test_pairs(run: Run) -> Pairs:
+    """All test sets together; without any, the validation set."""
+    sets = run.data.tests.values() or [run.data.valid_pairs]
+    source = [line for pairs in sets for line in pairs.source]
+    return Pairs(source, [line for pairs in sets for line in pairs.target])
+
+
+def bleu_by_length(run: Run, bins: list[tuple]) -> tuple[list[tuple], float, str]:
+    """For every bin of source lengths the number of sentences, their BLEU, and half of its 95 %
+    interval by bootstrap (NaN without a sentence); BLEU of all, and its signature."""
+    source, references = test_pairs(run)
+    hypotheses = translate(run, source)
+    metric = bleu_metric(references, run.data.tgt, run.config["lowercase"])
+    bleu = metric.corpus_score(hypotheses, [references]).score
+    signature = str(metric.get_signature())
+    lengths = source_lengths(source, run.data.src)
+    scores = []
+    for low, high in bins:
+        inside = [i for i, length in enumerate(lengths) if low <= length <= high]
+        score = math.nan, math.nan
+        if inside:
+            result = metric.corpus_score([hypotheses[i] for i in inside],
+                                         [[references[i] for i in inside]], n_bootstrap=1000)
+            score = result.score, result._ci
+        scores.append((len(inside), *score))
+    return scores, bleu, signature
+
+
+def print_length(runs: list[Run]) -> None:
+    """Prints and draws BLEU by source length, for all runs in the bins of the first."""
+    bins = fitting_bins(source_lengths(test_pairs(runs[0]).source, runs[0].data.src))
+    labels = [f"{low}-{high}" if high < math.inf else f"{low}+" for low, high in bins]
+    rows = [[label] for label in [*labels, "all"]]
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for run in runs:
+        scores, bleu, signature = bleu_by_length(run, bins)
+        for row, (count, score, _) in zip(rows, scores):
+            row.append(f"{score:.2f} ({count})")
+        rows[-1].append(f"{bleu:.2f}")
+        _, values, intervals = zip(*scores)
+        axes.errorbar(labels, values, intervals, capsize=2, marker="o", label=run.folder.name)
+    axes.set(xlabel="source length", ylabel="BLEU",
+             title="BLEU by source length, 95 % intervals (bootstrap over the sentences)")
+    figure.legend(loc="outside lower center")
+    print_table(f"BLEU (and number of sentences) by source length (Gu 2019 Fig. 3). {signature}",
+                ["source length", *(run.folder.name for run in runs)], rows)
+    save(figure, runs[0].folder / "length.png")
 
 
 # ---- The command
 
-def mechanism_flags(config: dict) -> str:
-    """The flags in a run's config.json that change the model: the mechanisms, and sizes other than
-    those of --arch."""
-    values = {}
-    for field in fields(ModelFlags):
-        usual = SIZES[config["arch"]].get(field.name, field.default)
-        value = config[field.name]
-        value = tuple(value) if isinstance(value, list) else value
-        if field.name not in ("arch", "dropout") and value != usual:         # they are the recipe's
-            values[field.name] = value
-    return " ".join(command_line(ModelFlags, values))
-
-
-def describe_runs(runs: list[measure.TrainedRun], settings: Settings) -> dict[str, dict]:
-    """What the numbers of a run in analysis.json depend on, by the run's name there."""
-    entries = {}
-    for folder, run in zip(settings.runs, runs):
-        with open(Path(folder) / f"{settings.checkpoint}.pt", "rb") as file:
-            checksum = hashlib.file_digest(file, "sha256").hexdigest()
-        entries[run.name] = {"checkpoint": settings.checkpoint, "sha256": checksum,
-                             "seed": run.config["seed"], "flags": mechanism_flags(run.config),
-                             "valid": list(map(hash_text, run.valid))}
-    return entries
-
-
-def read_earlier(path: Path) -> dict:
-    """The content of an earlier analysis.json, {} if there is none. Raises UserError for a file
-    that is damaged or no analysis."""
-    if not path.exists():
-        return {}
-    remedy = "delete it, or name another folder with --out"
-    earlier = read_json(path, remedy)
-    if earlier.get("kind") != "analysis" or not isinstance(earlier.get("runs"), dict):
-        raise UserError(f"{path}: is not an analysis: {remedy}")
-    return earlier
-
-
-def remove_changed(earlier: dict, entries: dict[str, dict], path: Path) -> None:
-    """Removes the numbers of every run whose entry is not the one in `entries`, with a warning."""
-    for name, entry in entries.items():
-        if earlier.get("runs", {}).get(name, entry) != entry:
-            print(f"warning: {path}: removes earlier numbers of {name}, which are of another "
-                  "checkpoint or text", file=sys.stderr)
-            for part in PARTS:
-                earlier.get(part, {}).pop(name, None)
-
-
 def analyze(settings: Settings) -> None:
-    """Measures the parts of --only, prints them, and adds them to analysis.json. Raises UserError.
-    """
-    if not settings.runs:
-        raise UserError("which run? Name one or more run folders, such as runs/NAME")
-    check_flags(settings)
-    settings.runs = tuple(map(find_run, settings.runs))
-    runs = load_runs(settings)
-    check_runs(runs, settings)
-    folder = Path(settings.out or settings.runs[0])
-    with as_user_error("write", f"--out {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-    entries = describe_runs(runs, settings)
-    path = folder / "analysis.json"
-    read_earlier(path)                  # so an error comes before the work
-    written = [path]
-    component = settings.component
-    for part in settings.only:
-        if part == "disagreement":
-            numbers, text, figure = analyze_disagreement(runs)
-        elif part == "heads":
-            numbers, text, figure = analyze_heads(runs, component, folder)
-        elif part == "attention":
-            pairs = [choose_sentence(run, settings) for run in runs]
-            numbers, text, figure = analyze_attention(pairs, component, settings.layer, folder)
-        elif part == "routing":
-            numbers, text, figure = analyze_routing(runs)
-        elif part == "length":
-            numbers, text, figure = analyze_length(runs, settings.beam, folder)
-        else:
-            numbers, text, figure = analyze_ablation(runs, settings.beam)
-        print(f"{text}\n", flush=True)
-        with FileLock(folder / ".analysis.lock"):        # another program may add its numbers
-            result = read_earlier(path)
-            remove_changed(result, entries, path)
-            result["kind"] = "analysis"
-            result["runs"] = result.get("runs", {}) | entries
-            result[part] = result.get(part, {}) | numbers
-            atomic_write(path, json.dumps(result) + "\n")
-        if figure:
-            written.append(figure)
-    print(f"written: {', '.join(map(str, written))}")
+    """Measures the parts of --only. Raises UserError."""
+    folders = [Path(folder) for folder in settings.runs]
+    if "loss" in settings.only:
+        for folder in folders:
+            draw_loss(folder)
+    if settings.only == ("loss",):      # needs no checkpoint
+        return
+    device = pick_device(settings.device)
+    runs = [load(folder, device) for folder in folders]
+    layers = min(run.model.config.layers for run in runs)
+    if settings.layer and settings.layer > layers:
+        raise UserError(f"--layer {settings.layer}: choose from 1 to {layers}")
+    if "disagreement" in settings.only:
+        print_disagreement(runs)
+    if "heads" in settings.only:
+        print_heads(runs, settings.component)
+    if "attention" in settings.only:
+        for run in runs:
+            print_attention(run, settings.component, settings.layer or run.model.config.layers,
+                            settings.sentence)
+    if "routing" in settings.only:
+        print_routing(runs)
+    if "length" in settings.only:
+        print_length(runs)
 
 
 def main(argv=None) -> int:
-    return run_command(analyze, Settings, argv)
+    fonts = [name for name in font_manager.get_font_names() if re.search(CJK, name)]
+    with rc_context({"font.family": [*rcParams["font.family"], *fonts],
+                     "text.parse_math": False}):         # a dollar sign starts no formula
+        return run_command(analyze, Settings, argv)
 
 
 if __name__ == "__main__":

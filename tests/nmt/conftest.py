@@ -1,15 +1,8 @@
-"""Shared by several tests of nmt/: a tokenizer, a model, a small corpus; no figures."""
+"""Shared by several tests of nmt/: a tokenizer, a model, a small corpus."""
 import pytest
 from small_run import TEXT, small, small_corpus
 
-from nmt.run_folder import RunFolder
 from nmt.tokenizer import train_tokenizer
-
-
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch):
-    """A figure at every validation would take longer than the runs of the tests."""
-    monkeypatch.setattr(RunFolder, "draw_curves", lambda folder: None)
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,7 @@ import logic
 import probe
 import train_mt
 import translate
-from nmt.run_folder import RunFolder, load_checkpoint
-from papers import analyze
+from nmt.run_folder import load_checkpoint
 
 TRAIN = f"--src en --tgt de --train text --valid text {TINY} --vocab-size 270 --steps 1 --name "
 NEW = TRAIN + "new "
@@ -52,8 +51,7 @@ def place(tmp_path_factory):
     write_text(folder / "corpus", "val", ["a"], ["x"])
     (folder / "thesis").mkdir()
     (folder / "thesis" / "thesis.txt").write_text("mine", "utf-8")
-    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
-        patch.setattr(RunFolder, "draw_curves", lambda folder: None)
+    with contextlib.chdir(folder):
         assert train([], TRAIN + "sound") == 0
         damage("cut", "last.pt", Path("runs/sound/last.pt").read_bytes()[:-999])
         averages = load_checkpoint("runs/sound/last.pt")["optimizer"]
@@ -166,7 +164,6 @@ MISTAKES = [
     *[(translate, f"runs/sound --input text.en --reference text.en --compare runs/{name}",
        f"--compare runs/{name}: translates between other languages than runs/sound")
       for name in ("foreign", "distant")],
-    (analyze, "runs/sound --out text.en", "--out text.en: cannot write", "another place"),
     (translate, "", "which RUN?", "runs/sound"),
     (translate, "runs/nowhere", "runs/nowhere: is not a run folder", "runs/sound"),
     (translate, "nowhere", "RUN: nowhere: is not a run folder", "there are runs/sound, runs/"),
@@ -230,8 +227,6 @@ def test_a_mistake_is_one_line_and_overwrites_nothing(script, argv, words, place
                                       "not used")):
         assert not printed                               # flags are checked before work begins
     name = Path(script.__file__).name
-    if script is analyze:
-        name = "python -m papers.analyze"
     assert error.startswith(f"{name}: error: ")
     for word in words:
         assert word in error

@@ -2,7 +2,6 @@
 import errno
 import json
 import re
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from unittest.mock import Mock
@@ -15,7 +14,6 @@ import transformer
 from attention import MultiHeadAttention
 from nmt import run_folder
 from nmt.run_folder import RunFolder, load_checkpoint, load_run
-from papers import figures
 from tools.files import UserError, atomic_write
 from transformer import TransformerConfig
 
@@ -148,16 +146,6 @@ def test_half_written_files_of_a_killed_run_go(folder):
     (folder.path / "config.json").rename(*unfinished)
     with RunFolder(folder.path, {}):                     # killed as it began
         pass
-
-
-def test_a_figure_that_cannot_be_drawn_is_one_line(folder, monkeypatch, capsys):
-    """Hours of work must not end where a folder is gone."""
-    monkeypatch.undo()                                   # conftest.py takes the curves away
-    shutil.rmtree(folder.path)
-    folder.draw_curves()
-    figures.draw_lengths({"a": {"bins": []}}, folder.path / "length.png")
-    warning = capsys.readouterr().err
-    assert re.fullmatch(r"(warning: \w+\.png is not drawn \(.*No such file.*\)\n){2}", warning)
 
 
 # ---- Metrics

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 import train_mt
 from nmt import batches
-from nmt.run_folder import RunFolder, load_checkpoint
+from nmt.run_folder import load_checkpoint
 from tools.machine import Machine
 from tools.signals import SIGNALS
 
@@ -33,9 +33,7 @@ def whole(tmp_path_factory):
     """The folder of a run without interruptions, over the end of an epoch, with mechanisms of every
     kind and all that draws random numbers."""
     folder = tmp_path_factory.mktemp("whole")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunFolder, "draw_curves", lambda folder: None)
-        assert train(small_corpus(folder), LONG) == 0
+    assert train(small_corpus(folder), LONG) == 0
     folder = folder / "runs" / "a"
     assert {row["epoch"] for row in rows(folder, "train")} == {0, 1}
     return folder

@@ -8,14 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 from small_run import load, name_files, rows, same, small_corpus, stop_after, train, write_text
 
 import train_mt
 import translate
 from nmt.evaluate import NO_4_GRAMS, corpus_bleu, corpus_chrf, disagreement_scores, summary
 from nmt.run_folder import (
-    RunFolder,
     average_checkpoints,
     load_checkpoint,
     read_metrics,
@@ -70,17 +68,13 @@ def test_the_best_checkpoint_by_bleu_then_by_loss_is_tested(chinese, tmp_path, c
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run with its files: folder, text (flags), words (other flags), out, drawn (figures)."""
+    """A run with its files: folder, text (flags), words (other flags), out."""
     root = tmp_path_factory.mktemp("finished")
     run = SimpleNamespace(
-        folder=root / "runs" / "a$x^$", text=small_corpus(root), drawn=[],       # not a formula
+        folder=root / "runs" / "a", text=small_corpus(root),
         words="--steps 6 --eval-every 2 --average 2 --beam 3 --lenpen 1 --reg output --agg em "
-              "--name a$x^$")
-    savefig = Figure.savefig
-    with (pytest.MonkeyPatch.context() as patch,
-          contextlib.redirect_stdout(io.StringIO()) as stdout):
-        patch.setattr(Figure, "savefig", lambda figure, *args, **more:
-                      run.drawn.append(figure) or savefig(figure, *args, **more))
+              "--name a")
+    with contextlib.redirect_stdout(io.StringIO()) as stdout:
         assert train(run.text, f"{run.words} --amp") == 0
     run.out = stdout.getvalue()
     return run
@@ -139,30 +133,6 @@ def test_translate_gives_the_translations_of_the_test(finished, capsys):
     sources = (texts / "valid.en").read_text("utf-8").splitlines()
     greedy = dict(zip(sources, capsys.readouterr().out.splitlines()))
     assert all(greedy[source] == translation for source, _, translation in shown[-2:])
-
-
-def test_the_curves_are_drawn(finished, tmp_path, monkeypatch):
-    """Without D there is no plot of it."""
-    assert (finished.folder / "loss.png").stat().st_size > 9_000
-    trained, valid = rows(finished.folder, "train"), rows(finished.folder, "valid")
-    assert (len(trained), len(valid), len(finished.drawn)) == (6, 3, 3)
-    curves = []
-    for axes in finished.drawn[-1].axes:
-        curves += [[*zip(*line.get_data())] for line in axes.lines]
-    losses, valid_losses, bleu, D = curves
-    assert losses == [(row["step"], row["loss"]) for row in trained]
-    assert valid_losses == [(row["step"], row["valid_loss"]) for row in valid]
-    assert bleu == [(row["step"], row["valid_bleu"]) for row in valid]
-    assert D == [(row["step"], row["disagreement"]) for row in trained]
-
-    monkeypatch.undo()                                   # conftest.py takes the curves away
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **more: finished.drawn.append(figure))
-    with RunFolder(tmp_path / "b", {}) as folder:
-        folder.append_metrics(valid[0])
-        folder.draw_curves()
-    figure = finished.drawn.pop()
-    assert [len(axes.lines) for axes in figure.axes] == [1, 1, 0]
-    assert not figure.axes[2].get_visible()
 
 
 def test_a_finished_run_is_not_trained_or_tested_again(finished, capsys):

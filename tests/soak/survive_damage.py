@@ -80,9 +80,8 @@ def fill_disks(place: Path, text: list[str], whole: Path) -> None:
             (disk / "filling").write_bytes(bytes(1024 * (700 - free)))
             words = command(PYTHON, text, "a", "--runs", str(disk))
             status, error = run(words)
-            *warnings, last = error.splitlines() or [""]
+            *_, last = error.splitlines() or [""]
             assert status == 0 or (status == 2 and "free some space" in last), error
-            assert all(line.startswith("warning: loss.png") for line in warnings), error
             for path in disk.glob("a/*.pt"):
                 load(path.parent, path.stem)
             (disk / "filling").unlink()
