@@ -1,14 +1,16 @@
 """Measures the speed and memory of every mechanism beside `torch.nn.Transformer`.
 
     OMP_NUM_THREADS=1 python -m papers.bench                      # one CPU core
-    python -m papers.bench --arch base --vocab-size 32000 --max-tokens 32768
+    python -m papers.bench --rows "--agg em" --arch base --vocab-size 32000
+
+A row is a string of flags of train_mt.py, or torch for torch.nn.Transformer. All other flags are
+those of train_mt.py, for every row. The default is size tiny with 10,000 words and batches of 4,096
+tokens.
 
 The rows take turns. Every turn has a new model and prints a line. The table at the end has medians
-over the turns; its last two columns are medians of the ratios to `linear` in the same turn. The
-text is random: sentences of 24 tokens. Training is the step of train_mt.py, compiled or with CUDA
-graphs where that uses them by itself; decoding is its beam search with beam 4, in which no
-hypothesis ends early. "GPU busy" is the share of a training step in which the GPU runs kernels.
-Values that are not measured are nan.
+over the turns; its last two columns are medians of the ratios to the baseline in the same turn. The
+text is random: sentences of 24 tokens. Training is the step of train_mt.py; decoding is its beam
+search with beam 4, in which no hypothesis ends early. Values that are not measured are nan.
 """
 import gc
 import math
@@ -26,74 +28,30 @@ import numpy as np
 import torch
 import torch.nn as nn
 from tabulate import tabulate
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
 
 import train_mt
 from nmt.batches import Batch, Step, rectangle
-from nmt.flags import ModelFlags
-from nmt.replay import Replay, check_graphs
+from nmt.replay import Replay
 from nmt.search import beam_search
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS
-from tools.command_line import command_line, flag, parse, run
-from tools.machine import (
-    DEVICES,
-    Machine,
-    check_compiler,
-    pick_device,
-    processor,
-    setup_machine,
-)
-from train_mt import Objective, train_step
-from transformer import PAD, SIZES, Transformer, TransformerConfig
+from papers.reproduce import settings_of, train_words
+from papers.tables import TABLES
+from tools.command_line import flag, run
+from tools.machine import Machine, processor, setup_machine
+from transformer import PAD, Transformer, TransformerConfig
 
 LENGTH = 24                             # tokens of a sentence, without BOS and EOS
 BEAM = 4
-ROWS = {                                # flags of train_mt.py
-    "linear": "",
-    "torch": "",                        # torch.nn.Transformer
-    "reg-output": "--reg output",
-    "dynamic-enc": "--agg dynamic --agg-at enc",
-    "em-enc": "--agg em --agg-at enc",
-    "em-low": "--agg em",
-    "uniform": "--agg em --iterations 1",
-    "em-output": "--agg em --reg output",
-    "em-all": "--agg em --agg-at enc cross dec",
-    "gu-dynamic": "--agg gu-dynamic",
-    "gu-em": "--agg gu-em",
-    "capsule": "--capsule-attention enc dec",
-    "one-head": "--heads 1",
-}
-GPU_ROWS = ("em-low", "reg-output", "capsule", "gu-em")
+DEFAULTS = "--data multi30k --vocab-size 10000 --max-tokens 4096"
+ROWS = ("torch", *(row.flags for row in TABLES["readme"].rows if row.flags))
 
 
 @dataclass
-class Settings:
-    """The rows, and the sizes and the machine that all of them share."""
-    arch: str = flag("tiny", f"size of the models: {', '.join(SIZES)}", choices=tuple(SIZES),
-                     metavar="SIZE")
-    heads: int | None = flag(None, "heads of every row but one-head (as the size has)", low=1)
-    vocab_size: int = flag(10_000, "size of the joint vocabulary", low=100, high=10 ** 6)
-    rows: tuple[str, ...] = flag(tuple(ROWS), f"rows beside linear: {', '.join(ROWS)} (all; on a "
-                                 f"GPU: {', '.join(GPU_ROWS)})", choices=tuple(ROWS), metavar="ROW")
-    max_tokens: int = flag(4096, "size of the training batch", low=16, high=10 ** 8)
-    repeats: int = flag(3, "turns of every row", low=1, high=1000)
-    device: str = flag("auto", DEVICES)
-    amp: bool = flag(False, "bfloat16 matrix products (on if the processor has them)")
-    compile: bool = flag(False, "compile the layers for training; a turn takes minutes longer "
-                         "(as train_mt.py)")
-    graphs: bool = flag(False, "train with CUDA graphs")
-
-
-def presets(s: Settings) -> dict:
-    """The defaults of train_mt.py, and the rows of a GPU."""
-    flags = {"arch": s.arch, "data": "multi30k", "device": s.device, "max_tokens": s.max_tokens}
-    flags |= {name: getattr(s, name) for name in ("compile", "graphs") if name in s.given}
-    usual = parse(train_mt.Settings, command_line(train_mt.Settings, flags), train_mt.presets)
-    values = {"amp": usual.amp, "compile": usual.compile, "graphs": usual.graphs}
-    if pick_device(s.device).type == "cuda":
-        values["rows"] = GPU_ROWS
-    return values
+class Settings(train_mt.Settings):
+    """The rows, and the settings of train_mt.py for all of them."""
+    rows: tuple[str, ...] = flag(ROWS, "rows beside the baseline (torch, and the rows of the table "
+                                 "`readme` of papers.reproduce)", "speed", metavar='"FLAGS"')
+    repeats: int = flag(3, "turns of every row", "speed", 1)
 
 
 class TorchTransformer(Transformer):
@@ -124,29 +82,24 @@ class Turn(NamedTuple):
     training: float             # target tokens per second
     decoding: float             # sentences per second
     memory: float               # GPU memory in training, in MiB
-    busy: float                 # share of a training step in which the GPU runs kernels
 
 
-def row_config(name: str, s: Settings) -> TransformerConfig:
-    """The model of a row. Raises UserError if it is none with --heads."""
-    size = dict(SIZES[s.arch])
-    if s.heads:
-        size["heads"] = s.heads
-    flags = parse(ModelFlags, ROWS[name].split(), lambda _: size)
-    return flags.model_config(s.vocab_size)
+def row_settings(row: str, words: list[str]) -> train_mt.Settings:
+    """The settings of a row; words: the flags of all rows."""
+    return settings_of([*DEFAULTS.split(), *words, *row.replace("torch", "").split()])
 
 
-def build(name: str, s: Settings, device) -> Transformer:
+def build(row: str, s: train_mt.Settings, device) -> Transformer:
     """The model of a row with random parameters, which never predicts EOS."""
     torch.manual_seed(1)
-    config = row_config(name, s)
+    config = s.model_config(s.vocab_size)
     with torch.device(device), torch.no_grad():
-        model = TorchTransformer(config) if name == "torch" else Transformer(config)
+        model = TorchTransformer(config) if row == "torch" else Transformer(config)
         model.output.weight[EOS] = 0    # the logit 0 is never among a vocabulary's best
     return model
 
 
-def random_step(s: Settings) -> Step:
+def random_step(s: train_mt.Settings) -> Step:
     """An update of one micro-batch of random sentences, as many as --max-tokens holds."""
     sentences = max(1, s.max_tokens // (LENGTH + 1))     # targets are followed by EOS
     source = torch.randint(len(SPECIAL_TOKENS), s.vocab_size, (sentences, LENGTH))
@@ -175,19 +128,7 @@ def measure_seconds(f, device: torch.device) -> float:
     return (clock() - started) / calls
 
 
-def measure_kernels(f, device: torch.device) -> float:
-    """The seconds that the GPU's kernels take in one call of f; NaN without a GPU."""
-    if device.type != "cuda":
-        return math.nan
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        f()
-        torch.cuda.synchronize()
-    times = [event.self_device_time_total for event in profiler.events()
-             if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
-    return sum(times) / 1e6             # from microseconds
-
-
-def measure_turn(name: str, s: Settings, machine: Machine) -> Turn:
+def measure_turn(row: str, words: list[str], machine: Machine) -> Turn:
     """Trains and decodes with a new model of a row."""
     torch.compiler.reset()      # the compiler gives up where many models share their code
     gc.collect()                # the modules of the model before refer to each other
@@ -195,8 +136,9 @@ def measure_turn(name: str, s: Settings, machine: Machine) -> Turn:
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    model = build(name, s, device)
-    objective = Objective(model).train()
+    s = row_settings(row, words)
+    model = build(row, s, device)
+    objective = train_mt.Objective(model).train()
     if s.compile:
         objective.compile_parts()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-6, fused=True)
@@ -204,65 +146,58 @@ def measure_turn(name: str, s: Settings, machine: Machine) -> Turn:
     replay = Replay() if s.graphs else None
 
     def update():
-        train_step(objective, optimizer, step, machine, 0.1, reg_weight=1.0, amp=s.amp,
-                   replay=replay)
+        train_mt.train_step(objective, optimizer, step, machine, s.label_smoothing, s.reg_weight,
+                            s.clip, s.amp, replay)
 
-    training = measure_seconds(update, device)
-    busy = measure_kernels(update, device) / training
+    training = step.tokens / measure_seconds(update, device)
     memory = torch.cuda.max_memory_allocated() / 2 ** 20 if device.type == "cuda" else math.nan
     decoding = math.nan
-    if name != "torch":
+    if row != "torch":
         model.eval()
         sentences = 512 if device.type == "cuda" else 32
         source = torch.randint(len(SPECIAL_TOKENS), s.vocab_size, (sentences, LENGTH)).to(device)
-        with torch.compiler.set_stance("force_eager"):   # shapes differ at every step
-            seconds = measure_seconds(
-                lambda: beam_search(model, source, BEAM, max_length=LENGTH + 1), device)
-        decoding = sentences / seconds
-    return Turn(sum(p.numel() for p in model.parameters()), step.tokens / training, decoding,
-                memory, busy)
+
+        def decode():
+            with torch.compiler.set_stance("force_eager"):           # shapes differ at every step
+                beam_search(model, source, BEAM, max_length=LENGTH + 1)
+
+        decoding = sentences / measure_seconds(decode, device)
+    return Turn(sum(p.numel() for p in model.parameters()), training, decoding, memory)
 
 
 def speed_table(rows: dict[str, list[Turn]]) -> str:
-    """The medians of the turns of every row, and their ratios to `linear`."""
+    """The medians of the turns of every row, and their ratios to the baseline, "", of the turn."""
     lines = []
-    for name, turns in rows.items():
-        medians = np.median(turns, axis=0)
-        ratios = Turn(*np.median(np.divide(turns, rows["linear"]), axis=0))
-        lines.append([f"{name} {ROWS[name]}", *medians, ratios.training, ratios.decoding])
-    header = ["", "parameters", "train tok/s", "decode sent/s", "GPU MiB", "GPU busy", "train",
-              "decode"]
+    for row, turns in rows.items():
+        ratios = Turn(*np.median(np.divide(turns, rows[""]), axis=0))
+        lines.append([row or "baseline", *np.median(turns, axis=0), ratios.training,
+                      ratios.decoding])
+    header = ["", "parameters", "train tok/s", "decode sent/s", "GPU MiB", "train", "decode"]
     return tabulate(lines, header, "plain",
-                    floatfmt=["", ",.0f", ",.0f", ",.2f", ",.0f", ".2f", ".2f", ".2f"])
+                    floatfmt=["", ",.0f", ",.0f", ",.2f", ",.0f", ".2f", ".2f"])
 
 
-def bench(s: Settings) -> None:
+def bench(settings: Settings) -> None:
     """Measures the rows in turn, prints every turn, and the table at the end."""
-    machine = setup_machine(s.device)
-    if s.graphs:
-        check_graphs(machine, s.max_tokens, s.compile)
-    if s.compile:
-        check_compiler(machine.device)
-    precision = "bfloat16" if s.amp else "float32"
+    words = train_words(settings)
+    machine = setup_machine(settings.device)
+    s = row_settings("", words)
     print(f"{processor(machine.device)}, threads: {torch.get_num_threads()}; PyTorch "
           f"{torch.__version__}; size {s.arch}, vocabulary {s.vocab_size:,}, batches of "
-          f"{s.max_tokens:,} tokens; {precision}{', layers compiled' * s.compile}"
-          f"{', CUDA graphs' * s.graphs}")
-    rows = {name: [] for name in ROWS if name in ("linear", *s.rows)}        # their turns
-    for name in rows:                   # so an error comes before the work
-        row_config(name, s)
-    for number in range(1, s.repeats + 1):
-        for name, turns in rows.items():
-            turn = measure_turn(name, s, machine)
-            print(f"turn {number} of {s.repeats}, {name}: {turn.training:,.0f} target tokens/s, "
-                  f"{turn.decoding:,.2f} sentences/s, {turn.memory:,.0f} MiB, GPU busy "
-                  f"{turn.busy:.2f}")
-            turns.append(turn)
+          f"{s.max_tokens:,} tokens; {'bfloat16' if s.amp else 'float32'}"
+          f"{', layers compiled' * s.compile}{', CUDA graphs' * s.graphs}")
+    rows = {row: [] for row in ("", *settings.rows)}     # their turns
+    for number in range(1, settings.repeats + 1):
+        for row, turns in rows.items():
+            turns.append(measure_turn(row, words, machine))
+            parameters, training, decoding, memory = turns[-1]
+            print(f"turn {number} of {settings.repeats}, {row or 'baseline'}: {training:,.0f} "
+                  f"target tokens/s, {decoding:,.2f} sentences/s, {memory:,.0f} MiB")
     print(f"\n{speed_table(rows)}")
 
 
 def main(argv=None) -> int:
-    return run(bench, Settings, argv, presets)
+    return run(bench, Settings, argv, train_mt.presets)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -50,6 +50,12 @@ class Settings(train_mt.Settings):
 def settings_of(words: list[str]) -> train_mt.Settings:
     """Parses a command line of train_mt.py."""
     return parse(train_mt.Settings, words, train_mt.presets)
+
+
+def train_words(settings: train_mt.Settings) -> list[str]:
+    """The flags of train_mt.py that are given to a command which has others as well."""
+    names = settings.given & {field.name for field in fields(train_mt.Settings)}
+    return command_line(train_mt.Settings, {name: getattr(settings, name) for name in names})
 
 
 def fit_flags(row: Row, s) -> list[str]:
@@ -179,10 +185,8 @@ def reproduce(settings: Settings) -> None:
     for name in settings.tables:
         if name not in TABLES:
             raise UserError(f"no table {name}: choose from {' '.join(TABLES)}")
-    given = settings.given - {"tables", "seeds", "jobs", "dry_run"}
-    words = command_line(train_mt.Settings, {name: getattr(settings, name) for name in given})
     trained = [name for name in settings.tables if not TABLES[name].probed]
-    commands, folders = plan(trained, words, settings.seeds)
+    commands, folders = plan(trained, train_words(settings), settings.seeds)
     statuses = {}
     if settings.dry_run:
         for command in commands.values():
