@@ -2,7 +2,7 @@
 has the numbers that the paper prints."""
 import re
 from dataclasses import asdict
-from statistics import fmean
+from statistics import fmean, geometric_mean
 
 import pytest
 from outside import SHARED
@@ -117,3 +117,14 @@ def test_footnotes_have_the_numbers_of_their_sums():
     first, second = aggregation.published[:2]
     mean = fmean((float(first), float(second)))
     assert f"{first} and {second} average {mean:.3f}" in TABLES["li2021-7"].notes[0]
+
+
+@pytest.mark.parametrize("kind", SCORES)
+def test_li2018_table4_has_the_exponential_of_the_mean_D_of_table5(kind):
+    """Within the rounding of both tables. The mean of the exponentials is outside."""
+    printed = float(SCORES[kind][1])
+    layers = [float(x) for x in SCORES_BY_LAYER[kind]]
+    low = geometric_mean(x - 5e-4 for x in layers)
+    high = geometric_mean(x + 5e-4 for x in layers)
+    assert low - 5e-4 <= printed <= high + 5e-4
+    assert fmean(layers) - 5e-4 > printed + 5e-4
