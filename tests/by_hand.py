@@ -33,8 +33,8 @@ def squash(s: list) -> list:
     return [size ** 2 / (1 + size ** 2) * v / size if size else 0.0 for v in s]
 
 
-def output_capsule(votes: list, C: list, n: int, normalize: bool) -> list:
-    """Ω_n: Σ_m C_mn V_mn, over Σ_m C_mn when normalize, squashed."""
+def weighted_votes(votes: list, C: list, n: int, normalize: bool) -> list:
+    """s_n: Σ_m C_mn V_mn, over Σ_m C_mn when normalize."""
     M = len(votes)
     D = len(votes[0][n])
     total = [0.0] * D
@@ -42,7 +42,7 @@ def output_capsule(votes: list, C: list, n: int, normalize: bool) -> list:
         for i in range(D):
             total[i] += C[m][n] * votes[m][n][i]
     divisor = sum(C[m][n] for m in range(M)) if normalize else 1.0
-    return squash([x / divisor for x in total])
+    return [x / divisor for x in total]
 
 
 def dynamic_routing(votes: list, T: int, normalize: bool = True) -> tuple[list, list, list]:
@@ -52,7 +52,7 @@ def dynamic_routing(votes: list, T: int, normalize: bool = True) -> tuple[list, 
     B = [[0.0] * N for _ in range(M)]
     for _ in range(T):
         C = [softmax(row) for row in B]
-        omega = [output_capsule(votes, C, n, normalize) for n in range(N)]
+        omega = [squash(weighted_votes(votes, C, n, normalize)) for n in range(N)]
         for m in range(M):
             for n in range(N):
                 B[m][n] += dot(omega[n], votes[m][n])

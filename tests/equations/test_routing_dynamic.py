@@ -53,13 +53,13 @@ def test_squash_of_zero_is_zero_with_a_finite_gradient(dtype):
 @both_kinds
 @every_size
 def test_li2019_eq7_li2021_eq10_gu_eq8_duan_eq7(M, N, D, normalize):
-    """Ω_n is the squashed Σ_m C_mn V_mn, divided by Σ_m C_mn in Li 2019."""
+    """s_n is Σ_m C_mn V_mn, divided by Σ_m C_mn in Li 2019."""
     V = normal(M, N, D)
     C = normal(M, N).softmax(-1)
-    capsules = squash(weigh_votes(V, C.log(), normalize))
+    s = weigh_votes(V, C.log(), normalize)
     votes, coupling = V.tolist(), C.tolist()
-    want = [by_hand.output_capsule(votes, coupling, n, normalize) for n in range(N)]
-    assert_close(capsules, V.new_tensor(want))
+    want = [by_hand.weighted_votes(votes, coupling, n, normalize) for n in range(N)]
+    assert_close(s, V.new_tensor(want))
 
 
 @every_size
