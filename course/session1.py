@@ -5,8 +5,18 @@
 #
 # Every head has its own projections (Eq. 1) and so attends to the sentence in its own way (Eq. 2).
 # We write the projections of two heads by hand: one finds the same word, the other the word before.
+#
+# **Goals.** You can compute the weights $A^h$ and the output $O^h$ of a head by hand; say what the
+# causal mask changes and what it leaves unchanged; show that linear aggregation is a sum to which
+# every head adds its part independently of the others.
+#
+# **Opening question.** What can two heads do that one head of twice the width cannot?
 
 # %%
+# on Colab, remove the # of these lines and write the address of your repository:
+# # !test -d /content/project || git clone -q ADDRESS /content/project
+# # !pip install -q -r /content/project/requirements.txt
+# # %cd /content/project/course
 import torch
 from lesson import show
 from matplotlib import pyplot
@@ -54,6 +64,7 @@ A = heads.weights[0].detach()                                                # [
 assert torch.allclose(A.sum(-1), torch.ones(2, L))
 print("same word,   query 'dog' (7):", [round(a, 2) for a in A[0, 6].tolist()])
 print("word before, query 'dog' (7):", [round(a, 2) for a in A[1, 6].tolist()])
+assert torch.allclose(A[0, 6, [2, 6]], torch.tensor(0.5), atol=0.01)     # both places of "dog"
 assert A[1, 1:].argmax(-1).tolist() == list(range(L - 1))
 
 
@@ -75,9 +86,13 @@ def draw(A, title, name):
 draw(A, "attention weights", "session1-heads")
 
 # %% [markdown]
-# **Answer.** The first head divides its attention between the places of a word that occurs twice.
-# The second has nothing before the first word: a softmax must look somewhere, and the nearest
-# position is that word's own.
+# <details><summary>Answer</summary>
+#
+# The first head divides its attention between the places of a word that occurs twice. The second
+# has nothing before the first word: a softmax must look somewhere, and the nearest position is that
+# word's own.
+#
+# </details>
 
 # %% [markdown]
 # **Masks.** A decoder may not look ahead: before the softmax, the causal mask puts $-\infty$ where
@@ -97,8 +112,12 @@ print("causal, query 'dog' (3):     ", [round(a, 2) for a in causal.weights[0, 0
 draw(causal.weights[0].detach(), "with the causal mask", "session1-causal")
 
 # %% [markdown]
-# **Answer.** Two rows of the first head: the first "the" and the first "dog" no longer see their
-# second occurrence. The second head looks back anyway.
+# <details><summary>Answer</summary>
+#
+# Two rows of the first head: the first "the" and the first "dog" no longer see their second
+# occurrence. The second head looks back anyway.
+#
+# </details>
 
 # %% [markdown]
 # **The fused kernel** computes the same $O^h$ and never stores $A^h$. Mechanisms that read $A^h$ or
@@ -107,6 +126,7 @@ draw(causal.weights[0].detach(), "with the causal mask", "session1-causal")
 # %%
 _, fused = attention(x, x)
 assert torch.allclose(fused.outputs, heads.outputs, atol=1e-5)
+assert fused.weights is None
 print("the fused kernel's weights:  ", fused.weights)
 
 # %% [markdown]
@@ -126,3 +146,29 @@ for h in range(2):
 assert torch.allclose(together, parts, atol=1e-5)        # W^O has a bias, too, which starts at 0
 print("O^h", list(O.shape), "-> [O^1, ..., O^H]", list(concatenate(O).shape),
       "-> O", list(together.shape))
+
+# %% [markdown]
+# ## To vary
+# The factors 3 and 40 of the queries make a head's attention sharper or flatter. Change the words,
+# or let the second head find the word after.
+
+# %% [markdown]
+# ## Questions
+# 1. A query has the logits 2 and 0, and the values are 10 and 0. Which weights and which output
+#    does it get? And with the first key masked?
+# 2. Which of these can use the fused kernel: a reward for different $V^h$, for different $A^h$, for
+#    different $O^h$; a routing of the $O^h$; a routing of the logits?
+# 3. Can linear aggregation leave out a head at one token only?
+#
+# <details><summary>Answers</summary>
+#
+# *Opening question.* They have two softmaxes, so they can attend to two places and keep apart what
+# they find there. One head of any width has one mean over the tokens.
+#
+# 1. The weights are 0.88 and 0.12, the output is 8.8. With the first key masked it is 0.
+# 2. Those that read only $V^h$ or $O^h$: the first, the third and the fourth. In this course these
+#    are disagreement on subspaces and on outputs, and the routing of Li and Gu.
+# 3. Only if that head's $O^h$ is 0 there: the head adds $O^h W_h^O$, with the same $W^O$ at every
+#    token.
+#
+# </details>

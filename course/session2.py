@@ -6,8 +6,19 @@
 # Training maximizes $J = \log P(y \mid x) + \lambda D$ (§3.1). Three $D$ measure how much the
 # heads differ: in their values (Eq. 1), in the positions they attend to (Eq. 2) and in their
 # outputs (Eq. 3).
+#
+# **Goals.** You can read a score $\exp(D)$: for a given number of heads, say which value means
+# heads that are alike, orthogonal or cancelling; say what each of the three terms rewards, and what
+# its gradient does to a head; say what the pairs $i = j$ change in each equation; judge from a
+# table of $\exp(D)$ whether it supports a sentence of the paper.
+#
+# **Opening question.** How would you measure whether two heads do the same?
 
 # %%
+# on Colab, remove the # of these lines and write the address of your repository:
+# # !test -d /content/project || git clone -q ADDRESS /content/project
+# # !pip install -q -r /content/project/requirements.txt
+# # %cd /content/project/course
 import math
 
 import torch
@@ -15,12 +26,7 @@ from lesson import show
 from matplotlib import pyplot
 
 from attention import Heads
-from disagreement import (
-    model_disagreement,
-    output_disagreement,
-    position_disagreement,
-    squared_output_disagreement,
-)
+from disagreement import model_disagreement, output_disagreement, position_disagreement
 from transformer import TransformerConfig
 
 # %% [markdown]
@@ -62,9 +68,13 @@ figure.suptitle("D is minus the squared length of the mean of the unit vectors",
 show("session2-scores")
 
 # %% [markdown]
-# **Answer.** $D$ is minus the squared length of the unit vectors' mean. Heads that are alike have
-# $D = -1$, and orthogonal heads have $D = -1/H$. $D = 0$ requires that the unit vectors cancel, as
-# two vectors in opposite directions do.
+# <details><summary>Answer</summary>
+#
+# $D$ is minus the squared length of the unit vectors' mean. Heads that are alike have $D = -1$, and
+# orthogonal heads have $D = -1/H$. $D = 0$ requires that the unit vectors cancel, as two vectors in
+# opposite directions do.
+#
+# </details>
 
 # %% [markdown]
 # Table 4 prints $\exp(D)$ for $H = 8$. The $H$ pairs $i = j$ always have the cosine 1. With $c$ for
@@ -105,14 +115,21 @@ def cosines(vectors):
     return unit @ unit.T
 
 
+def squared_cosines(outputs):
+    """The authors' early D: -(1/H^2) sum_i sum_j cos(O^i, O^j)^2, for outputs [H, 1, d_k]."""
+    return -cosines(outputs).square().mean()
+
+
 torch.manual_seed(1)
 H = 4
 start = torch.randn(H, 1, 8) + 1                                             # [H, L = 1, d_k]
 ends = {"start": start, "output": uphill(output_disagreement, start),
-        "squared output": uphill(squared_output_disagreement, start)}
+        "squared output": uphill(squared_cosines, start)}
 for name, vectors in ends.items():
     others = (cosines(vectors).sum() - H) / (H ** 2 - H)
     print(f"{name:15} D = {output_disagreement(vectors):6.3f}   mean cosine {others:6.3f}")
+    expected = {"start": others, "output": -1 / 3, "squared output": 0}[name]
+    assert math.isclose(others, expected, abs_tol=0.01)
 
 # %% jupyter={"source_hidden": true}
 figure, axes = pyplot.subplots(1, 3, figsize=(8, 2.9), layout="constrained")
@@ -125,8 +142,12 @@ figure.colorbar(image, ax=axes, label="cosine", shrink=0.8)
 show("session2-uphill")
 
 # %% [markdown]
-# **Answer.** Under Eq. 3 the mean cosine ends at $-1/3$: the heads cancel. With squared cosines,
-# the cosine of any two heads ends at 0: the heads are orthogonal.
+# <details><summary>Answer</summary>
+#
+# Under Eq. 3 the mean cosine ends at $-1/3$: the heads cancel. With squared cosines, the cosine of
+# any two heads ends at 0: the heads are orthogonal.
+#
+# </details>
 
 # %% [markdown]
 # How large is the gradient where the heads are orthogonal? For unit vectors its length is
@@ -163,6 +184,7 @@ for name, size in (("large", 2), ("small", 0.1)):
     mean = [round(a, 3) for a in A.mean(0)[0].tolist()]
     print(f"{name} logits at the start: mean of the heads {mean}, D = "
           f"{position_disagreement(A):.3f}")
+    assert torch.allclose(A.mean(0), torch.tensor(1 / 4), atol=0.01)
 
 # %% jupyter={"source_hidden": true}
 figure, axes = pyplot.subplots(1, 2, figsize=(6, 2.9), layout="constrained", sharey=True)
@@ -175,10 +197,14 @@ figure.colorbar(image, ax=axes, label="attention weight after Eq. 2")
 show("session2-positions")
 
 # %% [markdown]
-# **Answer.** Each position gets a mean weight of 1/4. Where each head ends depends on its start,
-# because Eq. 2 depends only on the mean of the heads:
-# $\frac{1}{H^2}\sum_i\sum_j A^i \odot A^j = (\frac{1}{H}\sum_h A^h)^2$. Four heads at four
-# different positions have the same $D$ as four heads that attend to all positions alike.
+# <details><summary>Answer</summary>
+#
+# Each position gets a mean weight of 1/4. Where each head ends depends on its start, because Eq. 2
+# depends only on the mean of the heads: $\frac{1}{H^2}\sum_i\sum_j A^i \odot A^j =
+# (\frac{1}{H}\sum_h A^h)^2$. Four heads at four different positions have the same $D$ as four heads
+# that attend to all positions alike.
+#
+# </details>
 
 # %%
 apart = torch.eye(4).unsqueeze(1)                                            # [H, L_q = 1, L_k]
@@ -196,10 +222,12 @@ assert position_disagreement(apart) == position_disagreement(alike) == -1 / 4
 one_output = torch.randn(1, 1, 8, requires_grad=True)
 output_disagreement(one_output).backward()
 print(f"one head, output:    |gradient| {one_output.grad.norm():.3f}")
+assert one_output.grad.norm() < 1e-6
 
 one_head = torch.tensor([[[3.0, 0.0, 0.0]]], requires_grad=True)
 position_of_logits(one_head).backward()
 print(f"one head, positions: |gradient| {one_head.grad.norm():.3f}")
+assert one_head.grad[0, 0, 0] < 0                        # uphill, the largest logit falls
 
 # %% [markdown]
 # ## In a model
@@ -212,6 +240,59 @@ config = TransformerConfig(vocab_size=100, layers=1, reg=("output",))
 values = outputs = torch.randn(1, 8, 5, 64)                                  # [B, H, L, d_k]
 heads = {component: [Heads(values, None, outputs)] for component in ("enc", "cross", "dec")}
 mask = torch.ones(1, 5, dtype=torch.bool)
-print(f"a layer: D = {output_disagreement(outputs):.4f}; "
-      f"the model: D = {model_disagreement(config, heads, mask, mask):.4f}")
+D_layer = output_disagreement(outputs)
+D = model_disagreement(config, heads, mask, mask)
+print(f"a layer: D = {D_layer:.4f}; the model: D = {D:.4f}")
+assert torch.isclose(D, 2 * D_layer)
 
+# %% [markdown]
+# ## To vary
+# The number of heads (`H = 4`). In `start`, the width (8) and the 1 that is added, which makes the
+# vectors similar. In which widths do 4 heads come to cancel, and in which can they be orthogonal?
+# (From 2 on, and from 4 on. In width 1 the gradient is 0.)
+#
+# Train models of 4 heads with three values of $\lambda$, about a minute each, and each student with
+# another `--seed`. Orthogonal heads have $\exp(D)$ = 0.779.
+#
+#     python train_mt.py --steps 300 --eval-every 300
+#     python train_mt.py --steps 300 --eval-every 300 --reg output --reg-weight 0.1
+#     python train_mt.py --steps 300 --eval-every 300 --reg output
+#
+# With seeds 1 to 3 and one thread the test BLEU was 14 to 20, 13 to 20 and 0.6, and $\exp(D)$ of
+# the encoder's outputs 0.77 to 0.78, 0.90 and 0.997. So early in training, another processor or
+# version of torch changes BLEU by several points.
+
+# %% [markdown]
+# ## Questions
+# 1. With 16 heads one layer has $\exp(D)$ = 0.94, another 1.00. What does each mean?
+# 2. What would change in training and in the scores if the pairs $i = j$ were left out, and the sum
+#    still divided by $H^2$?
+# 3. Li 2018 §5.5 concludes from $\exp(D)$ = 0.007 in Eq. 2 that "almost all the heads attend to the
+#    same positions". Does that follow?
+# 4. $\lambda = 1$ was found with 8 heads. What changes if it is used with 4 heads?
+# 5. After 300 steps the model with $\lambda = 1$ translates nothing. Is the cause $D$ itself, or
+#    the size of $\lambda$?
+#
+# <details><summary>Answers</summary>
+#
+# *Opening question.* By what they read (values), where they look (weights), or what they return
+# (outputs): Eq. 1, 2 and 3.
+#
+# 1. 0.94 is $\exp(-1/16)$: the heads are orthogonal, on average. At 1.00 their unit vectors cancel,
+#    and the mean cosine of two heads is -1/15.
+# 2. With Eq. 1 and 3 nothing in training, since these terms are constant; $\exp(D)$ of 8 cancelling
+#    heads would be 1.13 in place of 1. With Eq. 2 these terms are a head's squared weights. Over
+#    four positions, four heads with even weights and four heads at different positions both score
+#    -0.25; without these terms -0.19 and 0, so Eq. 2 would push the heads apart.
+# 3. No. §3.2 adds up all cells of the matrix, so the sum grows with the sentence. 0.007 is
+#    $\exp(-5)$, which is -0.2 per query in a sentence of 25 tokens. Per query, 8 heads at 8
+#    different positions score -0.125, and 8 heads at the same position score -1
+#    (`docs/readings.md`).
+# 4. From orthogonal to cancelling heads, $D$ rises by 1/4 with 4 heads and by 1/8 with 8 heads. The
+#    gradient at orthogonal heads is 2.6 times as large with 4.
+# 5. These runs cannot say: at $\lambda = 0.1$ both $\lambda$ and $D$ are smaller. Full training
+#    can. With $\lambda = 1$ it also ends with an $\exp(D)$ near 0.996 and regains most of the BLEU
+#    (`results/README.md`). So cancelling heads do not prevent translation; early in training the
+#    reward outweighs the cross-entropy.
+#
+# </details>

@@ -18,8 +18,18 @@
 #
 # $$\Omega_n = \frac{\lVert s_n \rVert^2}{1 + \lVert s_n \rVert^2} \frac{s_n}{\lVert s_n \rVert}
 # \qquad B_{mn} \leftarrow B_{mn} + \Omega_n \cdot V_{mn}$$
+#
+# **Goals.** You can route four parts to two wholes by hand, for one iteration; say what the squash
+# does to short and to long vectors; say what the division by the shares changes for a capsule that
+# few parts choose; explain why $T = 1$ is the control of an experiment with routing.
+#
+# **Opening question.** Four witnesses describe two events. Who saw the same one?
 
 # %%
+# on Colab, remove the # of these lines and write the address of your repository:
+# # !test -d /content/project || git clone -q ADDRESS /content/project
+# # !pip install -q -r /content/project/requirements.txt
+# # %cd /content/project/course
 import torch
 from lesson import play, show
 from matplotlib import pyplot
@@ -41,6 +51,7 @@ T = 6
 for length in (0.1, 1.0, 10.0):
     after = squash(torch.tensor([length])).item()
     print(f"squash: length {length:4.1f} -> {after:.3f}")
+    assert abs(after - length ** 2 / (1 + length ** 2)) < 1e-6
 
 # %% jupyter={"source_hidden": true}
 figure, ax = pyplot.subplots(figsize=(4, 3), layout="constrained")
@@ -68,6 +79,7 @@ for t in (1, 2, 3, 5):
     share = dynamic_routing(votes, t).coupling[:, 0]
     print(f"T = {t}: the parts' shares for whole 0", [round(c, 3) for c in share.tolist()])
 assert dynamic_routing(votes, 1).coupling.eq(1 / 2).all()
+assert share[:2].min() > 0.99 and share[2:].max() < 0.01
 
 
 # %% jupyter={"source_hidden": true}
@@ -124,6 +136,7 @@ for normalize, name in ((True, "Li Eq. 7: divided"), (False, "Gu Eq. 8: a sum"))
         routed = dynamic_routing(votes, t, normalize=normalize)
         lengths[name].append(routed.capsules[1].norm().item())
     print(f"{name}, T = {T}: coupling {routed.coupling[0, 1]:.4f}, length {lengths[name][-1]:.4f}")
+    assert routed.coupling[0, 1] < 0.001 and (lengths[name][-1] > 0.6) == normalize
 
 # %% jupyter={"source_hidden": true}
 figure, ax = pyplot.subplots(figsize=(4, 3), layout="constrained")
@@ -134,8 +147,12 @@ ax.legend()
 show("session3-length")
 
 # %% [markdown]
-# **Answer.** With the division whole 1 stays the mean of its votes, and its length does not show
-# how little is coupled to it. Without, its length goes to 0.
+# <details><summary>Answer</summary>
+#
+# With the division whole 1 stays the mean of its votes, and its length does not show how little is
+# coupled to it. Without, its length goes to 0.
+#
+# </details>
 
 # %% [markdown]
 # ## What the routing cannot see
@@ -147,3 +164,37 @@ same = torch.randn(4, 1, 5).expand(4, 2, 5)
 coupling = dynamic_routing(same, 50).coupling
 assert torch.allclose(coupling, torch.tensor(1 / 2))
 print("equal votes, T = 50: the parts' shares for whole 0", coupling[:, 0].tolist())
+
+# %% [markdown]
+# ## To vary
+# The length of the votes (`3 * torch.eye(5)`), the number of iterations $T$, and `own`, to which
+# whole each part belongs: what happens with three parts for one whole and one for the other? (The
+# single part goes to its whole, too, but later: its share for whole 0 is 0.44, 0.16 and 0.00 with
+# $T$ = 2, 3 and 5.) Add noise to the votes.
+
+# %% [markdown]
+# ## Questions
+# 1. Compute the first iteration of "Four parts, two wholes" by hand. Which share of part 0 goes to
+#    whole 0 in the second?
+# 2. Sabour et al. read a capsule's length as the probability that its entity is present. Does this
+#    hold with Li's Eq. 7? With Gu's Eq. 8?
+# 3. A model with routing gains 1 BLEU over linear aggregation. With $T = 1$ it gains 1 BLEU, too:
+#    what do you conclude? And if it gained nothing?
+# 4. Algorithm 1 takes the softmax over the output capsules. What if it ran over the input capsules?
+#
+# <details><summary>Answers</summary>
+#
+# *Opening question.* Those whose reports agree. But to compare the reports one must know who saw
+# which event: a routing guesses it, compares, and guesses again.
+#
+# 1. $s_0 = (1.5, 0, 0, 0.75, 0.75)$ is 1.84 long, and $\Omega_0$ 0.77. $\Omega_0$ adds 1.89 to the
+#    logits of parts 0 and 1 and 0.94 to those of parts 2 and 3, $\Omega_1$ the reverse. The
+#    difference of 0.94 makes a share of 0.72.
+# 2. Not with Eq. 7: the length says how far the votes agree, even if next to nothing is coupled to
+#    the capsule. With Eq. 8 a capsule that few parts choose is short, as in Sabour et al. 2017.
+# 3. With $T = 1$ the coupling is $1/N$: the same parameters without agreement. So the gain is due
+#    to the layers around the routing, as it was here (`results/README.md`). If $T = 1$ gained
+#    nothing, the gain would be due to the agreement.
+# 4. Wholes would not compete for a part. Li's released code runs its softmax this way.
+#
+# </details>

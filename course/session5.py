@@ -7,8 +7,18 @@
 # Three ways lead from the heads' outputs $O^h$ to one vector: the linear map (Eq. 3-4), Li's
 # routing in its place (Eq. 5-6 with Alg. 1 or 2), and Gu's capsules, which are added to the
 # outputs, $u + \mathrm{FFN}(v)$.
+#
+# **Goals.** You can compare three ways from heads to one vector: what they read, where they act,
+# what they cost; say which part of a head's varying influence is due to the routing, and which to
+# the layers around it; check a published number of parameters against a reading of the paper.
+#
+# **Opening question.** What should decide how much of a head arrives at a token?
 
 # %%
+# on Colab, remove the # of these lines and write the address of your repository:
+# # !test -d /content/project || git clone -q ADDRESS /content/project
+# # !pip install -q -r /content/project/requirements.txt
+# # %cd /content/project/course
 import torch
 from lesson import show
 from matplotlib import pyplot
@@ -49,14 +59,17 @@ aggregations = {"linear": linear,
                 "Gu, EM": gu,
                 "Gu, T = 1": aggregation(CapsuleAggregation, routing="em", iterations=1)}
 shares = {}
+varies = {}
 for name, aggregate in aggregations.items():
     assert aggregate(O).shape == (1, L, d)
     J = torch.autograd.functional.jacobian(aggregate, O)                # [1, L, d, 1, H, L, d_k]
     J = J[0, :, :, 0].diagonal(dim1=0, dim2=3)           # of a token by itself: [d, H, d_k, L]
     size = J.square().sum((0, 2)).sqrt()                                     # [H, L]
     shares[name] = size / size.sum(0)
-    varies = shares[name].std(1).mean()                  # of shares of about 1/4
-    print(f"{name:10} a head's share varies by {varies:.1%}")
+    varies[name] = shares[name].std(1).mean().item()     # of shares of about 1/4
+    print(f"{name:10} a head's share varies by {varies[name]:.1%}")
+assert varies["linear"] < 1e-6
+assert abs(varies["Li, EM"] - varies["Li, T = 1"]) < 0.01 < varies["Gu, EM"] - varies["Gu, T = 1"]
 
 # %% jupyter={"source_hidden": true}
 figure, axes = pyplot.subplots(5, 1, figsize=(6, 7), layout="constrained", sharex=True)
@@ -81,6 +94,7 @@ for name, cast in (("Li", li.cast_votes), ("Gu", gu.cast_votes)):
     change = (cast(O) - cast(without_first)).abs().amax((1, 3, 4))[0]        # [H]
     changed = [h + 1 for h in range(H) if change[h] > 0]
     print(f"{name}: votes {list(cast(O).shape)}; those of {changed} change with head 1")
+    assert changed == ([1, 2, 3, 4] if name == "Li" else [1])
 
 # %% [markdown]
 # ## Places
@@ -119,8 +133,45 @@ for size, agg, places, published in [
         ("base", "gu-em", "cross:6 dec:6", "+0.7M")]:
     added = count(size, agg=agg, agg_at=places.split()) - plain[size]
     print(f"{added:>+13,}  {size} {agg} {places}; published {published}")
+    if agg != "gu-em" and places != "enc cross dec":     # question 4
+        assert abs(added / 1e6 - float(published.strip("+M"))) < 0.6
 everywhere = ["enc", "cross", "dec"]
 added = count("base", agg="em", agg_at=everywhere, em_activations=False) - plain["base"]
 print(f"{added:>+13,}  without activations")
 assert round(added / 1e6, 1) == 37.8
 assert count("base", reg=["output"]) == plain["base"]    # Li 2018 §3.1: no new parameters
+
+# %% [markdown]
+# ## To vary
+# The number of heads H, of capsules (`capsules=`) and of iterations (`iterations=`);
+# `routing="dynamic"` in place of "em".
+
+# %% [markdown]
+# ## Questions
+# 1. Which forms of $f_h$ fit the published +12.6M?
+# 2. Li keeps the bottom of the encoder, Gu the top of the decoder: what differs between their
+#    layers?
+# 3. A head's share varies from token to token in Li's layer also with $T = 1$, in Gu's mostly with
+#    $T = 3$. What does that say about routing?
+# 4. Two counts do not fit what is published: +37,859,328 and +533,536. Which reading would make
+#    each fit?
+# 5. Which control would you run for each mechanism?
+#
+# <details><summary>Answers</summary>
+#
+# *Opening question.* With $W^O$ nothing does: it is the same at every token. With routing the
+# agreement of the votes decides.
+#
+# 1. The votes add $6 (H d^2 + H d)$ parameters, and $W^O$ takes away $6 (d^2 + d)$. That leaves
+#    room for one shared layer d → d. One layer per head gives 23.6M, none gives 11.0M. One layer
+#    $d_k$ → d per head would fit, but the input of $f_h$ in Eq. 5 is the concatenation.
+# 2. Li replaces $W^O$ by d capsules of width 1, whose votes read all heads; more layers gain little
+#    (28.28 against 28.26 BLEU). Gu adds capsules to the heads; each vote reads one head. §5.3
+#    guesses that routing should be near the supervision, and that information is lost without
+#    Sabour's reconstruction loss. Neither paper compares the two layers.
+# 3. Before training, Li's variation comes from $f_h$ (LayerNorm and ReLU), Gu's from the routing.
+# 4. +37.8M fits without activations, as the last line shows, or without biases in the votes. +0.7M
+#    fits no form that we tried; with $W^O$ it is 1.06M (`docs/readings.md`).
+# 5. For a routing, the same layers with $T = 1$ (`--iterations 1`).
+#
+# </details>

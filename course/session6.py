@@ -10,8 +10,19 @@
 # $l$ in head $h$, one for each key. In vertical routing (Alg. 2) heads are the parts and
 # tokens are the wholes. In horizontal routing (Alg. 3) tokens are the parts and heads are the
 # wholes. It runs once for each token $l$, and only the tokens $t \le l$ take part.
+#
+# **Goals.** You can read the logits as capsules in two directions: say which index is the part and
+# which is the whole; say what a decoder may route, and why a mask must come before the routing; say
+# how large the part that routing adds is in a long sentence; say whether the vertical part makes
+# the heads' logits more alike, and what $\lambda_h$ has to do with it.
+#
+# **Opening question.** What does a logit of one head know about the other heads?
 
 # %%
+# on Colab, remove the # of these lines and write the address of your repository:
+# # !test -d /content/project || git clone -q ADDRESS /content/project
+# # !pip install -q -r /content/project/requirements.txt
+# # %cd /content/project/course
 import torch
 from lesson import show
 from matplotlib import pyplot
@@ -107,6 +118,7 @@ print("longest row:  vertical", f"{up.norm(dim=-1).max():.3f}",
 
 # %%
 print("rms of a cell:")
+sizes = []
 for length in (5, 25, 100):
     torch.manual_seed(1)
     long = torch.randn(20, 4, length, length)            # 20 sentences, H = 4, random logits
@@ -114,11 +126,17 @@ for length in (5, 25, 100):
     down = vertical_routing(long, W4, b4).square().mean().sqrt()
     along = horizontal_routing(long).square().mean().sqrt()
     print(f"L = {length:3}: vertical {down:.3f}  horizontal {along:.2f}")
+    sizes.append((down, along))
+assert sizes[1][1] / sizes[2][1] < 2.5 < sizes[1][0] / sizes[2][0]
 
 # %% [markdown]
-# **Answer.** From 25 tokens on horizontal rows have a length near 1, so their cells shrink by about
+# <details><summary>Answer</summary>
+#
+# From 25 tokens on horizontal rows have a length near 1, so their cells shrink by about
 # $\sqrt{100/25} = 2$. Vertical cells shrink more, because the rows get shorter too: each whole gets
 # a smaller share of the votes, and the squash shortens short vectors most.
+#
+# </details>
 
 # %% [markdown]
 # ## Order
@@ -160,12 +178,17 @@ for name, routing in (("horizontal", horizontal_routing), ("vertical", vertical)
         change = routing(E, mask=mask) - routing(other, mask=mask)
         early = change[:, :4, :4].abs().max()
         print(f"{name:10} {label:12} {early:.3f}")
+        assert (early == 0) == (name == "horizontal" and label == "forward mask")
 
 # %% [markdown]
-# **Answer.** The rule $t \le l$ keeps the fifth row out of the first four routings. But a vote is a
-# whole row, and its fifth cell enters the dot products $\Omega \cdot V$. The forward mask (§3.4.3)
-# sets this cell to 0 before the routing. Vertical routing leaks even with the mask: its softmax
-# runs over all tokens, so the coupling of the early tokens depends on the fifth.
+# <details><summary>Answer</summary>
+#
+# The rule $t \le l$ keeps the fifth row out of the first four routings. But a vote is a whole row,
+# and its fifth cell enters the dot products $\Omega \cdot V$. The forward mask (§3.4.3) sets this
+# cell to 0 before the routing. Vertical routing leaks even with the mask: its softmax runs over all
+# tokens, so the coupling of the early tokens depends on the fifth.
+#
+# </details>
 
 # %% [markdown]
 # ## A trained model
@@ -179,6 +202,7 @@ for name, routing in (("horizontal", horizontal_routing), ("vertical", vertical)
 # %%
 model, losses = train(capsule_attention=("enc",))
 print(f"cross-entropy {losses[0][0]:.2f} -> {losses[-1][0]:.2f}")
+assert losses[-1][0] < losses[0][0] - 1
 model.eval()
 words = tokenizer.encode(pairs.source[0])
 number = 0                              # of the layer, from 0
@@ -204,18 +228,23 @@ for name, cube in (("E", E), ("E + vertical", E + up)):
     print(f"mean cosine of two heads' logits, {name}: {others:.2f}")
 change = (weights - E.softmax(-1)).abs().max()
 print(f"largest change of an attention weight: {change:.2f}")
+assert change < 0.2
 
 # %% jupyter={"source_hidden": true}
 draw((E[:2], up[:2], across[:2], E[:2].softmax(-1), weights[:2]), "session6-trained")
 
 # %% [markdown]
-# **Answer.** No: the second head has the whole vertical part. The figure has the first two of the
-# four heads. In this model routing adds little: a cell of the vertical or horizontal part is
-# small against a logit, and no attention weight changes by more than about 0.1.
+# <details><summary>Answer</summary>
+#
+# No: the second head has the whole vertical part. The figure has the first two of the four heads.
+# In this model routing adds little: a cell of the vertical or horizontal part is small against a
+# logit, and no attention weight changes by more than about 0.1.
 #
 # The vertical part is white in the first head, and in most rows of the second. The next cell shows
 # why: the coupling that a token gets from the four heads together, the length of its row, and what
 # $\lambda$ is computed from.
+#
+# </details>
 
 # %%
 omega, C, B = dynamic_routing(E, normalize=False)        # [L, L_k], [H, L], [H, L]
@@ -232,6 +261,7 @@ print(f"a cell of W is at most {capsule.weight.abs().max():.2f}; the four heads:
 print("sum of B  ", *(f"{x:4.0f}" for x in sums))
 print("Lambda    ", *(f"{x:4.0f}" for x in Lambda))
 print("lambda    ", *(f"{share:.2f}" for share in shares))
+assert shares.max() > 0.9
 
 # %% [markdown]
 # Every head divides a coupling of 1 among the 21 tokens, so the four heads have 4 to give. Every
@@ -241,3 +271,43 @@ print("lambda    ", *(f"{share:.2f}" for share in shares))
 #
 # $W$ is small, but it multiplies sums over all tokens. So the numbers in $\Lambda$ lie far apart,
 # the softmax gives nearly everything to the largest, and only that head gets the vertical part.
+
+# %% [markdown]
+# ## To vary
+# The size of the logits, from `E = 0.5 * torch.randn(H, L, L)` to `10 * torch.randn(H, L, L)`: when
+# can routing overrule a logit? (The smaller they are, down to about 0.5, the more often: a row of
+# $\Omega$ is shorter than 1.) In "Long sentences", the size of the logits again (with `2 *
+# torch.randn` a vertical cell at L = 100 is 0.007 in place of 0.001), the lengths (5, 25, 100) and
+# the iterations of `vertical_routing`. In the trained model, the sentence (`pairs.source[0]`), the
+# layer (`number`), and the model: train one with `python train_mt.py --capsule-attention enc`, and
+# write `from nmt.run_folder import load_run`, `model, tokenizer, _ = load_run("runs/NAME")` in
+# place of the line with `train` and the two below it.
+
+# %% [markdown]
+# ## Questions
+# 1. The decoder has no vertical part. How would it have to change to run there, and what would it
+#    cost?
+# 2. Why does the Capsule-Transformer have next to no new parameters?
+# 3. How many routings does Algorithm 3 run for L tokens, and how does the code avoid the loop?
+# 4. $\Omega^\uparrow$ adds the same rows to every head, up to the factor $\lambda_h$. Does that
+#    make heads more alike?
+#
+# <details><summary>Answers</summary>
+#
+# *Opening question.* Nothing. A head computes its logits from its own queries and keys; heads meet
+# only in $W^O$.
+#
+# 1. Its output capsules are all tokens, and the softmax runs over them: early tokens depend on late
+#    ones (§3.4.3). For every token l, a routing of its own to the tokens 1 to l would not; these
+#    are L routings in place of one, as in the horizontal part.
+# 2. The votes are the logits themselves. Only $W$ and $b$ of Eq. 11 are new, $H^2 + H$ parameters a
+#    layer. Votes cannot have a matrix of their own, because the length of a row is that of the
+#    sentence.
+# 3. L. The code keeps the routing of token l in row l of one matrix $B$ per head; an iteration is
+#    two batched matrix products.
+# 4. With equal $\lambda_h$, as at the start, yes: it adds a part that all heads share and leaves
+#    their differences as they are. In the session's model training has moved $\lambda$ to a single
+#    head: only that head gets $\Omega^\uparrow$, and the mean cosine of two heads' logits hardly
+#    changes, since $\Omega^\uparrow$ is small against $E$.
+#
+# </details>

@@ -180,7 +180,7 @@ def read_metrics(path) -> list[dict]:
 
 def custom_classes(model: Transformer) -> list[str]:
     """The classes in a model that are not this project's: a program may have put them into
-    transformer.py's place, as course/later.py does."""
+    transformer.py's place."""
     classes = {type(module) for module in model.modules()}
     return sorted(f"{kind.__module__}.{kind.__qualname__}" for kind in classes
                   if kind.__module__.partition(".")[0] not in PARTS)
@@ -192,7 +192,7 @@ def check_classes(folder, config: dict, classes: list[str]) -> None:
     if old != classes:
         raise UserError(f"{folder}: its model has {', '.join(old) or 'no custom class'}, this "
                         f"program's has {', '.join(classes) or 'none'}: import the same classes "
-                        "and put them into `transformer`, as course/later.py says")
+                        "and put them into `transformer`")
 
 
 def through_json(values: dict) -> dict:
