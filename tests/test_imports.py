@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 from project_files import ROOT, project_files, python_files
 
-OPTIONAL = ("markdown_it", "mdit_py_plugins", "latex2mathml", "jupytext", "nbclient", "nbformat",
-            "ipykernel")        # of requirements-docs.txt
-# imports the modules named by the arguments as if the optional packages were not installed
-PROGRAM = f"""
+# imports the modules named by the arguments
+PROGRAM = """
 import importlib, os, sys
 sys.path.append("course")
-sys.modules.update(dict.fromkeys({OPTIONAL}))
 for name in sys.argv[1:]:
     importlib.import_module(name)
 for name in ("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
@@ -24,10 +21,9 @@ for name in ("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
 
 
 def test_every_module_imports_without_a_word():
-    """Nor does one need a package that requirements.txt lacks, or change a variable that the user
-    has set. (A session is a script.)"""
-    names = ["course.notebooks", "lesson", "later", "training"]
-    for folder in ("", "tools", "nmt", "tasks", "toy", "papers", "docs", "exercises"):
+    """Nor does one change a variable that the user has set. (A session is a script.)"""
+    names = ["lesson", "training"]
+    for folder in ("", "tools", "nmt", "tasks", "toy", "papers", "docs"):
         for path in python_files(folder):
             if path.stem != "__main__":
                 names.append(".".join(path.relative_to(ROOT).with_suffix("").parts))
@@ -37,13 +33,13 @@ def test_every_module_imports_without_a_word():
     assert (program.returncode, program.stdout, program.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("folder", ["papers", "exercises", "course"])
+@pytest.mark.parametrize("folder", ["papers"])
 def test_a_program_in_a_folder_says_how_to_start_it(folder):
     """`python papers/bench.py` would not find the other folders."""
     programs = []
     for path in python_files(folder):
         code = path.read_text("utf-8")
-        needs_others = re.search(r"^(from|import) (course|exercises|nmt|tools|toy)\b", code, re.M)
+        needs_others = re.search(r"^(from|import) (nmt|tools|toy)\b", code, re.M)
         if '\nif __name__ == "__main__":' in code and needs_others:
             programs.append(path)
     assert programs

@@ -1,4 +1,4 @@
-"""Solutions of exercises/faults.py. Comments have what each version gives."""
+"""Solutions of course/exercises/faults.py. Comments have what each version gives."""
 import torch
 from torch.autograd import gradcheck
 

@@ -16,10 +16,10 @@ from project_files import ROOT, project_files
 
 DOCUMENTS = sorted(path for path in project_files() if path.suffix == ".md")
 SCRIPTS = ("train_mt", "translate", "probe", "logic", "papers/analyze", "papers/reproduce",
-           "papers/bench", "results/summary", "exercises/grade", "course/notebooks")
-# flags of torchrun, pip and sacrebleu
+           "papers/bench", "results/summary")
+# flags of torchrun, pip, sacrebleu and jupytext
 FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--index-url",
-           "--paired-ar", "--paired-bs"}
+           "--paired-ar", "--paired-bs", "--to"}
 
 every_document = pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -195,9 +195,7 @@ def test_closed_streams_are_replaced(monkeypatch):
 
 @pytest.mark.parametrize("module, operands", [
     ("train_mt", ""), ("translate", " [RUN]"), ("probe", ""), ("logic", ""),
-    ("papers.reproduce", " [TABLE ...]"), ("papers.analyze", " RUN ..."), ("papers.bench", ""),
-    ("course.notebooks", " [FOLDER]"),
-    ("exercises.make", " FOLDER"), ("exercises.grade", " FOLDER ...")])
+    ("papers.reproduce", " [TABLE ...]"), ("papers.analyze", " RUN ..."), ("papers.bench", "")])
 def test_help_has_80_columns_and_names_what_is_needed(module, operands, capsys):
     script = importlib.import_module(module)
     with pytest.raises(SystemExit) as exit:

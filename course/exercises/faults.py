@@ -4,8 +4,17 @@ either the right one, or one with a fault that is listed in the docstring. The f
 
 Call what you are given with inputs for which you know what the right one and each fault would
 return. Judge it by its results and gradients only, not by its code. Several inputs may be needed.
-Shapes are in the docstrings of the functions in the other files.
+Shapes are in the docstrings of the functions in the other files. An example:
+
+    def name_squash_fault(squash):
+        # `squash(s)` returns the squashed vector
+        # "squares": the squash is ||s|| / (1 + ||s||) * s / ||s||, without the squares
+        length = squash(torch.tensor([2.0])).item()     # 4/5, without the squares 2/3
+        return "right" if round(length, 4) == 0.8 else "squares"
+
+With a vector of length 1 it would fail, because both versions shorten it to 1/2.
 """
+import torch  # noqa: F401
 
 
 def name_attention_fault(MultiHeadAttention):
