@@ -4,213 +4,179 @@
     python logic.py --models baseline disagreement aggregation combined
     python logic.py --full --data DIR     # as in the paper, on Bowman's files
 
-The answer depends on how the brackets nest. Models are trained on formulas of at most six operators
-and tested on one to twelve. The command prints the accuracy by number of operators. The same
-command again trains the models that are missing.
-
---full is the setting of the paper: 2 layers of width 256, d_ff 512, dropout 0.2, post-norm, 100
-epochs at a learning rate of 1e-4. Where the paper leaves a point open it follows the code of Tran
-et al. 2018: d_ff = 2d, post-norm, batches of 32 pairs; the epoch with the best validation accuracy,
-on one to twelve operators, is tested. Tran et al. have two heads, of which EM routing can only take
-the mean; --full has four.
-
-The small setting makes the task easier to learn. It learns from every pair of a batch's formulas
-(--learn batch), reads pairs in a shorter, equivalent notation (--notation compact), spreads the
-positions (--spread 40) and lets the learning rate rise and fall (--decay linear). The compact
-notation renames letters, so many test pairs of few operators equal a training pair; no pair of
-seven or more operators does.
+Models are trained on formulas of at most six operators and tested on one to twelve: the answer
+depends on how the brackets nest. The table and accuracy.png have the accuracy in per cent by number
+of operators, that of the most frequent relation first. The same command trains what is missing in
+results.json.
 """
-import functools
-import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 from tabulate import tabulate
 
+from nmt.command_line import count, flag, natural, run
 from nmt.corpus import hash_text
-from nmt.run_folder import RunFolder, find_folder, say
-from tasks.classifier import accuracy, find_row, fit, percent, summarize_seeds, write_results
-from tasks.logic_data import (
-    BINS,
-    IDS,
-    RAW_PAIRS,
-    RELATIONS,
-    encode_formulas,
-    generate,
-    read_files,
-    split,
-)
+from nmt.machine import DEVICES, keep_freed_memory, pick_device
+from tasks.classifier import accuracy, fit
+from tasks.logic_data import BINS, IDS, encode_formulas, generate, read_files, split
 from tasks.logic_data import relation as relation  # logic.relation
 from tasks.logic_model import LogicModel
-from tasks.models import TRAINING, TaskFlags, encoder_config, name_task_run, with_default
-from tools.command_line import check_given, flag, run
-from tools.files import errors_of
-from tools.machine import keep_freed_memory, pick_device
-from transformer import BODY
+from tasks.models import MODELS
+from tasks.results import add_row, find_row, percent
+from transformer import TransformerConfig
 
 TRAINED = tuple(size for size in BINS if size <= 6)      # the operators of the training pairs
-FULL = dict(models=("baseline", "disagreement", "aggregation", "combined"), d_model=256, heads=4,
-            d_ff=512, dropout=0.2, norm="post", epochs=100, lr=1e-4, decay="none", pairs=RAW_PAIRS,
-            notation="brackets", spread=0, learn="pairs")
-# settings that may differ between two runs in one folder
-FREE = ("models", "seeds", "name", "runs", "device")
-DATA = "data (Bowman et al. 2015)"
+# Easier to learn: from every pair of a batch's formulas ("batch"), in a shorter notation, with
+# spread positions and a learning rate that rises and falls. The compact notation renames letters,
+# so many test pairs of few operators equal a training pair; none of seven or more does.
+SMALL = dict(
+    models=("baseline",), pairs=600_000, notation="compact", spread=40, learn="batch",
+    sizes=dict(layers=2, d_model=128, heads=8, d_ff=256, dropout=0.0, norm="pre"),
+    training=dict(epochs=2, lr=1e-3, batch=32, decay=True))
+# The paper's layers, width, dropout, epochs and rate. What it leaves open follows the code of Tran
+# et al. 2018: d_ff, post-norm, batch; but their two heads, of which EM routing can only take the
+# mean, are four.
+FULL = dict(
+    models=("baseline", "disagreement", "aggregation", "combined"), pairs=500_000,
+    notation="brackets", spread=0, learn="pairs",
+    sizes=dict(layers=2, d_model=256, heads=4, d_ff=512, dropout=0.2, norm="post"),
+    training=dict(epochs=100, lr=1e-4, batch=32, decay=False))
 
 
 @dataclass
-class Settings(TaskFlags):
-    """Every setting of a run; the defaults are those of the small setting."""
-    full: bool = flag(False, "the paper's setting, see above")
-
-    data: str | None = flag(
-        None, "folder with train1..12 and test1..12 in Bowman's format, lines `relation TAB left "
-        "TAB right` (default: the pairs are generated)", DATA, metavar="DIR")
-    pairs: int = flag(600_000, "pairs to draw, duplicates included", DATA, 300, 10 ** 8)
-    notation: str = flag(
-        "compact", "brackets, as in Bowman's files, or compact: `( a and b )`, letters named in "
-        "order of appearance", DATA, choices=("brackets", "compact"))
-    data_seed: int = flag(0, "seed of the drawing", DATA, 0)
-
-    d_model: int = with_default(TaskFlags, "d_model", 128)
-    heads: int = with_default(TaskFlags, "heads", 8)
-    d_ff: int = with_default(TaskFlags, "d_ff", 256)
-    dropout: float = with_default(TaskFlags, "dropout", 0.0)
-    spread: int = flag(
-        40, "spread the positions of a formula over N, for longer formulas than in training; 0 "
-        "counts its tokens", BODY, 0, 10 ** 5)
-
-    epochs: int = with_default(TaskFlags, "epochs", 2)
-    lr: float = with_default(TaskFlags, "lr", 1e-3)
-    decay: str = flag(
-        "linear", "how the learning rate falls: not at all (none), or linearly from --lr towards 0 "
-        "after a rise in the first twentieth of the steps", TRAINING, choices=("none", "linear"))
-    learn: str = flag(
-        "batch", "learn from the labels of the pairs (pairs), or from the relations between all "
-        "formulas of a batch (batch), whose memory grows with the square of --batch",
-        TRAINING, choices=("pairs", "batch"))
-
-    RECIPES = {"small": {}, "--full": FULL}              # for --help
+class Settings:
+    """Flags."""
+    full: bool = flag(False, "the paper's sizes, notation and training")
+    data: str = flag("generated", "generated: pairs drawn as Bowman et al. 2015 do; or the folder "
+                     "of their files train1..12 and test1..12")
+    models: tuple[str, ...] = flag((), f"some of {', '.join(MODELS)} (default: baseline; --full: "
+                                   "those of Li 2021)", choices=tuple(MODELS), metavar="MODEL")
+    seeds: tuple[int, ...] = flag((1,), "each model is trained once per seed (default: 1)",
+                                  type=natural, metavar="N")
+    epochs: int = flag(2, "passes over the training pairs", type=count)
+    out: str = flag("", "folder of results.json and accuracy.png", metavar="DIR")
+    device: str = flag("auto", DEVICES)
 
 
-def presets(s: Settings) -> dict:
+def defaults(s, typed) -> dict:
     """The defaults that depend on the setting and the data."""
-    values = dict(FULL) if s.full else {}
-    parts = ["logic", "full"] if s.full else ["logic"]
-    if s.data:
-        parts.append(Path(s.data).resolve().name)
-    values["name"] = name_task_run(s, parts, (*FREE, "full", "data"))
-    return values
+    setting = FULL if s.full else SMALL
+    size = "full" if s.full else "small"
+    return {"models": setting["models"], "epochs": setting["training"]["epochs"],
+            "out": f"runs/logic-{size}-{Path(s.data).resolve().name}"}
 
 
-# ---- The table
+def encode_parts(parts: dict, setting: dict, device) -> dict:
+    """The pairs as tensors: {"train": EncodedFormulas, "valid": EncodedFormulas, "test": {bin:
+    EncodedFormulas}}."""
+    notation = setting["notation"]
+    train = [pair for size in TRAINED for pair in parts["train"][size]]
+    valid = [pair for size in BINS for pair in parts["valid"][size]]
+    test = {size: encode_formulas(parts["test"][size], device, notation) for size in BINS}
+    return {"train": encode_formulas(train, device, notation, tables=setting["learn"] == "batch"),
+            "valid": encode_formulas(valid, device, notation),
+            "test": test}
 
-def summarize(data: dict, rows: list[dict]) -> dict:
-    """Accuracy by number of operators, and over all test pairs of up to 6 and of 7 and more
-    operators.
 
-    {"pairs": {bin: n}, "majority": {bin: share}, "models": {name: {bin: {"mean", "spread",
-    "seeds"}}}}; a bin is "1" to "12", "<=6" or ">=7"; majority is the share of the most frequent
-    relation, which is what a model must beat. Empty bins are left out.
+def measure(s: Settings, setting: dict, name: str, seed: int, data: dict, device) -> dict:
+    """{"accuracy": {bin: share}, ...} of a new model on the test pairs, see `fit`."""
+    config = TransformerConfig(len(IDS) + 1, decoder=False, **setting["sizes"], **MODELS[name])
+    torch.manual_seed(seed)
+    model = LogicModel(config, setting["spread"]).to(device)
+    training = {**setting["training"], "epochs": s.epochs}
+    result = fit(model, data["train"], data["valid"], seed, f"{name}, seed {seed}", **training)
+    shares = {str(size): accuracy(model, test) for size, test in data["test"].items()}
+    return {"accuracy": shares, **result}
+
+
+# ---- Results
+
+def summarize(labels: dict, accuracies: dict) -> dict:
+    """{bin: {"pairs", "majority": [share], model: [share of every seed]}}, where a bin is "1" to
+    "11", "12+", "<=6" or ">=7".
+
+    labels: {bin: [n]} of the test pairs; accuracies: {model: [{bin: share} of every seed]};
+    majority: the share of the most frequent relation.
     """
-    counts = {}                                          # bin -> pairs of each relation [7]
-    for size, examples in data["test"].items():
-        counts[size] = torch.bincount(examples.labels, minlength=len(RELATIONS)).cpu()
-    groups = {str(size): [size] for size in counts}
-    groups["<=6"] = [size for size in counts if size in TRAINED]
-    groups[">=7"] = [size for size in counts if size not in TRAINED]
-    summary = {"pairs": {}, "majority": {}, "models": {row["model"]: {} for row in rows}}
+    groups = {str(size): [size] for size in BINS[:-1]}
+    groups["12+"] = [BINS[-1]]
+    groups["<=6"] = TRAINED
+    groups[">=7"] = [size for size in BINS if size not in TRAINED]
+    summary = {}
     for group, sizes in groups.items():
-        total = sum(counts[size] for size in sizes)      # [7]
-        pairs = int(total.sum())
-        summary["pairs"][group] = pairs
-        summary["majority"][group] = (total.max() / pairs).item()
-        for model, cells in summary["models"].items():
-            shares = []                                  # one per seed
-            for row in rows:
-                if row["model"] == model:
-                    right = sum(row["accuracy"][str(size)] * int(counts[size].sum())
-                                for size in sizes)
-                    shares.append(right / pairs)
-            cells[group] = summarize_seeds(shares)
+        all_labels = torch.cat([labels[size] for size in sizes])
+        pairs = len(all_labels)
+        cells = {"pairs": pairs, "majority": [all_labels.bincount().max().item() / pairs]}
+        for model, by_seed in accuracies.items():
+            cells[model] = []
+            for shares in by_seed:
+                right = sum(shares[str(size)] * len(labels[size]) for size in sizes)
+                cells[model].append(right / pairs)
+        summary[group] = cells
     return summary
 
 
 def table(summary: dict) -> str:
-    """The summary as text: accuracies in per cent, a row per number of operators, a column per
-    model."""
-    lines = [["operators", "pairs", "majority", *summary["models"]]]
-    for group, pairs in summary["pairs"].items():
-        label = f"{BINS[-1]}+" if group == str(BINS[-1]) else group
-        majority = {"mean": summary["majority"][group], "spread": None}
-        cells = [cells[group] for cells in summary["models"].values()]
-        lines.append([label, f"{pairs:,}", *(percent(cell, 1) for cell in (majority, *cells))])
-    return tabulate(lines, tablefmt="plain", stralign="right")
+    """The summary as text, a row per number of operators."""
+    rows = []
+    for group, cells in summary.items():
+        row = {"operators": group}
+        for name, value in cells.items():
+            row[name] = f"{value:,}" if name == "pairs" else percent(value, 1)
+        rows.append(row)
+    return tabulate(rows, headers="keys", tablefmt="plain", disable_numparse=True,
+                    stralign="right")
+
+
+def draw(summary: dict, path: Path) -> None:
+    """Draws Fig. 4 of Li 2021: accuracy by number of operators, a line per model."""
+    bins = list(summary)[:len(BINS)]
+    figure = Figure(layout="constrained")
+    axes = figure.add_subplot(xlabel="operators; trained on up to 6", ylabel="accuracy (%)")
+    for name in summary[bins[0]]:
+        if name != "pairs":
+            shares = torch.tensor([summary[group][name] for group in bins])  # [bins, seeds]
+            axes.plot(bins, 100 * shares.mean(1), marker="o", label=name)
+    axes.legend()
+    figure.savefig(path)
 
 
 # ---- The command
 
 def infer(s: Settings) -> None:
-    """Trains and tests the models that are missing, prints the table, and writes results.json:
-    table, every seed's row, settings."""
-    if s.data:
-        generated = "generated pairs, without --data"
-        check_given(s, {"pairs": generated, "data_seed": generated})
+    """Trains and tests models x seeds, prints the table, and draws the figure."""
+    setting = FULL if s.full else SMALL
     device = pick_device(s.device)
     keep_freed_memory()
-    configs = {model: encoder_config(s, model, len(IDS) + 1) for model in s.models}
-    if s.data:
-        with errors_of("--data"):
-            parts = read_files(s.data)
-        text = hash_text(map(str, parts.values()))
+    if s.data == "generated":
+        parts = split(generate(setting["pairs"]))
     else:
-        parts = split(generate(s.pairs, s.data_seed))
-        text = None
-    data = encode_parts(parts, s, device)
-    path = find_folder(s.runs, s.name)
-    with RunFolder(path, asdict(s), FREE, asdict(Settings())) as folder:
-        folder.begin(data_text=text)
-        folder.drop_metrics_after(0)                     # a line that was cut off
-        say(f"{path}: {len(data['train'].labels):,} pairs to train on, "
-            f"{len(data['valid'].labels):,} to validate; {device}")
-        rows = []
+        parts = read_files(s.data)
+    data = encode_parts(parts, setting, device)
+    path = Path(s.out) / "results.json"
+    settings = {"full": s.full, "data": s.data, "text": hash_text(map(str, parts.values())),
+                "epochs": s.epochs}
+    accuracies = {}                                      # {model: [{bin: share} of every seed]}
+    for name in s.models:
+        accuracies[name] = []
         for seed in s.seeds:
-            for model, config in configs.items():
-                key = {"model": model, "seed": seed}
-                row = find_row(folder, key)
-                if row is None:
-                    row = {**key, **train_and_test(config, data, s, seed, f"{model}, seed {seed}")}
-                    folder.append_metrics(row)
-                rows.append(row)
-        summary = summarize(data, rows)
-        write_results(folder, kind="logic", **summary, runs=rows)
-        say(f"\naccuracy (%) by number of operators; trained on up to 6\n{table(summary)}\n\n"
-            f"{path / 'results.json'}")
+            key = {"model": name, "seed": seed}
+            row = find_row(path, settings, key)
+            if row is None:
+                row = {**key, **measure(s, setting, name, seed, data, device)}
+                add_row(path, settings, row)
+            accuracies[name].append(row["accuracy"])
+    labels = {size: test.labels.cpu() for size, test in data["test"].items()}
+    summary = summarize(labels, accuracies)
+    draw(summary, Path(s.out) / "accuracy.png")
+    print(f"\n{table(summary)}\n\n{path}")
 
 
-def encode_parts(parts: dict, s: Settings, device) -> dict:
-    """The pairs as tensors: {"train": EncodedFormulas, "valid": EncodedFormulas, "test": {bin:
-    EncodedFormulas}}."""
-    train = [pair for size in TRAINED for pair in parts["train"][size]]
-    valid = [pair for size in BINS for pair in parts["valid"][size]]
-    test = {size: encode_formulas(parts["test"][size], device, s.notation)
-            for size in BINS if parts["test"][size]}
-    return {"train": encode_formulas(train, device, s.notation, tables=s.learn == "batch"),
-            "valid": encode_formulas(valid, device, s.notation),
-            "test": test}
-
-
-def train_and_test(config, data: dict, s: Settings, seed: int, label: str) -> dict:
-    """{"accuracy": {bin: share}, ...} of a new model, see `fit`."""
-    build = functools.partial(LogicModel, config, s.spread)
-    model, history = fit(build, data, s, seed, label, s.decay == "linear")
-    shares = {str(size): accuracy(model, examples) for size, examples in data["test"].items()}
-    return {"accuracy": shares, **history}
-
-
-def main(argv=None) -> int:
-    return run(infer, Settings, argv, presets)
+def main(argv=None) -> None:
+    run(infer, Settings, argv=argv, defaults=defaults)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,7 +6,7 @@ attention logits are routed (capsule_transformer.py).
 """
 import math
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -18,7 +18,6 @@ from attention import Cache, LinearAggregation, MultiHeadAttention, init_linear
 from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import PARTS, CapsuleRouting
 from disagreement import KINDS, model_disagreement
-from routing_em import DENSITIES, GRADIENTS, SCHEDULES
 
 PAD = 0                                                  # token id of padding
 
@@ -234,130 +233,88 @@ SIZES = {
     "big": dict(layers=6, d_model=1024, heads=16, d_ff=4096),
 }
 
-BODY = "model (Vaswani et al. 2017)"                     # headings of --help
-AGGREGATION = "aggregation of the heads (Li 2019, Li 2021, Gu 2019)"
-DISAGREEMENT = "disagreement of the heads (Li 2018, Li 2021)"
-CAPSULES = "capsule routing of the attention logits (Duan 2020)"
-
-
-def option(default, help: str, group: str, low=None, high=None, **options):
-    """A field of TransformerConfig: its default, its help and heading on the command line, the
-    range of a number. options: choices, metavar."""
-    metadata = dict(help=help, group=group, low=low, high=high, options=options)
-    return field(default=default, metadata=metadata)
-
-
-class ConfigError(ValueError):
-    """A value that a field of TransformerConfig cannot have."""
-
-    def __init__(self, field: str, value, reason: str):
-        super().__init__(field, value, reason)
-        self.field = field
-        self.value = value
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.field}={self.value}: {self.reason}"
-
 
 @dataclass
 class TransformerConfig:
-    """Sizes and mechanisms of a model. Places are written `component[:layers]`, layers counted from
-    1 at the bottom: "enc", "enc:1-2", "dec:4,6". `dataclasses.replace` keeps what took the place of
-    a None. Raises ConfigError for an unknown name, sizes that do not fit each other and a place
-    that does not exist."""
-    vocab_size: int
-    d_model: int = option(512, "width of the model", BODY, 2, 65536)
-    heads: int = option(8, "attention heads", BODY, 1, 4096)
-    layers: int = option(6, "layers of the encoder, and as many of the decoder", BODY, 1, 1000)
-    d_ff: int = option(2048, "width of the feed-forward layers", BODY, 1, 10 ** 6)
-    dropout: float = option(0.1, "dropout rate", BODY, 0, 0.99)
-    norm: str = option("pre", "layer normalization before or after each sub-layer", BODY,
-                       choices=("pre", "post"))
-    tie: str = option("all", "which embedding matrices share their weights: none, target and "
-                      "output, or all three", BODY, choices=("none", "target", "all"))
-    attention_dropout: float | None = option(None, "dropout rate of the attention weights "
-                                             "(--dropout)", BODY, 0, 0.99)
-    ffn_dropout: float | None = option(None, "dropout rate of the feed-forward layers' hidden "
-                                       "units (--dropout)", BODY, 0, 0.99)
+    """Sizes and mechanisms of the model.
 
-    agg: str = option("linear", "how the heads' outputs become one vector: dynamic, em: Li's "
-                      "routing; gu-dynamic, gu-em: Gu's capsule layer", AGGREGATION,
-                      choices=AGGREGATIONS)
-    agg_at: tuple[str, ...] | None = option(
-        None, "where: enc (encoder), cross (decoder to encoder), dec (decoder), perhaps with "
-        "layers, as in enc:1-2 dec:4,6 (dynamic, em: the lowest two encoder layers; gu-*: the last "
-        "decoder layer)", AGGREGATION, metavar="PLACE")
-    capsules: int | None = option(None, "number of output capsules (dynamic, em: --d-model; gu-*: "
-                                  "--heads)", AGGREGATION, 1, 65536)
-    iterations: int = option(3, "iterations T of every routing", AGGREGATION, 1, 100, metavar="T")
-    em_density: str = option("product", "EM routing: how the densities of a vote's dimensions are "
-                             "combined", AGGREGATION, choices=DENSITIES)
-    em_schedule: str = option(
-        "hinton", "EM routing: inverse temperature lambda of the activations, about 0.001 (hinton) "
-        "or 1, 2, 3 (released code)", AGGREGATION, choices=SCHEDULES)
-    em_gradient: str | None = option(
-        None, "EM routing: gradient through all iterations or only the last M-step (em: full, as "
-        "in Hinton et al. 2018; gu-em: last, since full costs BLEU there)", AGGREGATION,
-        choices=GRADIENTS)
-    em_activations: bool = option(True, "EM routing: capsules have activations A_n, which "
-                                 "enter the coupling and, with em, scale them (on)", AGGREGATION)
+    Places are written `component[:layers]`, layers counted from 1 at the bottom: "enc", "enc:1-2",
+    "dec:4,6". Raises ValueError for an unknown name, sizes that do not fit each other, and a place
+    that does not exist.
+    """
+    vocab_size: int | None
+    d_model: int = 512
+    heads: int = 8
+    layers: int = 6                     # of the encoder, and as many of the decoder
+    d_ff: int = 2048
+    dropout: float = 0.1
+    norm: str = "pre"                   # layer normalization before or after ("post") a sub-layer
+    tie: str = "all"                    # embedding matrices: "none", "target" and output, or "all"
+    attention_dropout: float | None = None       # of the attention weights; None: dropout
+    ffn_dropout: float | None = None             # of the feed-forward layers; None: dropout
 
-    reg: tuple[str, ...] = option((), f"kinds of disagreement to reward: {', '.join(KINDS)} (none)",
-                                  DISAGREEMENT, choices=tuple(KINDS), metavar="KIND")
-    reg_at: tuple[str, ...] | None = option(None, "where, as --agg-at (everywhere)", DISAGREEMENT,
-                                            metavar="PLACE")
-    reg_weight: float = option(1.0, "weight lambda of the reward", DISAGREEMENT, 0, 1e6,
-                               metavar="LAMBDA")
+    agg: str = "linear"                 # aggregation of the heads: AGGREGATIONS
+    agg_at: tuple[str, ...] | None = None        # None: `default_places`
+    capsules: int | None = None         # None: d_model (dynamic, em) or heads (gu-*)
+    iterations: int = 3                 # T of every routing
+    em_density: str = "product"
+    em_schedule: str = "hinton"
+    em_gradient: str | None = None      # None: "full"; gu-em: "last", a departure
+    em_activations: bool = True
 
-    capsule_attention: tuple[str, ...] = option(
-        (), "where the logits of self-attention are routed (nowhere; paper: enc dec)", CAPSULES,
-        metavar="PLACE")
-    capsule_parts: tuple[str, ...] = option(
-        PARTS, "routing in the encoder: vertical (between heads), horizontal (between positions), "
-        "by default both; the decoder has only the horizontal one", CAPSULES, choices=PARTS,
-        metavar="PART")
-    decoder: bool = True                             # False: an Encoder only, places in enc
+    reg: tuple[str, ...] = ()           # kinds of disagreement to reward
+    reg_at: tuple[str, ...] | None = None        # None: every component
+    reg_weight: float = 1.0             # lambda
+
+    capsule_attention: tuple[str, ...] = ()      # places
+    capsule_parts: tuple[str, ...] = PARTS       # of the encoder; the decoder has the horizontal
+    decoder: bool = True                # False: an Encoder alone, places in enc
 
     def __post_init__(self):
+        self.resolve()
+        self.check()
+
+    def resolve(self) -> None:
+        """Puts the defaults that depend on other fields in the place of None."""
         if self.agg_at is None:
             self.agg_at = default_places(self)
+        if self.reg_at is None:
+            self.reg_at = self.components()
         if self.attention_dropout is None:
             self.attention_dropout = self.dropout
         if self.ffn_dropout is None:
             self.ffn_dropout = self.dropout
-        components = COMPONENTS if self.decoder else ("enc",)
-        if self.reg_at is None:
-            self.reg_at = components
         if self.em_gradient is None:    # with the "full" gradient gu-em loses 4 to 7 BLEU
             self.em_gradient = "last" if self.agg == "gu-em" else "full"
-        for declared in fields(self):
-            value = getattr(self, declared.name)
-            values = (value,)
-            if "tuple" in str(declared.type):
-                values = (value,) if isinstance(value, str) else tuple(value)    # JSON gives lists
-                setattr(self, declared.name, values)
-            choices = declared.metadata.get("options", {}).get("choices")
-            for name in values:
-                if choices and name not in choices:
-                    raise ConfigError(declared.name, name, f"choose from {', '.join(choices)}")
-        if self.agg != "linear" and not self.agg_at:
-            raise ConfigError("agg_at", self.agg_at, "names no place: give one, or None")
-        if self.layers < 1:
-            raise ConfigError("layers", self.layers, "must be at least 1")
+        for name in ("agg_at", "reg", "reg_at", "capsule_attention", "capsule_parts"):
+            value = getattr(self, name)
+            setattr(self, name, (value,) if isinstance(value, str) else tuple(value))
+
+    def check(self) -> None:
+        """Raises ValueError for an unknown name, a size or a place that does not fit the model."""
+        for name, known in (("agg", AGGREGATIONS), ("reg", KINDS), ("norm", ("pre", "post")),
+                            ("capsule_parts", PARTS), ("tie", ("none", "target", "all"))):
+            value = getattr(self, name)
+            for word in [value] if isinstance(value, str) else value:
+                if word not in known:
+                    raise ValueError(f"{name}: {word} is none of {', '.join(known)}")
+        if self.agg != "linear" and not self.agg_at:     # as dataclasses.replace leaves it
+            raise ValueError(f"agg_at: names no place for {self.agg}")
         if self.d_model % 2:
-            raise ConfigError("d_model", self.d_model, "must be even")
+            raise ValueError(f"d_model {self.d_model}: must be even")
         for name in ("heads", "capsules"):
             number = getattr(self, name)
-            if number is not None and (number < 1 or self.d_model % number):
-                raise ConfigError(name, number, f"does not divide the width {self.d_model}")
+            if number is not None and self.d_model % number:
+                raise ValueError(f"{name} {number}: does not divide the width {self.d_model}")
         for name in ("agg_at", "reg_at", "capsule_attention"):
-            known = [x for x in components if (name, x) != ("capsule_attention", "cross")]
+            known = [x for x in self.components() if (name, x) != ("capsule_attention", "cross")]
             for place in getattr(self, name):
                 if place.partition(":")[0] not in known or not layers_of(place, self.layers):
-                    raise ConfigError(
-                        name, place, f"no such place; choose from {', '.join(known)}, with layers "
-                        f"from 1 to {self.layers} in ascending order, as in enc:1-2,4")
+                    raise ValueError(f"{name}: {place} is not a place: choose {', '.join(known)}, "
+                                     f"with layers from 1 to {self.layers}, as in enc:1-2,4")
+
+    def components(self) -> tuple[str, ...]:
+        return COMPONENTS if self.decoder else ("enc",)
 
     def layers_at(self, places: tuple[str, ...], component: str) -> list[int]:
         """Returns the layers (from 1) of a component that its places name."""

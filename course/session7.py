@@ -29,7 +29,7 @@ from nmt.corpus import Pairs
 from nmt.encoded import encode_pairs
 from nmt.evaluate import disagreement_scores, validate
 from papers.tables import TABLES
-from train_mt import Settings, learning_rate
+from train_mt import Training, learning_rate
 
 # %% [markdown]
 # ## A corpus and a training step
@@ -97,7 +97,7 @@ show("session7-training")
 # %% jupyter={"source_hidden": true}
 figure, ax = pyplot.subplots(figsize=(4.2, 3), layout="constrained")
 for decay in ("sqrt", "linear"):
-    settings = Settings(warmup=4_000, steps=20_000, lr=7.0e-4, decay=decay)
+    settings = Training(warmup=4_000, steps=20_000, lr=7.0e-4, decay=decay)
     at = range(1, 20_001, 100)
     ax.plot(at, [learning_rate(step, settings) for step in at], label=decay)
 ax.set(title="size base", xlabel="step", ylabel="learning rate", xticks=[0, 4_000, 20_000])

@@ -7,10 +7,10 @@ import toy
 from nmt.batches import training_steps
 from nmt.corpus import Pairs
 from nmt.encoded import encode_pairs
+from nmt.machine import Machine
 from nmt.tokenizer import train_tokenizer
-from tools.machine import setup_machine
-from train_mt import Objective, Settings, learning_rate, train_step
-from transformer import Transformer
+from train_mt import Objective, Training, learning_rate, train_step
+from transformer import Transformer, TransformerConfig
 
 torch.set_num_threads(1)        # the tensors are too small to share out
 STEPS = 30
@@ -23,17 +23,18 @@ encoded = encode_pairs(tokenizer, pairs)
 
 def train(**mechanisms):
     """Trains a small model with these mechanisms. Returns it and [cross-entropy, D] per step."""
-    settings = Settings(steps=STEPS, warmup=20, lr=0.016, layers=2, d_model=32, heads=4, d_ff=64,
-                        dropout=0.0, **mechanisms)
-    machine = setup_machine("cpu")
+    settings = Training(steps=STEPS, warmup=20, lr=0.016)
+    config = TransformerConfig(tokenizer.get_vocab_size(), d_model=32, heads=4, layers=2, d_ff=64,
+                               dropout=0.0, **mechanisms)
+    machine = Machine(torch.device("cpu"))
     torch.manual_seed(1)
-    model = Transformer(settings.model_config(tokenizer.get_vocab_size()))
+    model = Transformer(config)
     objective = Objective(model)
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     losses = []
     for step in islice(training_steps(encoded, (0, 0), machine, max_tokens=256), STEPS):
         optimizer.param_groups[0]["lr"] = learning_rate(len(losses) + 1, settings)
         total, _ = train_step(objective, optimizer, step, machine, label_smoothing=0.1,
-                              reg_weight=settings.reg_weight, clip=1.0)
+                              reg_weight=config.reg_weight, clip=1.0)
         losses.append((total / step.tokens).tolist())
     return model, losses

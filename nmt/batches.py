@@ -1,20 +1,12 @@
-"""Batches of pairs of similar lengths, and the stream of batches for training."""
-import itertools
-import os
-import signal
-from multiprocessing import active_children
-from multiprocessing.queues import Queue
+"""Batches of pairs of similar lengths, and the updates of training."""
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, Dataset
 
 from nmt.encoded import EncodedPairs
 from nmt.tokenizer import BOS, EOS
-from tools.files import UserError
-from tools.signals import SIGNALS, hold_signals
 from transformer import PAD
 
 
@@ -96,73 +88,25 @@ class Step(NamedTuple):
     place: tuple[int, int]      # (epoch, micro-batch) of the update after this one
 
 
-class BatchesOfPairs(Dataset):
-    """The pairs of a corpus; an item is the batch of the pairs with the given indices, a
-    `rectangle` for max_tokens unless that is 0."""
-
-    def __init__(self, encoded: EncodedPairs, max_tokens: int):
-        self.encoded = encoded
-        self.max_tokens = max_tokens
-
-    def __getitem__(self, indices) -> Batch:
-        batch = collate(self.encoded, indices)
-        return rectangle(batch, self.max_tokens) if self.max_tokens else batch
-
-
-def micro_batches(encoded: EncodedPairs, place: tuple[int, int], max_tokens: int, seed: int):
-    """Yields the micro-batches from `place` on, epoch after epoch without end: the indices of the
-    pairs, and the place of the next one."""
+def training_steps(encoded: EncodedPairs, place: tuple[int, int], machine, max_tokens: int,
+                   accumulate: int = 1, seed: int = 1, rectangles: bool = False):
+    """Yields the updates from `place` on, endlessly. Each has `accumulate x world` micro-batches,
+    assigned to the processes round-robin; one may span two epochs. rectangles: see `rectangle`."""
     epoch, start = place
+    group = []                                           # the micro-batches of an update
     while True:
         index_batches = batches(encoded.source_lengths, encoded.target_lengths, max_tokens, seed,
                                 epoch)
         for i in range(start, len(index_batches)):
-            yield index_batches[i], (epoch, i + 1)
+            group.append(index_batches[i])
+            if len(group) == accumulate * machine.world:
+                # EOS counts
+                tokens = sum(int(encoded.target_lengths[pairs].sum()) + len(pairs)
+                             for pairs in group)
+                own = [collate(encoded, pairs) for pairs in group[machine.rank::machine.world]]
+                if rectangles:
+                    own = [rectangle(batch, max_tokens) for batch in own]
+                yield Step(own, tokens, (epoch, i + 1))
+                group = []
         epoch += 1
         start = 0
-
-
-def training_steps(encoded: EncodedPairs, place: tuple[int, int], machine, max_tokens: int,
-                   accumulate: int = 1, seed: int = 1, workers: int = 0, rectangles: bool = False):
-    """Yields the updates from `place` on, endlessly. Each has `accumulate x world` micro-batches,
-    assigned to the processes round-robin; one may span two epochs. rectangles: see `rectangle`."""
-    size = accumulate * machine.world
-    # the loader runs ahead in one of two copies of the stream; the other counts a step's tokens
-    all_batches, ahead = itertools.tee(micro_batches(encoded, place, max_tokens, seed))
-    own = (indices for indices, _ in itertools.islice(ahead, machine.rank, None, machine.world))
-    # one loader for all epochs: its processes start once
-    loaded = load_batches(DataLoader(
-        BatchesOfPairs(encoded, max_tokens if rectangles else 0), sampler=own, batch_size=None,
-        num_workers=workers, worker_init_fn=setup_worker,
-        pin_memory=machine.device.type == "cuda"))
-    while True:
-        group = list(itertools.islice(all_batches, size))
-        tokens = sum(int(encoded.target_lengths[indices].sum()) + len(indices)       # EOS counts
-                     for indices, _ in group)
-        yield Step(list(itertools.islice(loaded, accumulate)), tokens, group[-1][1])
-
-
-def setup_worker(_: int) -> None:
-    """Keeps a DataLoader's worker alive after a signal: the last step needs its batches. Ends it if
-    it cannot send a batch, as with a full /dev/shm: Python would leave the training waiting."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    Queue._on_queue_feeder_error = staticmethod(lambda *_: os._exit(1))
-
-
-def load_batches(loader: DataLoader):
-    """Yields the batches of a loader. Raises UserError for a worker that cannot start, or ends."""
-    try:
-        with hold_signals():                             # a worker that starts would die of them
-            loaded = iter(loader)
-        if loader.num_workers and hasattr(signal, "SIGCHLD"):        # not on Windows
-            # torch's handler raises wherever this process is when a worker is killed
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        yield from loaded
-    except (EOFError, OSError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
-            raise
-        for worker in active_children():                 # they ignore SIGTERM
-            worker.kill()
-        raise UserError("a process of --workers ended, perhaps because memory or /dev/shm is full: "
-                        "the same command resumes; with --workers 0 it needs less") from error

@@ -3,23 +3,20 @@
 A corpus is a prefix plus a language: `--train DIR/train --src en --tgt de` reads DIR/train.en and
 DIR/train.de; line i of one file translates line i of the other. `--data NAME` is a known corpus.
 """
-import glob
 import hashlib
-import os
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Iterable, NamedTuple, Sequence
+from typing import Iterable, Iterator, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
 
 import toy
+from nmt.command_line import UserError, count, flag
 from nmt.download import CORPORA, corpus_files
 from nmt.encoded import EncodedPairs, encode_files, encode_pairs
 from nmt.tokenizer import lines_to_learn_from, load_tokenizer, train_tokenizer
-from tools.command_line import Flags, flag
-from tools.files import Lines, UserError, atomic_write, errors_of
 
 LANGUAGES = {"toy": ("en", "de"), **{name: languages for name, (languages, _) in CORPORA.items()}}
 VOCAB_SIZES = {"toy": 2_000, "enja": 6_000}
@@ -27,37 +24,50 @@ LARGE = 1_000_000               # pairs: a text of so many has 32,000 tokens, a 
 CACHE_FROM = 250_000            # training pairs: from here on, they are encoded into files
 
 
+class Lines:
+    """The lines of a UTF-8 file, read anew at every iteration: a corpus need not fit into memory.
+    Raises UserError for a line that is not UTF-8."""
+
+    def __init__(self, path):
+        self.path = Path(path)
+        with open(path, "rb") as file:
+            self.count = sum(1 for _ in file)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[str]:
+        with open(self.path, "rb") as file:
+            yield from decode_lines(file, self.path)
+
+
+def decode_lines(file, name) -> Iterator[str]:
+    """Yields the lines of a binary file, which end with \\n or \\r\\n, without a byte-order mark.
+    Raises UserError for a line that is not UTF-8."""
+    for number, line in enumerate(file, start=1):
+        if number == 1:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        try:
+            yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
+        except UnicodeDecodeError:
+            raise UserError(f"{name}, line {number}: not UTF-8") from None
+
+
 class Pairs(NamedTuple):
     """Source and target sentences; both sides have a length and can be iterated repeatedly."""
-    source: Sequence[str] | Lines
-    target: Sequence[str] | Lines
-
-
-class Corpora(NamedTuple):
-    """The text of a run; train may be on disk, the rest is in memory."""
-    src: str
-    tgt: str
-    train: Pairs
-    valid: Pairs
-    tests: dict[str, Pairs]     # by the name of the test set; may be empty
+    source: list[str] | Lines
+    target: list[str] | Lines
 
 
 class Data(NamedTuple):
     """The data of a run."""
-    src: str
-    tgt: str
+    languages: tuple[str, str]          # source, target
     tokenizer: Tokenizer
     train: EncodedPairs
     valid: EncodedPairs
     valid_pairs: Pairs
     tests: dict[str, Pairs]     # by the name of the test set; may be empty
-    text_hashes: dict[str, str]         # {"train.en": start of its SHA-256, "train.de": ...}
-    pairs: int                  # in the training text, with those that `train` leaves out
-
-    @property
-    def longest_source(self) -> int:
-        """The tokens of the longest training source; longer lines are translated in pieces."""
-        return int(self.train.source_lengths.max())
+    checksums: dict[str, str]           # of the training and the validation text
 
     @property
     def length_ratio(self) -> float:
@@ -68,41 +78,21 @@ class Data(NamedTuple):
 
 
 @dataclass
-class DataFlags(Flags):
-    """The flags that choose the text, its vocabulary and its longest sentences."""
-    data: str = flag("toy", "corpus; toy is embedded, the others are downloaded", "data",
+class DataFlags:
+    """Text."""
+    data: str = flag("toy", "corpus; toy is embedded, the others are downloaded",
                      choices=tuple(LANGUAGES))
-    data_dir: str = flag("data", "where downloads and encoded texts go", "data", metavar="DIR")
-    train: str | None = flag(None, "own text: PREFIX.SRC and PREFIX.TGT", "data", metavar="PREFIX")
-    valid: str | None = flag(None, "own validation text", "data", metavar="PREFIX")
-    test: tuple[str, ...] = flag((), "own test sets", "data", metavar="PREFIX")
-    src: str | None = flag(None, "source language, the ending of the files' names", "data",
-                           metavar="SRC")
-    tgt: str | None = flag(None, "target language", "data", metavar="TGT")
-    vocab_size: int | None = flag(None, "tokens of the joint BPE vocabulary (toy 2000, enja 6000, "
-                                  "multi30k 10000, WMT 32000, own text 10000 or 32000)", "data",
-                                  259, 10 ** 6)
-    pairs: int | None = flag(None, "the first N training pairs (all)", "data", 1)
-    max_length: int = flag(256, "longest side of a training pair, in tokens", "data", 1, 10 ** 6)
-
-    def check_text(self) -> None:
-        """Raises UserError unless the flags name one text and its languages. Reads no file."""
-        if not (self.train or self.valid or self.test):
-            src, tgt = known_languages(self)
-            if self.src not in (None, src) or self.tgt not in (None, tgt):
-                raise UserError(f"--data {self.data} is between {src} and {tgt}: leave out --src "
-                                "and --tgt")
-            return
-        missing = [f"--{name}" for name in ("train", "valid", "src", "tgt")
-                   if not getattr(self, name)]
-        if missing:
-            raise UserError(f"own text needs {', '.join(missing)} as well (or none of --train, "
-                            "--valid, --test, to use the corpus that --data names)")
-        if self.src == self.tgt:
-            raise UserError(f"--src and --tgt are both {self.src}: name two languages")
-        if self.data != "toy":
-            raise UserError(f"--data {self.data} and --train {self.train}: leave out one of the "
-                            "two")
+    data_dir: str = flag("data", "where downloads and encoded texts go", metavar="DIR")
+    train: str | None = flag(None, "own text: PREFIX.SRC and PREFIX.TGT", metavar="PREFIX")
+    valid: str | None = flag(None, "own validation text", metavar="PREFIX")
+    test: tuple[str, ...] = flag((), "own test sets", metavar="PREFIX")
+    src: str | None = flag(None, "source language, the ending of the files' names")
+    tgt: str | None = flag(None, "target language")
+    pairs: int | None = flag(None, "the first N training pairs (default: all)", type=count)
+    vocab_size: int | None = flag(None, "tokens of the joint BPE vocabulary (default: toy 2000, "
+                                  "enja 6000, multi30k 10000, WMT 32000, own text 10000 or 32000)",
+                                  type=count)
+    max_length: int = flag(256, "longest side of a pair, in tokens", type=count)
 
 
 def name_text(flags: DataFlags) -> str:
@@ -113,118 +103,94 @@ def name_text(flags: DataFlags) -> str:
     return path.parent.name if path.name == "train" else f"{path.parent.name}-{path.name}"
 
 
-def load_corpora(flags: DataFlags) -> Corpora:
-    """The corpora that the flags name. Raises UserError for missing or unreadable files."""
-    flags.check_text()
+# ---- Text
+
+def load_text(flags: DataFlags):
+    """The languages, the training pairs, which may be on disk, the validation pairs, and the test
+    sets {name: pairs} that the flags name. Raises UserError."""
     if flags.train:
-        tests = [("--test", prefix) for prefix in flags.test]
-        return read_corpora(flags.src, flags.tgt,
-                            [("--train", flags.train), ("--valid", flags.valid), *tests])
-    src, tgt = known_languages(flags)
-    if flags.data == "toy":
-        train, valid, test = (toy_pairs(part, src) for part in ("train", "valid", "test"))
-        return Corpora(src, tgt, train, valid, {"test": test})
-    where = f"--data {flags.data}"
-    with errors_of(where):
+        if not (flags.valid and flags.src and flags.tgt):
+            raise UserError("--train needs --valid, --src and --tgt, too")
+        languages = flags.src, flags.tgt
+        prefixes = [flags.train, flags.valid, *flags.test]
+    else:
+        if flags.valid or flags.test:
+            raise UserError("--valid and --test need --train")
+        languages = known_languages(flags)
+        if flags.data == "toy":
+            train, valid, test = (toy_pairs(part, languages) for part in ("train", "valid", "test"))
+            return languages, train, valid, {"test": test}
         prefixes = corpus_files(flags.data, Path(flags.data_dir))
-    return read_corpora(src, tgt, [(where, prefix) for prefix in prefixes])
+    train, valid, *tests = [read_pairs(prefix, *languages) for prefix in prefixes]
+    names = [Path(prefix).name for prefix in prefixes[2:]]
+    if len({*names}) < len(names):
+        raise UserError("--test: two sets have the same name")
+    tests = {name: Pairs(*map(list, pairs)) for name, pairs in zip(names, tests)}
+    return languages, train, Pairs(*map(list, valid)), tests
 
 
 def known_languages(flags: DataFlags) -> tuple[str, str]:
-    """Source and target of the corpus of --data, in the direction of --src and --tgt if given."""
-    src, tgt = LANGUAGES[flags.data]
-    if flags.src == tgt or flags.tgt == src:
-        return tgt, src
-    return src, tgt
+    """Source and target of the corpus of --data, in the direction of --src and --tgt if given.
+    Raises UserError for another language."""
+    for src, tgt in (LANGUAGES[flags.data], LANGUAGES[flags.data][::-1]):
+        if flags.src in (None, src) and flags.tgt in (None, tgt):
+            return src, tgt
+    raise UserError(f"--data {flags.data} is between {src} and {tgt}")
 
 
-def toy_pairs(part: str, src: str) -> Pairs:
+def toy_pairs(part: str, languages: tuple[str, str]) -> Pairs:
     """A part of the embedded corpus, from English or from German."""
     english, german = map(list, zip(*toy.pairs(part)))
-    return Pairs(english, german) if src == "en" else Pairs(german, english)
-
-
-def read_corpora(src: str, tgt: str, prefixes: list[tuple]) -> Corpora:
-    """The texts of (flag, prefix): training, validation, tests. Raises UserError, which names every
-    mistake."""
-    texts = []
-    mistakes = []
-    for flag_name, prefix in prefixes:
-        try:
-            with errors_of(flag_name):
-                pairs = read_pairs(prefix, src, tgt)
-                texts.append(Pairs(*map(list, pairs)) if texts else pairs)
-        except UserError as error:
-            mistakes.append(str(error))
-    names = [Path(prefix).name for _, prefix in prefixes[2:]]
-    for test in sorted(set(names)):
-        if names.count(test) > 1:
-            mistakes.append(f"--test: two sets are named {test}: rename the files of one")
-    if mistakes:
-        raise UserError("; ".join(dict.fromkeys(mistakes)))
-    train, valid, *tests = texts
-    return Corpora(src, tgt, train, valid, dict(zip(names, tests)))
+    return Pairs(english, german) if languages[0] == "en" else Pairs(german, english)
 
 
 def read_pairs(prefix, src: str, tgt: str) -> Pairs:
-    """The pairs of PREFIX.src and PREFIX.tgt, left on disk. Raises UserError."""
-    for language in (src, tgt):
-        if str(prefix).endswith(f".{language}") and os.path.exists(prefix):
-            raise UserError(f"{prefix} exists: write {Path(prefix).with_suffix('')}, without "
-                            f".{language}")
-        if not os.path.exists(f"{prefix}.{language}"):
-            paths = [*Path(prefix).parent.glob(f"{glob.escape(Path(prefix).name)}.*"),
-                     *Path(prefix).glob(f"*.{glob.escape(language)}")]
-            candidates = ", ".join(sorted(map(str, paths))[:9]) or f"no files {prefix}.*"
-            raise UserError(f"{prefix}.{language} does not exist; a corpus is PREFIX.LANGUAGE; "
-                            f"there are {candidates}")
+    """The pairs of PREFIX.src and PREFIX.tgt, left on disk. Raises UserError for unequal numbers of
+    lines."""
     source = Lines(f"{prefix}.{src}")
     target = Lines(f"{prefix}.{tgt}")
     if len(source) != len(target):
-        raise UserError(f"{source.path} has {len(source)} lines and {target.path} has"
-                        f" {len(target)}; line i of one must translate line i of the other")
+        raise UserError(f"{source.path} has {len(source)} lines and {target.path} has "
+                        f"{len(target)}; line i of one must translate line i of the other")
     return Pairs(source, target)
 
 
-def load_data(flags: DataFlags, tokenizer_path=None) -> Data:
-    """Loads and encodes the text that the flags name. The tokenizer is read from
-    tokenizer_path, or learned and written there; a large training text is encoded into files below
-    --data-dir once. Raises UserError for missing, unreadable or too small files."""
-    src, tgt, train, valid, tests = load_corpora(flags)
+def hash_text(lines: Iterable[str]) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of a text."""
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(f"{line}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+# ---- Token ids
+
+def load_data(flags: DataFlags, tokenizer_path: Path) -> Data:
+    """Loads and encodes the text that the flags name. The tokenizer is read from tokenizer_path, or
+    learned and written there; a large training text is encoded into files below --data-dir once.
+    Raises UserError."""
+    languages, train, valid, tests = load_text(flags)
     if flags.pairs:
         train = Pairs(*[list(islice(side, flags.pairs)) for side in train])
-    hashes = {f"train.{src}": hash_text(train.source), f"train.{tgt}": hash_text(train.target)}
-    if tokenizer_path and os.path.exists(tokenizer_path):
+    checksums = {}
+    for part, pairs in (("train", train), ("valid", valid)):
+        for language, side in zip(languages, pairs):
+            checksums[f"{part}.{language}"] = hash_text(side)
+    if tokenizer_path.exists():
         tokenizer = load_tokenizer(tokenizer_path)
     else:
         usual = 32_000 if len(train.source) >= LARGE else 10_000
         if not flags.train:
             usual = VOCAB_SIZES.get(flags.data, usual)
-        tokenizer = train_tokenizer(lines_to_learn_from(train), flags.vocab_size or usual,
-                                    exact=flags.vocab_size is not None)
-        held_out = {pair for pairs in (valid, *tests.values()) for pair in zip(*pairs)}
-        repeated = len(held_out.intersection(zip(*train)))
-        if repeated:
-            print(f"warning: the training text contains {repeated:,} validation or test pairs")
-        if tokenizer_path:
-            Path(tokenizer_path).parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(tokenizer_path, tokenizer.to_str(pretty=True))
+        tokenizer = train_tokenizer(lines_to_learn_from(train), flags.vocab_size or usual)
+        tokenizer.save(str(tokenizer_path))
     if len(train.source) >= CACHE_FROM:
-        key = hash_text([repr(hashes), tokenizer.to_str(), str(flags.max_length)])
+        key = hash_text([repr(checksums), tokenizer.to_str(), str(flags.max_length)])
         folder = Path(flags.data_dir) / "encoded" / f"{name_text(flags)}.{key}"
         encoded = encode_files(tokenizer, train, flags.max_length, folder)
     else:
         encoded = encode_pairs(tokenizer, train, flags.max_length)
     if not len(encoded):
-        raise UserError(f"no training pair of {flags.train or flags.data} is left: all have an "
-                        f"empty side, or more tokens than --max-length {flags.max_length}")
-    return Data(src, tgt, tokenizer, encoded, encode_pairs(tokenizer, valid), valid, tests,
-                hashes, len(train.source))
-
-
-def hash_text(lines: Iterable[str] | Lines) -> str:
-    """The first 16 hexadecimal digits of a text's SHA-256: of its file, or of its lines."""
-    if isinstance(lines, Lines):
-        return lines.sha256[:16]
-    text = "".join(f"{line}\n" for line in lines)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+        raise UserError(f"no training pair has two sides of 1 to {flags.max_length} tokens")
+    return Data(languages, tokenizer, encoded, encode_pairs(tokenizer, valid, flags.max_length),
+                valid, tests, checksums)

@@ -15,21 +15,19 @@ import sys
 import urllib.request
 import zipfile
 from functools import partial
-from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
-from filelock import FileLock
 from tqdm import tqdm
 
-from tools.files import BYTE_ORDER_MARK, UserError, as_user_error, atomic_write
+from nmt.run_folder import replace
 
 
 class Archive(NamedTuple):
-    """A text, .gz or .zip file of a public source, with its size in bytes and SHA-256 if known."""
+    """A text, .gz or .zip file of a public source, with its size in bytes and its SHA-256."""
     url: str
-    size: int | None = None
-    sha256: str | None = None
+    size: int
+    sha256: str
 
     @property
     def name(self) -> str:
@@ -74,17 +72,18 @@ CORPORA = read_corpora_table()
 
 def corpus_files(name: str, data_dir: Path) -> list[Path]:
     """The prefixes DATA_DIR/NAME/TEXT of the training, validation and test texts of a known corpus.
-    Downloads what is missing. Raises UserError, which says what to put where, if that fails."""
+    Downloads what is missing."""
     folder = data_dir / name
-    texts = [folder / text for text in CORPORA[name][1]]
-    if not all(path.is_file() for text in texts for path in paths_of(text)):
-        with as_user_error("make the folder", f"--data-dir {data_dir}"):
-            (folder / "archives").mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".lock"):          # a process that waited here finds the texts
-            for text in texts:
-                make_text(text)
-            shutil.rmtree(folder / "archives", ignore_errors=True)
-    return texts
+    for text, parts in CORPORA[name][1].items():
+        paths = paths_of(folder / text)
+        if not all(path.is_file() for path in paths):
+            archives = folder / "archives"
+            archives.mkdir(parents=True, exist_ok=True)
+            for archive in dict.fromkeys(archive for part in parts for archive, _ in part[:2]):
+                fetch(archive, archives / archive.name)
+            write_parts(paths, parts, archives)
+    shutil.rmtree(folder / "archives", ignore_errors=True)
+    return [folder / text for text in CORPORA[name][1]]
 
 
 def paths_of(text: Path) -> list[Path]:
@@ -92,48 +91,23 @@ def paths_of(text: Path) -> list[Path]:
     return [Path(f"{text}.{language}") for language in CORPORA[text.parent.name][0]]
 
 
-def make_text(text: Path) -> None:
-    """Writes a missing text from its archives, kept in DATA_DIR/NAME/archives until then."""
-    source, target = paths_of(text)
-    if source.is_file() and target.is_file():
-        return
-    parts = CORPORA[text.parent.name][1][text.name]
-    place = text.parent / "archives"
-    remedy = f"or put {source.name} and {target.name} (one sentence per line) into {text.parent}"
-    for archive in dict.fromkeys(archive for part in parts for archive, _ in part[:2]):
-        fetch(archive, place / archive.name, remedy)
-    write_parts([source, target], parts, place)
+def fetch(archive: Archive, path: Path) -> None:
+    """Downloads an archive if it is missing. Raises ValueError if its SHA-256 differs."""
+    if not path.exists():
+        replace(path, partial(download, archive))
+    with open(path, "rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != archive.sha256:
+            raise ValueError(f"{path} is not the file published at {archive.url}: delete it")
 
 
-def fetch(archive: Archive, path: Path, instead: str) -> None:
-    """Downloads an archive if it is missing. Raises UserError; instead: another remedy to name."""
-    if path.exists():
-        with as_user_error("read", path), open(path, "rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != archive.sha256:
-                raise UserError(f"{path} ({file.tell():,} bytes) is not the file published at "
-                                f"{archive.url} ({archive.size:,} bytes): delete it")
-        return
-    remedy = (f"try again, or fetch it by other means and put it at {path}, {instead}, or use"
-              " --data toy, which needs no download")
-    atomic_write(path, partial(download, archive, remedy))
-
-
-def download(archive: Archive, remedy: str, file) -> None:
-    """Downloads an archive into a file. Raises UserError if that fails or the SHA-256 differs."""
-    digest = hashlib.sha256()
-    try:
-        with urllib.request.urlopen(archive.url, timeout=60) as response:
-            size = f" ({archive.size / 1e6:.1f} MB)" if archive.size else ""
-            print(f"downloading {archive.url}{size}", file=sys.stderr)
-            with tqdm(total=archive.size, unit="B", unit_scale=True, disable=None) as bar:
-                while block := response.read(1 << 20):
-                    digest.update(block)
-                    file.write(block)
-                    bar.update(len(block))
-        if archive.sha256 not in (None, digest.hexdigest()):
-            raise ValueError("its SHA-256 is not that of the published file")
-    except (OSError, HTTPException, ValueError) as error:
-        raise UserError(f"cannot download {archive.url} ({error}): {remedy}") from error
+def download(archive: Archive, file) -> None:
+    """Downloads an archive into a file."""
+    print(f"downloading {archive.url} ({archive.size / 1e6:.1f} MB)", file=sys.stderr)
+    with (urllib.request.urlopen(archive.url, timeout=60) as response,
+          tqdm(total=archive.size, unit="B", unit_scale=True, disable=None) as bar):
+        while block := response.read(1 << 20):
+            file.write(block)
+            bar.update(len(block))
 
 
 def write_parts(paths: list[Path], parts: list[Part], place: Path) -> None:
@@ -141,7 +115,7 @@ def write_parts(paths: list[Path], parts: list[Part], place: Path) -> None:
     for side, path in enumerate(paths):
         print(f"writing {path}", file=sys.stderr, flush=True)
         lines = (pair[side] + b"\n" for pair in pair_lines(parts, place))
-        atomic_write(path, lambda file: file.writelines(lines))
+        replace(path, lambda file: file.writelines(lines))
 
 
 def pair_lines(parts: list[Part], place: Path):
@@ -186,7 +160,7 @@ def read_sentences(file, sgml: bool):
     one per line, with "&" for "&amp;". A byte-order mark is skipped."""
     for number, line in enumerate(file):
         if number == 0:
-            line = line.removeprefix(BYTE_ORDER_MARK)
+            line = line.removeprefix(b"\xef\xbb\xbf")
         if not sgml:
             yield line.rstrip(b"\r\n")
         elif segment := re.search(rb"<seg[^>]*>(.*)</seg>", line):

@@ -1,75 +1,62 @@
-"""The flags of the model: the fields of TransformerConfig, and which of them need another."""
-import dataclasses
+"""The flags of the model: help and types of the fields of TransformerConfig."""
+from capsule_transformer import PARTS
+from disagreement import KINDS
+from nmt.command_line import UserError, count, nonnegative, share
+from routing_em import DENSITIES, GRADIENTS, SCHEDULES
+from transformer import AGGREGATIONS
 
-from tools.command_line import flag, refuse_unused
-from tools.files import UserError
-from transformer import BODY, SIZES, ConfigError, TransformerConfig
+MODEL = {
+    "d_model": dict(help="width of the model", type=count),
+    "heads": dict(help="attention heads", type=count),
+    "layers": dict(help="layers of the encoder, and of the decoder", type=count),
+    "d_ff": dict(help="width of the feed-forward layers", type=count),
+    "dropout": dict(help="dropout rate", type=share),
+    "norm": dict(help="layer normalization before or after each sub-layer",
+                 choices=("pre", "post")),
+    "tie": dict(help="embedding matrices with shared weights: none, target and output, or all",
+                choices=("none", "target", "all")),
+    "attention_dropout": dict(help="dropout rate of the attention weights (default: --dropout)",
+                              type=share),
+    "ffn_dropout": dict(help="dropout rate of the feed-forward layers (default: --dropout)",
+                        type=share),
+    "agg": dict(help="aggregation of the heads: dynamic, em: Li 2019; gu-*: Gu 2019",
+                choices=AGGREGATIONS),
+    "agg_at": dict(help="where, such as enc:1-2 cross dec:4,6 (default: the lowest two encoder "
+                        "layers; gu-*: the last decoder layer)", metavar="PLACE"),
+    "capsules": dict(help="number of output capsules (default: d_model for dynamic and em, the "
+                          "number of heads for gu-*)", type=count),
+    "iterations": dict(help="iterations of every routing", type=count),
+    "em_density": dict(help="EM: how a vote's densities are combined", choices=DENSITIES),
+    "em_schedule": dict(help="EM: inverse temperature", choices=SCHEDULES),
+    "em_gradient": dict(help="EM: gradient through all iterations or the last one (default: full; "
+                             "gu-em: last, a departure, since full costs BLEU there)",
+                        choices=GRADIENTS),
+    "em_activations": dict(help="EM: capsules have activations"),
+    "reg": dict(help="kinds of disagreement to reward (Li 2018)", choices=tuple(KINDS),
+                metavar="KIND"),
+    "reg_at": dict(help="where, as --agg-at (default: everywhere)", metavar="PLACE"),
+    "reg_weight": dict(help="weight lambda of the reward", type=nonnegative),
+    "capsule_attention": dict(help="where the logits of self-attention are routed (Duan 2020: enc "
+                                   "dec)", metavar="PLACE"),
+    "capsule_parts": dict(help="routing in the encoder: vertical, horizontal (default: both)",
+                          choices=PARTS, metavar="PART"),
+}
 
-# options of a mechanism, of no use without it
-AGG_OPTIONS = ("agg_at", "capsules")
-EM_OPTIONS = ("em_density", "em_schedule", "em_activations", "em_gradient")
-REG_OPTIONS = ("reg_at", "reg_weight")
-OPTIONS = (*AGG_OPTIONS, *EM_OPTIONS, *REG_OPTIONS, "iterations", "capsule_parts")
 
-
-def model_flags() -> list[tuple]:
-    """--arch and the fields of TransformerConfig with a help, as `make_dataclass` takes them, in
-    the order of a run's name."""
-    arch = flag("tiny", "size: sets the next five flags and the recipe of training", BODY,
-                choices=tuple(SIZES))
-    declared = [("arch", str, arch)]
-    for field in sorted(dataclasses.fields(TransformerConfig), key=lambda f: f.name != "layers"):
-        if field.metadata:
-            copy = dataclasses.field(default=field.default, metadata=field.metadata)
-            declared.append((field.name, field.type, copy))
-    return declared
-
-
-class ModelFlags(dataclasses.make_dataclass("DeclaredFlags", model_flags())):
-    """The flags of the model, a base of the settings of scripts."""
-
-    def model_config(self, vocab_size: int, **overrides) -> TransformerConfig:
-        """The configuration of the model that the flags describe. Raises UserError."""
-        self.check_used()
-        values = {}
-        for field in dataclasses.fields(TransformerConfig):
-            if hasattr(self, field.name):
-                values[field.name] = getattr(self, field.name)
-        values.update(overrides, vocab_size=vocab_size)
-        try:
-            return TransformerConfig(**values)
-        except ConfigError as error:
-            name = error.field.replace("_", "-")
-            hint = ""
-            if error.field in ("heads", "capsules"):
-                width = values["d_model"]
-                divisors = [str(n) for n in range(1, width + 1) if width % n == 0]
-                hint = f"; choose from {', '.join(divisors)}"
-            raise UserError(f"--{name} {error.value}: {error.reason}{hint}") from error
-
-    def check_model(self) -> None:
-        """Raises UserError if the flags describe no model."""
-        self.model_config(vocab_size=1)
-
-    def check_used(self) -> None:
-        """Raises UserError for an option that would be ignored, because its mechanism is not
-        chosen."""
-        unused = {}                                      # option -> what it needs
-        if self.agg == "linear":
-            unused |= dict.fromkeys(AGG_OPTIONS, "an --agg other than linear, such as em")
-        if not self.em_activations:
-            unused["em_schedule"] = "--em-activations"
-        if self.agg not in ("em", "gu-em"):
-            unused |= dict.fromkeys(EM_OPTIONS, "--agg em or --agg gu-em")
-        if not self.reg:
-            unused |= dict.fromkeys(REG_OPTIONS, "a --reg, such as output")
-        if self.heads == 1:                              # no other one to differ from
-            unused["reg"] = "--heads 2 or more"
-        if not any(place.startswith("enc") for place in self.capsule_attention):
-            unused["capsule_parts"] = "--capsule-attention enc"
-        if self.agg == "linear" and not self.capsule_attention:
-            unused["iterations"] = "an --agg other than linear, or --capsule-attention"
-        for field in dataclasses.fields(ModelFlags):
-            value = getattr(self, field.name)
-            if field.name in unused and value != field.default:
-                refuse_unused(ModelFlags, field.name, value, unused[field.name])
+def check_used(s, typed) -> None:
+    """Raises UserError for an option whose mechanism is off: its result would be taken for the
+    mechanism's. s: all flags; typed: the names of those on the command line."""
+    routed = s.agg != "linear"
+    em = s.agg in ("em", "gu-em")
+    needs = {
+        "agg_at capsules": (routed, "--agg"),
+        "em_density em_schedule em_gradient em_activations": (em, "--agg em or gu-em"),
+        "iterations": (routed or s.capsule_attention, "--agg or --capsule-attention"),
+        "reg": (s.heads > 1, "--heads 2 or more"),
+        "reg_at reg_weight": (s.reg, "--reg"),
+        "capsule_parts": (any(place.startswith("enc") for place in s.capsule_attention),
+                          "--capsule-attention enc")}
+    for names, (used, need) in needs.items():
+        for name in names.split():
+            if name in typed and not used:
+                raise UserError(f"--{name.replace('_', '-')} is not used: it needs {need}")

@@ -6,24 +6,7 @@ shape comes.
 """
 import torch
 
-from tools.files import UserError
-
 MAX_TOKENS = 16_384             # a larger batch keeps a GPU busy without graphs
-
-
-def check_graphs(machine, max_tokens: int, compiled: bool) -> None:
-    """Raises UserError where a training step cannot be recorded, or would not gain."""
-    if machine.device.type != "cuda":
-        need = f"a GPU with CUDA, and --device is {machine.device}"
-    elif machine.world > 1:
-        need = "a run of one process"
-    elif max_tokens >= MAX_TOKENS:
-        need = f"--max-tokens below {MAX_TOKENS}"
-    elif compiled:                                       # together they were never tried
-        need = "--no-compile"
-    else:
-        return
-    raise UserError(f"--graphs needs {need}: leave it out")
 
 
 class Replay:
@@ -50,16 +33,9 @@ class Replay:
         return output
 
     def record(self, function, inputs) -> tuple:
-        """The graph of a call, and the tensors that it reads and writes. Raises UserError where
-        CUDA refuses."""
+        """The graph of a call, and the tensors that it reads and writes."""
         graph = torch.cuda.CUDAGraph()
-        try:
-            # meanwhile a thread of the DataLoader may allocate pinned memory
-            with torch.cuda.graph(graph, self.pool, capture_error_mode="thread_local"):
-                output = function(*inputs)
-        except torch.AcceleratorError as error:
-            reason, *_ = str(error).splitlines()
-            raise UserError(f"--graphs: no graph could be recorded ({reason}): use --no-graphs"
-                            ) from error
+        with torch.cuda.graph(graph, self.pool):
+            output = function(*inputs)
         self.pool = graph.pool()
         return graph, inputs, output

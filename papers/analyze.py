@@ -27,24 +27,23 @@ if not __package__:
 import torch
 from matplotlib import font_manager, rc_context, rcParams
 from matplotlib.figure import Figure  # needs no backend, which a notebook may have chosen
+from sacrebleu.metrics import BLEU
 from tabulate import tabulate
 from torch import Tensor
 
 from disagreement import MEASURED
 from nmt.batches import batches, collate
+from nmt.command_line import UserError, count, flag
+from nmt.command_line import run as run_command
 from nmt.corpus import Data, DataFlags, Pairs, load_data
 from nmt.encoded import EncodedPairs, encode_pairs
-from nmt.evaluate import bleu_metric, validate
-from nmt.languages import bleu_tokenizer
-from nmt.run_folder import load_run, read_metrics
+from nmt.evaluate import bleu_tokenizer, validate
+from nmt.machine import DEVICES, pick_device
+from nmt.run_folder import load_run, read_log
 from nmt.search import translate_lines
 from nmt.tokenizer import prepare_line
 from papers.tables import SCORES, SCORES_BY_LAYER
 from routing_dynamic import squash, weigh_votes
-from tools.command_line import flag
-from tools.command_line import run as run_command
-from tools.files import UserError
-from tools.machine import DEVICES, pick_device
 from transformer import COMPONENTS, PAD
 
 PARTS = ("loss", "disagreement", "heads", "attention", "routing", "length")
@@ -55,16 +54,16 @@ CJK = "CJK|WenQuanYi|IPA|Hiragino|PingFang|Arial Unicode|YaHei|Yu Gothic|Malgun"
 
 @dataclass
 class Settings:
-    """The runs, and the parts to measure."""
+    """Runs and parts."""
     runs: tuple[str, ...] = flag(help="run folders, e.g. runs/NAME", metavar="RUN", positional=True)
-    only: tuple[str, ...] = flag(PARTS, f"parts to run: {', '.join(PARTS)} (all)", choices=PARTS,
-                                 metavar="PART")
+    only: tuple[str, ...] = flag(PARTS, f"parts to run: {', '.join(PARTS)} (default: all)",
+                                 choices=PARTS, metavar="PART")
     component: str = flag("enc", "heads and attention of: enc: encoder self-attention, cross: "
                           "decoder to encoder, dec: decoder self-attention", choices=COMPONENTS)
-    layer: int | None = flag(None, "layer of the heat maps, from 1 at the bottom (the top one)",
-                             low=1)
+    layer: int | None = flag(None, "layer of the heat maps, from 1 at the bottom (default: the top "
+                                   "one)", type=count)
     sentence: str | None = flag(None, "source sentence of the heat maps, which the run translates "
-                                "(a short validation pair)", metavar="TEXT")
+                                "(default: a short validation pair)", metavar="TEXT")
     device: str = flag("auto", DEVICES)
 
 
@@ -86,8 +85,7 @@ def load(folder: Path, device) -> Run:
 def translate(run: Run, lines) -> list[str]:
     """Translates as in the test of the run."""
     return translate_lines(run.model, run.data.tokenizer, lines, beam=run.config["beam"],
-                           lenpen=run.config["lenpen"], max_source=run.data.longest_source,
-                           length_ratio=run.data.length_ratio)
+                           lenpen=run.config["lenpen"], length_ratio=run.data.length_ratio)
 
 
 @torch.no_grad()
@@ -118,7 +116,7 @@ def save(figure: Figure, path: Path) -> None:
 def draw_loss(folder: Path) -> None:
     """Draws the losses per target token, validation BLEU, and D where it is rewarded. Raises
     UserError for a folder without metrics.jsonl."""
-    rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["type"] != "test"]
+    rows = [row for row in read_log(folder) if row["type"] != "test"]
     if not rows:
         raise UserError(f"{folder}: is not a run that trains (it has no metrics.jsonl)")
     figure = Figure(figsize=(12, 3.4), layout="constrained")
@@ -393,10 +391,12 @@ def bleu_by_length(run: Run, bins: list[tuple]) -> tuple[list[tuple], float, str
     interval by bootstrap (NaN without a sentence); BLEU of all, and its signature."""
     source, references = test_pairs(run)
     hypotheses = translate(run, source)
-    metric = bleu_metric(references, run.data.tgt, run.config["lowercase"])
+    src, tgt = run.data.languages
+    metric = BLEU(tokenize=run.config["bleu_tokenizer"] or bleu_tokenizer(references, tgt),
+                  lowercase=run.config["lowercase"])
     bleu = metric.corpus_score(hypotheses, [references]).score
     signature = str(metric.get_signature())
-    lengths = source_lengths(source, run.data.src)
+    lengths = source_lengths(source, src)
     scores = []
     for low, high in bins:
         inside = [i for i, length in enumerate(lengths) if low <= length <= high]
@@ -411,15 +411,15 @@ def bleu_by_length(run: Run, bins: list[tuple]) -> tuple[list[tuple], float, str
 
 def print_length(runs: list[Run]) -> None:
     """Prints and draws BLEU by source length, for all runs in the bins of the first."""
-    bins = fitting_bins(source_lengths(test_pairs(runs[0]).source, runs[0].data.src))
+    bins = fitting_bins(source_lengths(test_pairs(runs[0]).source, runs[0].data.languages[0]))
     labels = [f"{low}-{high}" if high < math.inf else f"{low}+" for low, high in bins]
     rows = [[label] for label in [*labels, "all"]]
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     for run in runs:
         scores, bleu, signature = bleu_by_length(run, bins)
-        for row, (count, score, _) in zip(rows, scores):
-            row.append(f"{score:.2f} ({count})")
+        for row, (number, score, _) in zip(rows, scores):
+            row.append(f"{score:.2f} ({number})")
         rows[-1].append(f"{bleu:.2f}")
         _, values, intervals = zip(*scores)
         axes.errorbar(labels, values, intervals, capsize=2, marker="o", label=run.folder.name)
@@ -460,12 +460,12 @@ def analyze(settings: Settings) -> None:
         print_length(runs)
 
 
-def main(argv=None) -> int:
+def main(argv=None) -> None:
     fonts = [name for name in font_manager.get_font_names() if re.search(CJK, name)]
     with rc_context({"font.family": [*rcParams["font.family"], *fonts],
                      "text.parse_math": False}):         # a dollar sign starts no formula
-        return run_command(analyze, Settings, argv)
+        run_command(analyze, Settings, argv=argv)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

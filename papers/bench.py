@@ -11,6 +11,9 @@ The rows take turns. Every turn has a new model and prints a line. The table at 
 over the turns; its last two columns are medians of the ratios to the baseline in the same turn. The
 text is random: sentences of 24 tokens. Training is the step of train_mt.py; decoding is its beam
 search with beam 4, in which no hypothesis ends early. Values that are not measured are nan.
+
+torch.nn.Transformer trains as in other programs: in a process that gives freed memory back to the
+system, and with Adam as it is by default.
 """
 import gc
 import math
@@ -18,6 +21,7 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import NamedTuple
 
 if not __package__:
@@ -31,13 +35,13 @@ from tabulate import tabulate
 
 import train_mt
 from nmt.batches import Batch, Step, rectangle
+from nmt.command_line import count, flag, run
+from nmt.machine import Machine, setup_machine
 from nmt.replay import Replay
 from nmt.search import beam_search
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS
-from papers.reproduce import settings_of, train_words
+from papers.reproduce import settings_of
 from papers.tables import TABLES
-from tools.command_line import flag, run
-from tools.machine import Machine, processor, setup_machine
 from transformer import PAD, Transformer, TransformerConfig
 
 LENGTH = 24                             # tokens of a sentence, without BOS and EOS
@@ -47,11 +51,11 @@ ROWS = ("torch", *(row.flags for row in TABLES["readme"].rows if row.flags))
 
 
 @dataclass
-class Settings(train_mt.Settings):
-    """The rows, and the settings of train_mt.py for all of them."""
-    rows: tuple[str, ...] = flag(ROWS, "rows beside the baseline (torch, and the rows of the table "
-                                 "`readme` of papers.reproduce)", "speed", metavar='"FLAGS"')
-    repeats: int = flag(3, "turns of every row", "speed", 1)
+class Settings:
+    """Rows."""
+    rows: tuple[str, ...] = flag(ROWS, "rows beside the baseline (default: torch, and those of the "
+                                 "table `readme` of papers.reproduce)", metavar='"FLAGS"')
+    repeats: int = flag(3, "turns of every row", type=count)
 
 
 class TorchTransformer(Transformer):
@@ -84,25 +88,24 @@ class Turn(NamedTuple):
     memory: float               # GPU memory in training, in MiB
 
 
-def row_settings(row: str, words: list[str]) -> train_mt.Settings:
-    """The settings of a row; words: the flags of all rows."""
+def row_settings(row: str, words: list[str]) -> tuple:
+    """The text, the model and the training of a row; words: the flags of all rows."""
     return settings_of([*DEFAULTS.split(), *words, *row.replace("torch", "").split()])
 
 
-def build(row: str, s: train_mt.Settings, device) -> Transformer:
+def build(row: str, config: TransformerConfig, device) -> Transformer:
     """The model of a row with random parameters, which never predicts EOS."""
     torch.manual_seed(1)
-    config = s.model_config(s.vocab_size)
     with torch.device(device), torch.no_grad():
         model = TorchTransformer(config) if row == "torch" else Transformer(config)
         model.output.weight[EOS] = 0    # the logit 0 is never among a vocabulary's best
     return model
 
 
-def random_step(s: train_mt.Settings) -> Step:
+def random_step(vocab_size: int, s: train_mt.Training) -> Step:
     """An update of one micro-batch of random sentences, as many as --max-tokens holds."""
     sentences = max(1, s.max_tokens // (LENGTH + 1))     # targets are followed by EOS
-    source = torch.randint(len(SPECIAL_TOKENS), s.vocab_size, (sentences, LENGTH))
+    source = torch.randint(len(SPECIAL_TOKENS), vocab_size, (sentences, LENGTH))
     target = nn.functional.pad(source, (1, 1), value=EOS)                    # [B, LENGTH + 2]
     target[:, 0] = BOS
     batch = Batch(source, target)
@@ -136,18 +139,18 @@ def measure_turn(row: str, words: list[str], machine: Machine) -> Turn:
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    s = row_settings(row, words)
-    model = build(row, s, device)
+    _, config, s = row_settings(row, words)
+    model = build(row, config, device)
     objective = train_mt.Objective(model).train()
     if s.compile:
         objective.compile_parts()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-6, fused=True)
-    step = random_step(s)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-6, fused=row != "torch" or None)
+    step = random_step(config.vocab_size, s)
     replay = Replay() if s.graphs else None
 
     def update():
-        train_mt.train_step(objective, optimizer, step, machine, s.label_smoothing, s.reg_weight,
-                            s.clip, s.amp, replay)
+        train_mt.train_step(objective, optimizer, step, machine, s.label_smoothing,
+                            config.reg_weight, s.clip, s.amp, replay)
 
     training = step.tokens / measure_seconds(update, device)
     memory = torch.cuda.max_memory_allocated() / 2 ** 20 if device.type == "cuda" else math.nan
@@ -155,7 +158,8 @@ def measure_turn(row: str, words: list[str], machine: Machine) -> Turn:
     if row != "torch":
         model.eval()
         sentences = 512 if device.type == "cuda" else 32
-        source = torch.randint(len(SPECIAL_TOKENS), s.vocab_size, (sentences, LENGTH)).to(device)
+        source = torch.randint(len(SPECIAL_TOKENS), config.vocab_size, (sentences, LENGTH))
+        source = source.to(device)
 
         def decode():
             with torch.compiler.set_stance("force_eager"):           # shapes differ at every step
@@ -163,6 +167,12 @@ def measure_turn(row: str, words: list[str], machine: Machine) -> Turn:
 
         decoding = sentences / measure_seconds(decode, device)
     return Turn(sum(p.numel() for p in model.parameters()), training, decoding, memory)
+
+
+def measure_apart(row: str, words: list[str], machine: Machine) -> Turn:
+    """`measure_turn` in a process of its own, where `keep_freed_memory` was not called."""
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(measure_turn, (row, words, machine))
 
 
 def speed_table(rows: dict[str, list[Turn]]) -> str:
@@ -177,28 +187,29 @@ def speed_table(rows: dict[str, list[Turn]]) -> str:
                     floatfmt=["", ",.0f", ",.0f", ",.2f", ",.0f", ".2f", ".2f"])
 
 
-def bench(settings: Settings) -> None:
-    """Measures the rows in turn, prints every turn, and the table at the end."""
-    words = train_words(settings)
-    machine = setup_machine(settings.device)
-    s = row_settings("", words)
-    print(f"{processor(machine.device)}, threads: {torch.get_num_threads()}; PyTorch "
-          f"{torch.__version__}; size {s.arch}, vocabulary {s.vocab_size:,}, batches of "
+def bench(settings: Settings, words: list[str]) -> None:
+    """Measures the rows in turn, prints every turn, and the table at the end. words: the flags of
+    train_mt.py."""
+    _, config, s = row_settings("", words)
+    machine = setup_machine(s.device)
+    print(f"{machine.device}, threads: {torch.get_num_threads()}; PyTorch "
+          f"{torch.__version__}; size {s.arch}, vocabulary {config.vocab_size:,}, batches of "
           f"{s.max_tokens:,} tokens; {'bfloat16' if s.amp else 'float32'}"
           f"{', layers compiled' * s.compile}{', CUDA graphs' * s.graphs}")
     rows = {row: [] for row in ("", *settings.rows)}     # their turns
     for number in range(1, settings.repeats + 1):
         for row, turns in rows.items():
-            turns.append(measure_turn(row, words, machine))
+            measure = measure_apart if row == "torch" else measure_turn
+            turns.append(measure(row, words, machine))
             parameters, training, decoding, memory = turns[-1]
             print(f"turn {number} of {settings.repeats}, {row or 'baseline'}: {training:,.0f} "
                   f"target tokens/s, {decoding:,.2f} sentences/s, {memory:,.0f} MiB")
     print(f"\n{speed_table(rows)}")
 
 
-def main(argv=None) -> int:
-    return run(bench, Settings, argv, train_mt.presets)
+def main(argv=None) -> None:
+    run(bench, Settings, argv=argv, others=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

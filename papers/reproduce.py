@@ -4,16 +4,17 @@
     python -m papers.reproduce li2018-1 duan-3 --data multi30k --seeds 1 2 3
     python -m papers.reproduce li2019-2 --arch base --dry-run
 
-The tables are data (papers/tables.py). The flags of train_mt.py set the scale of all rows: the
-default is size tiny on the embedded corpus, where a row takes minutes per seed. A row and seed is
+The tables are data (papers/tables.py). All other flags go to train_mt.py, for all rows: the default
+is size tiny on the embedded corpus, where a row takes minutes per seed. A row and seed is
 a run of train_mt.py in the folder that train_mt.py gives it, so tables share runs, and the same
 command resumes.
 """
 import os
+import shlex
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -25,49 +26,45 @@ import torch
 from tabulate import tabulate
 
 import train_mt
-from nmt.run_folder import read_metrics
+from nmt.command_line import UserError, count, flag, natural, parse, run
+from nmt.flags import MODEL
+from nmt.run_folder import read_log
 from papers.tables import TABLES, Row
-from tools.command_line import command_line, flag, parse, run, shell_line
-from tools.files import UserError
 
 TRAIN = Path(__file__).resolve().parents[1] / "train_mt.py"
 
 
 @dataclass
-class Settings(train_mt.Settings):
-    """The tables, and the settings of train_mt.py for all rows."""
-    tables: tuple[str, ...] = flag((), "which tables (none: lists them)", "tables", metavar="TABLE",
-                                   positional=True)
-    seeds: tuple[int, ...] = flag((1,), "train every row once per seed (1)", "tables", 0, 2 ** 31,
-                                  metavar="SEED")
-    jobs: int = flag(max(1, torch.cuda.device_count()), "number of runs at a time", "tables", 1)
-    dry_run: bool = flag(False, "train nothing: print the commands, and the tables so far",
-                         "tables")
+class Settings:
+    """Tables."""
+    tables: tuple[str, ...] = flag((), "which tables (default: lists them)", metavar="TABLE",
+                                   positional=True, nargs="*")
+    seeds: tuple[int, ...] = flag((1,), "train every row once per seed (default: 1)",
+                                  type=natural, metavar="SEED")
+    jobs: int = flag(max(1, torch.cuda.device_count()), "number of runs at a time", type=count)
+    dry_run: bool = flag(False, "train nothing: print the commands, and the tables so far")
 
 
 # ---- From a row to a run of train_mt.py
 
-def settings_of(words: list[str]) -> train_mt.Settings:
-    """Parses a command line of train_mt.py."""
-    return parse(train_mt.Settings, words, train_mt.presets)
+def settings_of(words: list[str]) -> tuple:
+    """The text, the model and the training of a command line of train_mt.py."""
+    return parse(train_mt.__doc__, *train_mt.KINDS, argv=words, help=MODEL,
+                 defaults=train_mt.recipe)
 
 
-def train_words(settings: train_mt.Settings) -> list[str]:
-    """The flags of train_mt.py that are given to a command which has others as well."""
-    names = settings.given & {field.name for field in fields(train_mt.Settings)}
-    return command_line(train_mt.Settings, {name: getattr(settings, name) for name in names})
-
-
-def fit_flags(row: Row, s) -> list[str]:
-    """The flags of a row; sizes and places in braces are those of the settings s of all rows."""
-    L, d, H = s.layers, s.d_model, s.heads
-    big = f"--d-model {2 * d} --d-ff {2 * s.d_ff} --heads {2 * H}"
-    if s.arch == "base" and not s.given & {"d_model", "d_ff", "heads"}:
+def fit_flags(row: Row, words: list[str]) -> list[str]:
+    """The flags of a row; sizes and places in braces are those of `words`, the flags of all
+    rows."""
+    _, config, s = settings_of(words)
+    L, d, H = config.layers, config.d_model, config.heads
+    big = f"--d-model {2 * d} --d-ff {2 * config.d_ff} --heads {2 * H}"
+    if s.arch == "base" and not {"--d-model", "--d-ff", "--heads"} & {*words}:
         big = "--arch big"                               # with its recipe
     flags = f"{row.size} {row.flags}".format(
         L=L, lower=f"1-{max(1, L // 2)}", upper=f"{min(L, L // 2 + 1)}-{L}", two=f"1-{min(2, L)}",
         top=f"{max(1, L - 1)}-{L}", H=H, H_4=max(1, H // 4), H_2=max(1, H // 2), H2=min(d, 2 * H),
-        H4=min(d, 4 * H), H8=min(d, 8 * H), dropout=s.dropout, big=big)
+        H4=min(d, 4 * H), H8=min(d, 8 * H), dropout=config.dropout, big=big)
     return flags.split()
 
 
@@ -75,15 +72,14 @@ def plan(tables, words: list[str], seeds) -> tuple[dict, dict]:
     """The runs of tables, seed by seed; words: the flags of all rows. Returns {folder: flags of
     train_mt.py}, and {(table, row): its folders}. Raises UserError if two different runs have the
     same folder."""
-    s = settings_of(words)
     commands = {}
     folders = {}
     for seed in seeds:
         for name in tables:
             for row in TABLES[name].rows:
-                command = [*words, *fit_flags(row, s), "--seed", str(seed)]
-                of_run = settings_of(command)
-                folder = Path(of_run.runs) / of_run.name
+                command = [*words, *fit_flags(row, words), "--seed", str(seed)]
+                _, _, s = settings_of(command)
+                folder = Path(s.runs) / s.name
                 if commands.setdefault(folder, command) != command:
                     raise UserError(f"{folder}: would have several rows: leave out --name")
                 folders.setdefault((name, row), []).append(folder)
@@ -94,7 +90,7 @@ def plan(tables, words: list[str], seeds) -> tuple[dict, dict]:
 
 def read_test(folder: Path) -> dict | None:
     """The scores of a finished run; None for another one."""
-    rows = read_metrics(folder / "metrics.jsonl")
+    rows = read_log(folder)
     return rows[-1] if rows and rows[-1]["type"] == "test" else None
 
 
@@ -143,11 +139,11 @@ def measured_cells(tests: list[dict], base: list[dict]) -> list[str]:
     """The cells of a row from the tests of its finished seeds; base: those of its baseline."""
     if not tests:
         return [""] * 5
-    bleu = [test["test_bleu"] for test in tests]
+    bleu = [test["bleu"] for test in tests]
     spread = f" ± {stdev(bleu):.2f}" if len(bleu) > 1 else ""
     gain = ""
     if base and base is not tests:
-        gain = f"{fmean(bleu) - fmean(test['test_bleu'] for test in base):+.2f}"
+        gain = f"{fmean(bleu) - fmean(test['bleu'] for test in base):+.2f}"
     speed = fmean(test["tokens_per_second"] for test in tests)
     return [str(len(tests)), f"{fmean(bleu):.2f}{spread}", gain, f"{tests[0]['parameters']:,}",
             f"{speed:,.0f}"]
@@ -175,9 +171,9 @@ def format_table(name: str, tests: dict[tuple, list[dict]]) -> str:
 
 # ---- The command
 
-def reproduce(settings: Settings) -> None:
+def reproduce(settings: Settings, words: list[str]) -> None:
     """Trains the missing runs of the tables and prints the tables. Exits with the status of a run
-    that failed."""
+    that failed. words: the flags of train_mt.py."""
     if not settings.tables:
         rows = [[name, table.source, table.title] for name, table in TABLES.items()]
         print(tabulate(rows, tablefmt="plain"))
@@ -186,15 +182,15 @@ def reproduce(settings: Settings) -> None:
         if name not in TABLES:
             raise UserError(f"no table {name}: choose from {' '.join(TABLES)}")
     trained = [name for name in settings.tables if not TABLES[name].probed]
-    commands, folders = plan(trained, train_words(settings), settings.seeds)
+    commands, folders = plan(trained, words, settings.seeds)
     statuses = {}
     if settings.dry_run:
         for command in commands.values():
-            print(shell_line("python", "train_mt.py", *command))
+            print(shlex.join(["python", "train_mt.py", *command]))
     else:
         # own text may have changed: train_mt.py reads it, and does not train a finished run again
         todo = {folder: command for folder, command in commands.items()
-                if settings.train or not read_test(folder)}
+                if "--train" in words or not read_test(folder)}
         statuses = train_all(todo, settings.jobs)
     tests = {folder: read_test(folder) for folder in commands if not statuses.get(folder)}
     finished = {}
@@ -210,9 +206,9 @@ def reproduce(settings: Settings) -> None:
         sys.exit(failed[0])
 
 
-def main(argv=None) -> int:
-    return run(reproduce, Settings, argv, train_mt.presets)
+def main(argv=None) -> None:
+    run(reproduce, Settings, argv=argv, others=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -274,12 +274,12 @@ def read_finished(folder: Path) -> dict:
     test = [row for row in rows if row["type"] == "test"][-1]
     # the flags of the mechanisms with their values; all other flags are the scale
     mechanism = r"--(?:agg|reg|capsule|iterations|em-)\S*(?: (?!--)\S+)*"
-    command = " ".join(config["command"])
+    command = re.sub(r"--(?:seed|name|runs|device|data-dir) \S+", "", " ".join(config["command"]))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=FOLDER, text=True,
                             capture_output=True).stdout.strip()
     return {"scale": " ".join(re.sub(mechanism, "", command).split()), "size": "base",
             "flags": " ".join(re.findall(mechanism, command)), "seed": config["seed"],
-            "bleu": test["test_bleu"], "chrf": test["test_chrf"], "sets": test["sets"],
+            "bleu": test["bleu"], "chrf": test["chrf"], "sets": test["sets"],
             "signature": test["signature"], "scores": test["disagreement"]["enc"],
             "parameters": test["parameters"], "tokens_per_second": test["tokens_per_second"],
             "commit": commit}

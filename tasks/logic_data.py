@@ -18,17 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tools.files import UserError, read_lines
+from nmt.corpus import Lines
+from transformer import PAD
 
 LETTERS = "abcdef"
 BINARY = ("and", "or")
+END = "the end"                                        # of a formula
 RELATIONS = ("=", "<", ">", "^", "|", "v", "#")        # the classes, in the order of their ids
 BINS = tuple(range(1, 13))          # operators of a pair's longer formula; 12 means 12 or more
-PAD = 0                                                # the id of padding, as in transformer.py
 IDS = {token: i for i, token in enumerate(("(", ")", "not", "and", "or", *LETTERS), 1)}
-RAW_PAIRS = 500_000                                    # Bowman et al.'s number of draws
 EVERY = 2 ** 64 - 1                                    # the truth table of a tautology
-END = "the end"                                        # after the last token of a formula
 # by the cells of the 2x2 table of joint values that are not empty, see `pattern`; all others: #
 PATTERNS = {0b1001: "=", 0b1101: "<", 0b1011: ">", 0b0110: "^", 0b1110: "|", 0b0111: "v"}
 
@@ -62,45 +61,52 @@ def truth_table(formula: str) -> int:
 
     Grammar:
     `formula = letter | ( not formula ) | ( formula ( and formula ) ) | ( formula ( or formula ) )`.
-    Raises UserError (a ValueError) that names the first token out of place.
+    Raises ValueError for another text.
     """
-    tokens = [*tokenize(formula), END]
-    table, _, end = parse_formula(tokens, 0)
-    expect(tokens, end, END)
-    return table
+    return read_formula(formula)[0]
 
 
 def infix(formula: str) -> list[str]:
     """The tokens of a formula in Python's notation, without the brackets of each operator: `not a`,
     `( a and b )`."""
-    return parse_formula([*tokenize(formula), END], 0)[1]
+    return read_formula(formula)[1]
 
 
-def parse_formula(tokens: list[str], at: int) -> tuple[int, list[str], int]:
-    """The truth table of the formula that starts at token `at`, its tokens in the notation of
-    `infix`, and the index after its last token."""
-    if tokens[at] in LETTER_TABLES:
-        return LETTER_TABLES[tokens[at]], [tokens[at]], at + 1
-    at = expect(tokens, at, "(", *LETTERS)
-    if tokens[at] == "not":
-        table, short, at = parse_formula(tokens, at + 1)
-        return EVERY ^ table, ["not", *short], expect(tokens, at, ")")
-    left, left_short, at = parse_formula(tokens, at)
-    operator_at = expect(tokens, at, "(")
-    operator = tokens[operator_at]
-    at = expect(tokens, operator_at, *BINARY)
-    right, right_short, at = parse_formula(tokens, at)
-    at = expect(tokens, at, ")")
+def read_formula(formula: str) -> tuple[int, list[str]]:
+    """The truth table of a formula, and its tokens in the notation of `infix`."""
+    tokens = [END, *reversed(tokenize(formula))]
+    table, short = take_formula(tokens)
+    take(tokens, END)
+    return table, short
+
+
+def take_formula(tokens: list[str]) -> tuple[int, list[str]]:
+    """As `read_formula`, for the formula at the end of a list of tokens in reverse order, which it
+    removes."""
+    token = take(tokens, "(", *LETTERS)
+    if token != "(":
+        return LETTER_TABLES[token], [token]
+    if tokens[-1] == "not":
+        tokens.pop()
+        table, short = take_formula(tokens)
+        take(tokens, ")")
+        return EVERY ^ table, ["not", *short]
+    left, left_short = take_formula(tokens)
+    take(tokens, "(")
+    operator = take(tokens, *BINARY)
+    right, right_short = take_formula(tokens)
+    take(tokens, ")")
+    take(tokens, ")")
     short = ["(", *left_short, operator, *right_short, ")"]
-    return combine_tables(operator, left, right), short, expect(tokens, at, ")")
+    return combine_tables(operator, left, right), short
 
 
-def expect(tokens: list[str], at: int, *wanted: str) -> int:
-    """The index after token `at`, which must be one of `wanted`."""
-    if tokens[at] not in wanted:
-        raise UserError(f"token {at + 1} of formula {' '.join(tokens[:-1])!r} is {tokens[at]!r}: "
-                        f"expected {' or '.join(wanted)}")
-    return at + 1
+def take(tokens: list[str], *wanted: str) -> str:
+    """Removes and returns the last token, which must be one of `wanted`."""
+    token = tokens.pop()
+    if token not in wanted:
+        raise ValueError(f"not a formula: {token!r} in the place of {' or '.join(wanted)}")
+    return token
 
 
 def combine_tables(operator: str, left: int, right: int) -> int:
@@ -132,8 +138,8 @@ def relation(left: str, right: str) -> str:
 
     `=` equivalent, `<` left entails right, `>` right entails left, `^` contradictory and
     exhaustive, `|` contradictory, `v` exhaustive, `#` independent. A tautology or a contradiction
-    on either side gives `#`; Bowman's data has none. Raises UserError (a ValueError) for a text
-    that is not a formula.
+    on either side gives `#`; Bowman's data has none. Raises ValueError for a text that is not a
+    formula.
     """
     return table_relation(truth_table(left), truth_table(right))
 
@@ -168,7 +174,7 @@ def random_formula(rng: random.Random, letters, budget: int = 12) -> tuple[str, 
     return text, table, count
 
 
-def generate(raw: int = RAW_PAIRS, seed: int = 0) -> dict[int, list[Pair]]:
+def generate(raw: int, seed: int = 0) -> dict[int, list[Pair]]:
     """Pairs by bin 0..12, as Bowman et al. draw them: {operators of the longer formula: [Pair,
     ...]}; 12 is 12 or more.
 
@@ -210,36 +216,21 @@ def read_files(folder) -> dict[str, dict[int, list[Pair]]]:
     """Reads `train1..12` and `test1..12` from a folder; the form of `split`.
 
     The last ninth of each training bin is the validation part, so that train and valid are 8 to 1
-    as in Li 2021 §4.3.2. Labels are taken as they are written. Raises UserError.
+    as in Li 2021 §4.3.2. Labels are taken as they are written.
     """
     parts = {"train": {}, "valid": {}, "test": {}}
     for size in BINS:
-        pairs = read_formulas(Path(folder) / f"train{size}", least=9)
+        pairs = read_pairs(Path(folder) / f"train{size}")
         cut = len(pairs) - len(pairs) // 9
         parts["train"][size] = pairs[:cut]
         parts["valid"][size] = pairs[cut:]
-        parts["test"][size] = read_formulas(Path(folder) / f"test{size}")
+        parts["test"][size] = read_pairs(Path(folder) / f"test{size}")
     return parts
 
 
-def read_formulas(path: Path, least: int = 1) -> list[Pair]:
-    """The pairs of a file of lines `relation TAB left TAB right`. Raises UserError that names the
-    file and line, or if there are fewer than `least`."""
-    pairs = []
-    for number, line in enumerate(read_lines(path), 1):
-        columns = line.split("\t")
-        if len(columns) != 3 or columns[0] not in RELATIONS:
-            raise UserError(f"{path}, line {number}: not `relation TAB left TAB right` with a "
-                            f"relation of {' '.join(RELATIONS)}")
-        try:
-            for formula in columns[1:]:
-                truth_table(formula)
-        except (UserError, RecursionError) as error:
-            raise UserError(f"{path}, line {number}: {error}") from error
-        pairs.append(Pair(*columns))
-    if len(pairs) < least:
-        raise UserError(f"{path}: has {len(pairs)} pairs, and at least {least} are needed")
-    return pairs
+def read_pairs(path: Path) -> list[Pair]:
+    """The pairs of a file of lines `relation TAB left TAB right`."""
+    return [Pair(*line.split("\t")) for line in Lines(path)]
 
 
 # ---- Pairs as tensors
@@ -287,7 +278,7 @@ def renamed(pair: Pair) -> Pair:
 
 
 def encode_formulas(pairs, device="cpu", notation: str = "brackets",
-           tables: bool = False) -> EncodedFormulas:
+                    tables: bool = False) -> EncodedFormulas:
     """Pairs as tensors, in the notation of Bowman's files ("brackets") or in a shorter, equivalent
     one ("compact": `infix` of `renamed`). tables: with their truth tables."""
     spell = tokenize
@@ -297,22 +288,22 @@ def encode_formulas(pairs, device="cpu", notation: str = "brackets",
     texts = [text for pair in pairs for text in (pair.left, pair.right)]     # 2n
     ids = {}                                             # text -> a byte per token
     for text in set(texts):
-        ids[text] = bytes(map(IDS.get, spell(text)))
+        ids[text] = bytes(IDS[token] for token in spell(text))
     distinct = sorted(set(ids.values()))                 # m
-    width = max(map(len, distinct), default=1)
+    width = max(map(len, distinct))
     padded = b"".join(formula.ljust(width, bytes([PAD])) for formula in distinct)
     matrix = np.frombuffer(padded, np.uint8).reshape(-1, width).copy()       # [m, L]
     row_of = {formula: i for i, formula in enumerate(distinct)}
-    rows = torch.tensor([row_of[ids[text]] for text in texts], dtype=torch.long).view(-1, 2)
-    lengths = torch.tensor(list(map(len, distinct)), dtype=torch.long)[rows].amax(1)
-    labels = torch.tensor([RELATIONS.index(pair.relation) for pair in pairs], dtype=torch.long)
+    rows = torch.tensor([row_of[ids[text]] for text in texts]).view(-1, 2)
+    lengths = torch.tensor([len(formula) for formula in distinct])[rows].amax(1)
+    labels = torch.tensor([RELATIONS.index(pair.relation) for pair in pairs])
     known = None
     if tables:
         text_of = {formula: text for text, formula in ids.items()}
         unsigned = np.array([truth_table(text_of[formula]) for formula in distinct], np.uint64)
         known = torch.from_numpy(unsigned.view(np.int64)).to(device)
     return EncodedFormulas(torch.from_numpy(matrix).to(device), rows, lengths, labels.to(device),
-                        known)
+                           known)
 
 
 @functools.cache

@@ -1,12 +1,9 @@
-"""The probing model, an encoder, the mean of its top layer and a classifier; and two simple
-baselines.
+"""The probing model: an encoder, the mean of its top layer, and a classifier.
 
-Li 2019 §5.1 and Li 2021 §4.2 train all of the model on the task. Conneau et al. 2018 take the
-encoder of a trained translation model as it is and train only the classifier.
+Li 2019 §5.1 and Li 2021 §4.2 train all of it on the task. Conneau et al. 2018 take the encoder of a
+trained translation model as it is and train only the classifier.
 """
-import operator
 from collections import Counter
-from typing import NamedTuple
 
 import torch
 import torch.nn as nn
@@ -17,10 +14,10 @@ from tqdm import tqdm
 
 from disagreement import model_disagreement
 from nmt.tokenizer import EOS, prepare_line
+from tasks.classifier import Examples
 from tasks.probe_data import Item, Parts, detokenize
 from transformer import PAD, Embedding, Encoder, TransformerConfig
 
-MOST_TOKENS = 512               # the longest sentence that a frozen encoder reads
 UNKNOWN = 1                     # the id of a word that is not in the vocabulary
 VOCABULARY = 30_000             # the most frequent words of the training sentences
 
@@ -76,23 +73,6 @@ class ProbeModel(nn.Module):
 
 # ---- Sentences as tensors
 
-class EncodedSentences(NamedTuple):
-    """Encoded sentences, or their vectors."""
-    inputs: Tensor              # [n, L] word ids, PAD after a sentence's end; or [n, d] vectors
-    lengths: Tensor             # [n] words, on the CPU; 0 for vectors
-    labels: Tensor              # [n] index of the class
-
-    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The sentences `index` [B]: inputs [B, L'], cut to the longest of them, or [B, d]; labels
-        [B]."""
-        width = int(self.lengths[index].max())
-        index = index.to(self.labels.device, non_blocking=True)
-        inputs = self.inputs[index]
-        if width:
-            inputs = inputs[:, :width].long()
-        return inputs, self.labels[index]
-
-
 def classes_of(parts: Parts) -> list[str]:
     """The classes of the training sentences, sorted."""
     return sorted({item.label for item in parts["train"]})
@@ -104,16 +84,16 @@ def class_labels(parts: Parts, part: str, device) -> Tensor:
     return torch.tensor([index[item.label] for item in parts[part]], device=device)
 
 
-def vocabulary(parts: Parts) -> dict[str, int]:
-    """Word -> id, from 2 on, of the most frequent words of the training sentences."""
+def vocabulary(items: list[Item]) -> dict[str, int]:
+    """Word -> id, from 2 on, of the most frequent words."""
     counts = Counter()
-    for item in parts["train"]:
+    for item in items:
         counts.update(item.tokens)
     by_frequency = sorted(counts, key=lambda word: (-counts[word], word))
     return {word: i for i, word in enumerate(by_frequency[:VOCABULARY], 2)}
 
 
-def encode(parts: Parts, words: dict[str, int], device="cpu") -> dict[str, EncodedSentences]:
+def encode(parts: Parts, words: dict[str, int], device="cpu") -> dict[str, Examples]:
     """Every part as word ids."""
     encoded = {}
     for part, items in parts.items():
@@ -123,7 +103,7 @@ def encode(parts: Parts, words: dict[str, int], device="cpu") -> dict[str, Encod
             ids.append(torch.tensor(sentence, dtype=torch.int32))
         inputs = pad_sequence(ids, batch_first=True, padding_value=PAD).to(device)
         lengths = torch.tensor([len(item.tokens) for item in items])
-        encoded[part] = EncodedSentences(inputs, lengths, class_labels(parts, part, device))
+        encoded[part] = Examples(inputs, lengths, class_labels(parts, part, device))
     return encoded
 
 
@@ -137,7 +117,7 @@ def sentence_vectors(items: list[Item], model, tokenizer, device="cpu") -> Tenso
     ids = []
     for item in items:
         tokens = tokenizer.encode(prepare_line(detokenize(item.tokens))).ids
-        ids.append(torch.tensor(tokens[:MOST_TOKENS - 1] + [EOS]))
+        ids.append(torch.tensor([*tokens, EOS]))
     by_length = torch.tensor([len(sentence) for sentence in ids]).argsort()
     vectors = torch.empty(len(items), model.config.d_model, device=device)   # [n, d]
     for index in tqdm(by_length.split(128), leave=False, disable=None):
@@ -147,7 +127,7 @@ def sentence_vectors(items: list[Item], model, tokenizer, device="cpu") -> Tenso
     return vectors
 
 
-def freeze(parts: Parts, model, tokenizer, device="cpu") -> dict[str, EncodedSentences]:
+def freeze(parts: Parts, model, tokenizer, device="cpu") -> dict[str, Examples]:
     """Every part as the vectors that a trained Transformer's encoder makes of its sentences.
 
     Every dimension is standardized by its mean and deviation over the training sentences, so that
@@ -158,35 +138,14 @@ def freeze(parts: Parts, model, tokenizer, device="cpu") -> dict[str, EncodedSen
     mean = vectors["train"].mean(0)
     deviation = vectors["train"].std(0).clamp(min=1e-6)
     frozen = {}
-    for part, items in parts.items():
-        lengths = torch.zeros(len(items), dtype=torch.long)
-        frozen[part] = EncodedSentences((vectors[part] - mean) / deviation, lengths,
-                                        class_labels(parts, part, device))
+    for part, x in vectors.items():
+        lengths = torch.full((len(x),), x.shape[1])
+        frozen[part] = Examples((x - mean) / deviation, lengths, class_labels(parts, part, device))
     return frozen
 
-
-# ---- Baselines
 
 def majority(parts: Parts) -> float:
     """Test accuracy of the class most frequent in training; of equals, the first by name."""
     counts = Counter(item.label for item in parts["train"])
     most_frequent = min(counts, key=lambda label: (-counts[label], label))
     return sum(item.label == most_frequent for item in parts["test"]) / len(parts["test"])
-
-
-def logistic_regression(features: dict, parts: Parts) -> float:
-    """Test accuracy of scikit-learn's multinomial logistic regression; features: {part: matrix [n,
-    f]}."""
-    from sklearn.linear_model import LogisticRegression
-    model = LogisticRegression(max_iter=300)
-    model.fit(features["train"], [item.label for item in parts["train"]])
-    return float(model.score(features["test"], [item.label for item in parts["test"]]))
-
-
-def bag_of_words(parts: Parts) -> float:
-    """Test accuracy of a logistic regression on the counts of the words, without their order."""
-    from sklearn.feature_extraction.text import CountVectorizer
-    counter = CountVectorizer(analyzer=operator.attrgetter("tokens"), max_features=VOCABULARY)
-    counts = {"train": counter.fit_transform(parts["train"]),
-              "test": counter.transform(parts["test"])}
-    return logistic_regression(counts, parts)

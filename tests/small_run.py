@@ -14,13 +14,15 @@ from nmt import run_folder
 from nmt.encoded import EncodedPairs
 from transformer import Transformer, TransformerConfig
 
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
+           if hasattr(signal, name)]                     # Windows has no SIGHUP
 TEXT = ["a man sees the dog.", "the dog sees a man.", "ein Mann sieht den Hund.",
         "der Hund sieht einen Mann."] * 3
 TINY = ("--layers 1 --d-model 16 --heads 2 --d-ff 16 --vocab-size 290 --max-tokens 256 --beam 1 "
         "--log-every 1 --device cpu --no-amp")
 
 
-# ---- Runs
+# ---- Text
 
 def write_text(folder, name: str, source, target, tgt: str = "de") -> None:
     """The files of a corpus: NAME.en and NAME.TGT."""
@@ -56,12 +58,27 @@ def small_corpus(folder) -> list[str]:
     return name_files(folder)
 
 
+# ---- Runs
+
+@contextlib.contextmanager
+def program():
+    """Undoes what the end of a program would: its handlers of signals."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
 def train(text: list[str], words: str) -> int:
     """The exit status of train_mt.py with a tiny model; text: the flags of the corpus."""
-    try:
-        return train_mt.main([*text, *TINY.split(), *words.split()])
-    except SystemExit as exit:                           # after a signal
-        return exit.code
+    with program():
+        try:
+            train_mt.main([*text, *TINY.split(), *words.split()])
+        except SystemExit as exit:
+            return exit.code
+    return 0
 
 
 class Killed(BaseException):
@@ -84,25 +101,25 @@ def train_until(line: str, text: list[str], words: str, number: int | None = Non
 
 
 def stop_after(step: int, text: list[str], words: str) -> None:
-    """A run that stops after this step (from 2 on): it gets SIGTERM when it logs the one before."""
-    assert train_until(f"train step {step - 1:6} ", text, words, signal.SIGTERM) == 143
+    """A run that SIGTERM stops after this step."""
+    assert train_until(f"train  step {step} ", text, words, signal.SIGTERM) == 143
 
 
 def rows(folder, kind: str) -> list[dict]:
-    """The rows of a type in a run's metrics, without what the clock measures."""
-    metrics = []
-    for row in run_folder.read_metrics(folder / "metrics.jsonl"):
+    """The rows of a type in a run's log, without what the clock measures."""
+    log = []
+    for row in run_folder.read_log(folder):
         if row["type"] == kind:
-            for name in ("time", "tokens_per_second", "sentences_per_second"):
-                row.pop(name, None)
-            metrics.append(row)
-    return metrics
+            row.pop("tokens_per_second", None)
+            row.pop("sentences_per_second", None)
+            log.append(row)
+    return log
 
 
 def load(folder, name: str = "last") -> dict:
     """A checkpoint of a run, without what the clock measures."""
-    state = run_folder.load_checkpoint(folder / f"{name}.pt")
-    state.pop("seconds", None)
+    state = run_folder.load(folder / f"{name}.pt")
+    state.get("progress", {}).pop("seconds", None)
     return state
 
 
@@ -126,8 +143,9 @@ def small(tokenizer, seed=0):
 def write_run(folder, tokenizer, seed=0):
     """The folder of such a model, which is returned."""
     model = small(tokenizer, seed)
-    run = run_folder.RunFolder(folder, {"data": "toy"})
-    run.begin(model=asdict(model.config), languages=["en", "de"], longest_source=512)
-    run.save("best.pt", model=model.state_dict())
+    folder.mkdir(parents=True, exist_ok=True)
+    run_folder.write_config(folder, fixed={"model": asdict(model.config), "data": "toy"},
+                            free={"languages": ["en", "de"], "length_ratio": 3.0})
+    run_folder.save(folder / "best.pt", model=model.state_dict())
     tokenizer.save(str(folder / "tokenizer.json"))
     return model

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from project_files import ROOT, project_files, python_files
@@ -23,7 +22,7 @@ for name in ("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
 def test_every_module_imports_without_a_word():
     """Nor does one change a variable that the user has set. (A session is a script.)"""
     names = ["lesson", "training"]
-    for folder in ("", "tools", "nmt", "tasks", "toy", "papers", "docs"):
+    for folder in ("", "nmt", "tasks", "toy", "papers", "docs"):
         for path in python_files(folder):
             if path.stem != "__main__":
                 names.append(".".join(path.relative_to(ROOT).with_suffix("").parts))
@@ -39,7 +38,7 @@ def test_a_program_in_a_folder_says_how_to_start_it(folder):
     programs = []
     for path in python_files(folder):
         code = path.read_text("utf-8")
-        needs_others = re.search(r"^(from|import) (nmt|tools|toy)\b", code, re.M)
+        needs_others = re.search(r"^(from|import) (nmt|toy)\b", code, re.M)
         if '\nif __name__ == "__main__":' in code and needs_others:
             programs.append(path)
     assert programs
@@ -48,26 +47,6 @@ def test_a_program_in_a_folder_says_how_to_start_it(folder):
         program = subprocess.run([sys.executable, "-S", path], capture_output=True, text=True)
         assert (program.returncode, program.stdout) == (2, "")
         assert program.stderr == f"error: start it in the project's folder: python -m {name}\n"
-
-
-@pytest.mark.parametrize("path", python_files("tools"), ids=lambda path: path.name)
-def test_tools_know_no_model_and_no_text(path):
-    """An import of the project is one of tools/; torch is imported by machine.py only."""
-    allowed = sys.stdlib_module_names | {"tools", "matplotlib"}
-    if path.name == "machine.py":
-        allowed |= {"torch", "numpy"}
-    assert imported_names(path) <= allowed
-
-
-def imported_names(path: Path) -> set[str]:
-    """The modules and packages at the top level that a file imports."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level:    # not of its own package
-            names.add(node.module.partition(".")[0])
-    return names
 
 
 def test_every_text_is_opened_with_an_encoding():

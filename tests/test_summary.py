@@ -91,11 +91,11 @@ def test_holms_adjustment():
 
 
 def test_an_added_run_has_its_flags_and_its_last_test(tmp_path):
-    command = ["--heads", "8", "--agg", "em", "--agg-at", "enc", "cross:1", "--steps", "9"]
+    command = "--heads 8 --agg em --agg-at enc cross:1 --steps 9 --seed 3 --runs elsewhere".split()
     (tmp_path / "config.json").write_text(json.dumps({"command": command, "seed": 3}), "utf-8")
-    test = dict(type="test", test_chrf=2.0, sets={}, signature="s", disagreement={"enc": {}},
+    test = dict(type="test", chrf=2.0, sets={}, signature="s", disagreement={"enc": {}},
                 parameters=5, tokens_per_second=7.0)
-    rows = [test | {"test_bleu": 1.0}, test | {"test_bleu": 4.0}]
+    rows = [test | {"bleu": 1.0}, test | {"bleu": 4.0}]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     line = summary.read_finished(tmp_path)
     assert summary.run_key(line) == ("--heads 8 --steps 9", "base",

@@ -1,22 +1,15 @@
 """Batches: every pair once per epoch, full, of similar lengths; the stream of updates."""
 import itertools
-import multiprocessing
-import signal
-import sys
-from collections import deque
-from multiprocessing import forkserver
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from small_run import random_pairs
 
-from nmt.batches import Batch, batches, collate, rectangle, setup_worker, training_steps
+from nmt.batches import Batch, batches, collate, rectangle, training_steps
 from nmt.encoded import EncodedPairs
+from nmt.machine import Machine
 from nmt.tokenizer import BOS, EOS
-from tools.files import UserError
-from tools.machine import Machine
 from transformer import PAD
 
 
@@ -34,26 +27,14 @@ def size(source, target, batch) -> int:
 
 # ---- Splitting a corpus
 
-@pytest.mark.parametrize("max_tokens", [1, 40, 4096, 10 ** 6])
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("max_tokens, shuffle", [(1, True), (40, True), (4096, True),
+                                                 (4096, False), (10 ** 6, True)])
 def test_every_pair_once_within_max_tokens(max_tokens, shuffle):
     """A wider pair is a batch by itself."""
     source, target = lengths()
     index_batches = batches(source, target, max_tokens, seed=1, epoch=2, shuffle=shuffle)
     assert np.array_equal(np.sort(np.concatenate(index_batches)), np.arange(len(source)))
     assert all(size(source, target, b) <= max_tokens or len(b) == 1 for b in index_batches)
-
-
-def test_batches_are_full_and_have_little_padding():
-    """The next pair by length does not fit in."""
-    source, target = lengths()
-    index_batches = batches(source, target, 400, shuffle=False)
-    for first, second in zip(index_batches, index_batches[1:]):
-        assert size(source, target, np.concatenate([first, second[:1]])) > 400
-    cells = 0
-    for batch in batches(source, target, 1000):
-        cells += len(batch) * (source[batch].max() + target[batch].max())
-    assert (source + target).sum() > 0.94 * cells
 
 
 def test_seed_and_epoch_put_the_batches_together_anew_in_random_order():
@@ -106,10 +87,10 @@ def encoded():
     return random_pairs(50, longest=8)
 
 
-def stream(encoded, accumulate=1, rank=0, world=1, place=(0, 0), workers=0):
+def stream(encoded, accumulate=1, rank=0, world=1, place=(0, 0), **rectangles):
     """The updates of a process."""
     machine = Machine(torch.device("cpu"), rank, world)
-    return training_steps(encoded, place, machine, 40, accumulate, seed=1, workers=workers)
+    return training_steps(encoded, place, machine, 40, accumulate, seed=1, **rectangles)
 
 
 def pairs_of(micro_batches) -> list:
@@ -136,69 +117,13 @@ def test_an_epoch_has_every_pair_once_in_an_order_of_its_own(encoded):
 def test_the_processes_share_the_micro_batches_of_one(encoded, world, accumulate):
     """Over the ends of several epochs."""
     alone = stream(encoded, accumulate=accumulate * world)
+    single = stream(encoded)
     shards = [stream(encoded, accumulate, rank, world) for rank in range(world)]
     for _ in range(12):
         whole = next(alone)
+        in_turn = [next(single).batches[0] for _ in range(accumulate * world)]
+        assert pairs_of(whole.batches) == pairs_of(in_turn)
         parts = [next(shard) for shard in shards]
         assert all(len(part.batches) == accumulate for part in parts)
         assert pairs_of(whole.batches) == pairs_of([b for part in parts for b in part.batches])
         assert {whole[1:]} == {part[1:] for part in parts}               # tokens, place
-
-
-def test_the_processes_of_workers_start_once(encoded):
-    """Over three epochs; the batches are those without workers."""
-    updates = training_steps(encoded, (0, 0), Machine(torch.device("cpu")), 40, workers=2)
-    workers = set()
-    for update, alone in zip(updates, stream(encoded)):
-        assert pairs_of(update.batches) == pairs_of(alone.batches) and update[1:] == alone[1:]
-        workers |= {process.pid for process in multiprocessing.active_children()}
-        if update.place[0] == 2:
-            break
-    assert len(workers) == 2
-
-
-def test_a_killed_worker_is_one_line_and_its_siblings_end(encoded, monkeypatch):
-    """They ignore SIGTERM, with which Python would end them and wait for ever. So is a process that
-    cannot start; any other error is a bug."""
-    steps = stream(encoded, workers=2)
-    next(steps)
-    multiprocessing.active_children()[0].kill()
-    with pytest.raises(UserError, match="a process of --workers ended"):
-        deque(steps)
-    for worker in multiprocessing.active_children():
-        worker.join(timeout=9)
-        assert not worker.is_alive()
-    for error, expected in ((OSError("fork"), UserError), (RuntimeError(), RuntimeError)):
-        monkeypatch.setattr("nmt.batches.collate", Mock(side_effect=error))
-        with pytest.raises(expected):
-            next(stream(encoded))
-
-
-def setup_without_room(worker: int) -> None:
-    """Starts a worker whose files, and so its parts of /dev/shm, have at most 100 bytes."""
-    import resource  # Windows has none
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-    setup_worker(worker)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/dev/shm is Linux's")
-def test_a_full_shared_memory_is_one_line(encoded, monkeypatch):
-    monkeypatch.setattr("nmt.batches.setup_worker", setup_without_room)
-    with pytest.raises(UserError, match="/dev/shm is full.*--workers 0"):
-        next(stream(encoded, workers=2))
-
-
-def setup_late(worker: int) -> None:
-    """What starts a worker, to which a signal comes before."""
-    signal.raise_signal(signal.SIGTERM)
-    setup_worker(worker)
-
-
-@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows holds no signal back")
-def test_workers_survive_a_signal_while_they_start(encoded, monkeypatch):
-    # a forkserver that another test started would let signals through
-    forkserver._forkserver._stop()
-    monkeypatch.setattr("nmt.batches.setup_worker", setup_late)
-    steps = stream(encoded, workers=2)
-    assert len(next(steps).batches) == 1
-    assert {worker.is_alive() for worker in multiprocessing.active_children()} == {True}

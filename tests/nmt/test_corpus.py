@@ -1,22 +1,14 @@
-"""Corpora by name and by prefix, what a run gets of them, and every mistake in naming them."""
+"""Corpora by name and by prefix, and what a run gets of them."""
 import hashlib
 from dataclasses import replace
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from small_run import write_text
 
 from nmt import corpus
-from nmt.corpus import DataFlags, load_corpora, load_data
-from nmt.tokenizer import train_tokenizer
-from tools.command_line import parse
-from tools.files import UserError
-
-
-def data_flags(words: str) -> DataFlags:
-    """The flags of a corpus."""
-    return parse(DataFlags, words.split())
+from nmt.command_line import UserError
+from nmt.corpus import DataFlags, Lines, load_data, load_text
 
 
 def write_own(folder, **texts) -> DataFlags:
@@ -24,28 +16,26 @@ def write_own(folder, **texts) -> DataFlags:
     texts = {"train": (["a a", "b b"], ["x x", "y y"]), "valid": (["c"], ["z"]), **texts}
     for name, sides in texts.items():
         write_text(folder, name, *sides)
-    tests = " ".join(str(folder / name) for name in texts if name not in ("train", "valid"))
-    return data_flags(f"--train {folder}/train --valid {folder}/valid --src en --tgt de"
-                      + f" --test {tests}" * bool(tests))
+    tests = tuple(str(folder / name) for name in texts if name not in ("train", "valid"))
+    return DataFlags(train=f"{folder}/train", valid=f"{folder}/valid", test=tests, src="en",
+                     tgt="de", data_dir=f"{folder}/data")
 
 
 def test_load_data(tmp_path):
-    """Token ids that decode to the text, and which text it was. --max-length is for training."""
+    """Token ids that decode to the text, and which text it was. Pairs with an empty side and those
+    above --max-length are left out in training and in the validation loss."""
     flags = write_own(tmp_path, train=(["a a", "", "b b"], ["x x", "y", "y y"]),
-                      valid=(["c", "c " * 99], ["z", ""]), news=(["d"], ["w"]), web=(["e"], ["v"]))
-    flags.max_length = 9
-    data = load_data(flags)
+                      valid=(["c", "c " * 99], ["z", "z"]), news=(["d"], ["w"]), web=(["e"], ["v"]))
+    data = load_data(replace(flags, max_length=9), tmp_path / "tokenizer.json")
     assert data.tests == {"news": (["d"], ["w"]), "web": (["e"], ["v"])}
-    assert (data.src, data.tgt) == ("en", "de")
+    assert data.languages == ("en", "de")
     decode = data.tokenizer.decode
     first, second = np.split(data.train.source_ids, data.train.source_offsets[1:-1])
     assert [decode(first), decode(second)] == ["a a", "b b"]
-    assert len(data.train) == 2                                 # without the empty pair
-    assert decode(data.valid.target_ids) == "z" and data.valid_pairs.source[0] == "c"
-    assert len(data.valid) == 2 and data.valid.source_lengths[1] > 9
+    assert decode(data.valid.target_ids) == "z" and len(data.valid_pairs.source) == 2
+    assert data.checksums.keys() == {"train.en", "train.de", "valid.en", "valid.de"}
     german = hashlib.sha256(b"x x\ny\ny y\n").hexdigest()
-    assert data.text_hashes.keys() == {"train.en", "train.de"}
-    assert german.startswith(data.text_hashes["train.de"])
+    assert german.startswith(data.checksums["train.de"])
 
 
 def test_the_length_of_targets(tmp_path):
@@ -54,77 +44,55 @@ def test_the_length_of_targets(tmp_path):
     targets = [f"{word} is {word}" for word in words]
     targets[7] = "".join(map(chr, range(0x4E00, 0x4E80)))
     targets[8] = "".join(map(chr, range(0x5E00, 0x5E10)))
-    data = load_data(write_own(tmp_path, train=(words, targets)))
+    data = load_data(write_own(tmp_path, train=(words, targets)), tmp_path / "tokenizer.json")
     ratios = sorted((data.train.target_lengths + 1) / (data.train.source_lengths + 1))
     assert ratios[-3] < data.length_ratio == ratios[-2] < ratios[-1]
 
 
-@pytest.mark.parametrize("reader", ["train_tokenizer", "encode_pairs"])
-def test_a_text_that_changes_while_it_is_read_is_refused(reader, tmp_path, monkeypatch):
-    """If only the last letter of the target is another."""
-    flags = write_own(tmp_path, train=(["a a", "b b"] * 9, ["x x", "y y"] * 9))
-    read = getattr(corpus, reader)
-
-    def read_later(*args, **settings):
-        path = tmp_path / "train.de"
-        path.write_bytes(path.read_bytes()[:-2] + b"z\n")
-        return read(*args, **settings)
-
-    monkeypatch.setattr(corpus, reader, read_later)
-    with pytest.raises(UserError, match=r"train\.de: changed while it was read: .*again"):
-        load_data(flags)
-
-
 def test_the_embedded_corpus_in_both_directions():
-    forth = load_corpora(data_flags(""))
-    back = load_corpora(data_flags("--src de"))
-    assert (forth.src, forth.tgt) == ("en", "de") and (back.src, back.tgt) == ("de", "en")
-    assert load_corpora(data_flags("--tgt en")) == back
-    assert forth.train == tuple(reversed(back.train))
-    parts = (forth.train, forth.valid, forth.tests["test"])
-    assert [len(part.source) for part in parts] == [30_000, 500, 1_000]
+    languages, train, valid, tests = load_text(DataFlags())
+    assert languages == ("en", "de")
+    assert [len(part.source) for part in (train, valid, tests["test"])] == [30_000, 500, 1_000]
+    back = load_text(DataFlags(src="de"))
+    assert back[0] == ("de", "en") and back[1] == (train.target, train.source)
+    assert load_text(DataFlags(tgt="en")) == back
+    with pytest.raises(UserError, match="--data toy is between"):
+        load_text(DataFlags(src="fr"))
 
 
 def test_pairs_takes_the_first_training_pairs(tmp_path):
-    """Of own text, and of a known corpus."""
     texts = dict(train=(["a a", "b b", "c c"], ["x x", "y y", "z z"]), valid=(["d"] * 3, ["w"] * 3))
-    data = load_data(replace(write_own(tmp_path, **texts), pairs=2))
-    assert (len(data.train), data.pairs, len(data.valid)) == (2, 2, 3)
+    data = load_data(replace(write_own(tmp_path, **texts), pairs=2), tmp_path / "tokenizer.json")
+    assert (len(data.train), len(data.valid)) == (2, 3)
     english = hashlib.sha256(b"a a\nb b\n").hexdigest()
-    assert english.startswith(data.text_hashes["train.en"])
-    assert load_data(data_flags("--pairs 7")).pairs == 7
+    assert english.startswith(data.checksums["train.en"])
 
 
-def test_the_size_of_the_vocabulary(tmp_path, monkeypatch):
-    """That of a known corpus is in --help; a large text gets a larger one."""
-    learn = Mock(wraps=train_tokenizer)
-    monkeypatch.setattr(corpus, "train_tokenizer", learn)
-    load_data(data_flags("--pairs 60"))
-    assert (corpus.LARGE, corpus.CACHE_FROM) == (1_000_000, 250_000)
-    for large in (3, 2):                                        # the text has two pairs
-        monkeypatch.setattr(corpus, "LARGE", large)
-        load_data(write_own(tmp_path))
-    assert [call.args[1] for call in learn.call_args_list] == [2_000, 10_000, 32_000]
-    named = DataFlags.__dataclass_fields__["vocab_size"].metadata["help"]
-    for name, size in corpus.VOCAB_SIZES.items():
-        assert f"{name} {size}" in named
+def test_a_large_text_is_encoded_once_and_never_stale(tmp_path, monkeypatch):
+    """Changed text, another --max-length and another vocabulary are encoded anew."""
+    flags = write_own(tmp_path, train=(["a a a", "b b", "a b"] * 9, ["x x", "y y", "x y y"] * 9))
+    in_memory = load_data(flags, tmp_path / "0.json").train
+    assert not (tmp_path / "data").exists()
+    monkeypatch.setattr(corpus, "CACHE_FROM", 27)
+
+    def files(flags, tokenizer: str) -> int:
+        train = load_data(flags, tmp_path / tokenizer).train
+        assert isinstance(train.source_ids, np.memmap)
+        if flags.max_length == 256:
+            assert train.source_ids.tolist() == in_memory.source_ids.tolist()
+        return len([*(tmp_path / "data" / "encoded").iterdir()])
+
+    assert files(flags, "1.json") == files(flags, "1.json") == files(flags, "2.json") == 1
+    assert files(replace(flags, max_length=2), "1.json") == 2
+    assert files(replace(flags, vocab_size=260, max_length=3), "3.json") == 3
+    write_text(tmp_path, "train", ["b b"] * 27, ["y y"] * 27)
+    assert len(load_data(flags, tmp_path / "1.json").train.source_ids) == 27 * 2
 
 
-def test_pairs_in_two_texts_are_counted(tmp_path, capsys):
-    flags = write_own(tmp_path)
-    load_data(flags)
-    assert "warning" not in capsys.readouterr().out
-    for own in (dict(valid=flags.train), dict(test=(flags.train,))):
-        load_data(replace(flags, **own))
-        assert capsys.readouterr().out == (
-            "warning: the training text contains 2 validation or test pairs\n")
-
-
-def test_the_largest_vocabulary_is_named(tmp_path):
-    flags = write_own(tmp_path, train=(["ab ab ab"] * 3, ["cd cd"] * 3))
-    largest = load_data(flags).tokenizer.get_vocab_size()        # shrinks by itself
-    flags.vocab_size = 5000
-    with pytest.raises(UserError, match=f"^--vocab-size 5000: the largest .* is {largest}$"):
-        load_data(flags)
-    flags.vocab_size = largest
-    assert load_data(flags).tokenizer.get_vocab_size() == largest
+def test_line_ends_and_byte_order_marks(tmp_path):
+    """A byte-order mark goes; \\n, \\r\\n and the end of the file end a line, nothing else does."""
+    content = "\ufeffone\r\ntwo\u2028\x0b\x0c\x85\x1c still\n\nfour\rfour\n\ufefffive".encode()
+    expected = ["one", "two\u2028\x0b\x0c\x85\x1c still", "", "four\rfour", "\ufefffive"]
+    (tmp_path / "text").write_bytes(content)
+    lines = Lines(tmp_path / "text")
+    assert list(lines) == expected == list(lines) and len(lines) == 5

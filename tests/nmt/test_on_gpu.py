@@ -1,40 +1,27 @@
-"""Every mechanism on a GPU, where there is one: training in bfloat16, search, logical inference."""
+"""Every mechanism on a GPU, where there is one: training with CUDA graphs, and search."""
 import pytest
 import torch
 
 from disagreement import KINDS
 from nmt.batches import Batch, Step
+from nmt.machine import Machine
 from nmt.replay import Replay
 from nmt.search import beam_search
-from tasks.logic_data import Formulas
-from tasks.logic_model import LogicModel
-from tools.machine import Machine
 from train_mt import Objective, train_step
 from transformer import COMPONENTS, Transformer, TransformerConfig
 
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-SMALL = dict(vocab_size=300, d_model=8, heads=2, layers=1, d_ff=8)
-EM_AND_CAPSULE = dict(agg="em", agg_at=COMPONENTS, capsule_attention=("enc", "dec"))
 
-
-def ones(*shape):
-    """Token ids on the device."""
-    return torch.ones(*shape, dtype=torch.long, device="cuda")
-
-
-MECHANISMS = [
-    EM_AND_CAPSULE,
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("mechanisms", [
+    dict(agg="em", reg=("output",)),
+    dict(agg="em", agg_at=COMPONENTS, capsule_attention=("enc", "dec")),
     dict(agg="dynamic", agg_at=COMPONENTS, reg=tuple(KINDS)),
     dict(agg="gu-dynamic", agg_at=COMPONENTS),
-    dict(agg="gu-em", agg_at=COMPONENTS, em_gradient="full", em_density="sum")]
-
-
-@on_gpu
-@pytest.mark.parametrize("mechanisms", [dict(agg="em", reg=("output",)), *MECHANISMS], ids=str)
+    dict(agg="gu-em", agg_at=COMPONENTS, em_gradient="full", em_density="sum")], ids=str)
 def test_replayed_steps_are_the_steps(mechanisms):
     """With dropout; three of the five steps are replayed. Then the model translates."""
     batch = Batch(*torch.randint(3, 300, (2, 4, 7)))
-    config = TransformerConfig(**SMALL, **mechanisms)
+    config = TransformerConfig(300, d_model=8, heads=2, layers=1, d_ff=8, **mechanisms)
     results = []
     for replay in (lambda function, *inputs: function(*inputs), Replay()):
         torch.manual_seed(0)
@@ -45,15 +32,6 @@ def test_replayed_steps_are_the_steps(mechanisms):
             total, norm = train_step(objective, optimizer, Step([batch], 24, (0, 0)),
                                      Machine(torch.device("cuda")), 0.1, 1.0, 1.0, True, replay)
             results.append([*total.tolist(), norm.item()])
-        assert len(beam_search(objective.model.eval(), ones(3, 6), beam=2)) == 3
+        source = torch.ones(3, 6, dtype=torch.long, device="cuda")
+        assert len(beam_search(objective.model.eval(), source, beam=2)) == 3
     torch.testing.assert_close(results[:5], results[5:], rtol=1e-3, atol=1e-3)
-
-
-@on_gpu
-@pytest.mark.parametrize("reach", [0, 9])
-def test_logic(reach):
-    config = TransformerConfig(**SMALL, agg="em", reg=("output",), decoder=False)
-    model = LogicModel(config, reach).cuda()
-    formulas = Formulas(ones(4, 5), ones(6))
-    assert model.loss(formulas, ones(4, 4)).isfinite()
-    assert model.eval()(formulas).isfinite().all()

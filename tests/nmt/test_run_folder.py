@@ -1,188 +1,115 @@
-"""run_folder.py: loading runs no code, nothing is lost; folders of other runs: test_errors.py."""
-import errno
-import json
-import re
-from dataclasses import asdict
+"""run_folder.py: files from others are safe to load, nothing is lost, settings stay the same."""
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import torch
-from small_run import write_run
+from small_run import train, write_run
 
-import transformer
-from attention import MultiHeadAttention
 from nmt import run_folder
-from nmt.run_folder import RunFolder, load_checkpoint, load_run
-from tools.files import UserError, atomic_write
-from transformer import TransformerConfig
+from nmt.command_line import UserError
+from nmt.run_folder import average, drop_log_after, load, load_run, log, read_log, save
+from nmt.tokenizer import load_tokenizer
 
+# ---- Checkpoints from others
 
-def refused(*words):
-    """Expects a UserError of one line that holds the words."""
-    words = "".join(f"(?=.*{re.escape(str(word))})" for word in words)
-    return pytest.raises(UserError, match=rf"\A{words}[^\n]*\Z")
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A run's folder."""
-    with RunFolder(tmp_path / "run", {}) as folder:
-        yield folder
-
-
-def test_a_name_may_have_the_folder_in_front():
-    for runs in ("runs", "runs/", "/disk/runs"):
-        for name in ("NAME", f"{runs}/NAME"):
-            assert run_folder.find_folder(runs, name) == Path(runs) / "NAME"
-        for name in ("", ".", runs, "NAME/.."):
-            with refused("is the folder of all runs: name one in it"):
-                run_folder.find_folder(runs, name)
-
-
-def test_a_run_without_a_newer_field_is_resumed_with_its_default(tmp_path):
-    old = {"steps": 3}
-    with RunFolder(tmp_path / "run", old) as folder:
-        folder.begin(model={"vocab_size": 9})
-    model = asdict(TransformerConfig(9))
-    with RunFolder(tmp_path / "run", old | {"newer": (1, 2)}, (), {"newer": (1, 2)}) as folder:
-        folder.begin(model=model)
-    with refused("newer was [1, 2], is now 3"):
-        RunFolder(tmp_path / "run", old | {"newer": 3}, (), {"newer": (1, 2)})
-    with RunFolder(tmp_path / "run", old) as folder, refused("model was"):
-        folder.begin(model=model | {"norm": "post"})
-
-
-class OtherAttention(MultiHeadAttention):
-    """Of the same shape, so its weights load into the project's own."""
-
-
-def test_a_model_with_custom_classes_needs_them(tmp_path, tokenizer, monkeypatch):
-    """A program that put them into transformer.py's place trained it."""
-    with monkeypatch.context() as patch:
-        patch.setattr(transformer, "MultiHeadAttention", OtherAttention)
-        write_run(tmp_path / "other", tokenizer)
-        assert load_run(tmp_path / "other")[2]["classes"] == [f"{__name__}.OtherAttention"]
-    message = ("other: its model has test_run_folder.OtherAttention, this program's has none: "
-               "import the same classes")
-    with refused(message):
-        load_run(tmp_path / "other")
-    settings = {"data": "toy"}
-    with RunFolder(tmp_path / "other", settings) as folder, refused(message):
-        folder.begin(model=run_folder.read_config(tmp_path / "other")["model"])
-    write_run(tmp_path / "own", tokenizer)
-    path = tmp_path / "own" / "config.json"
-    config = path.read_text("utf-8").replace('"classes"', '"unused"')        # of an older run
-    path.write_text(config, "utf-8")
-    assert not load_run(tmp_path / "own")[0].training
-    monkeypatch.setattr(transformer, "MultiHeadAttention", OtherAttention)
-    with refused("own: its model has no custom class, this program's has test_run_folder.Other"):
-        load_run(tmp_path / "own")
-
-
-# ---- Checkpoints
-
-def test_a_foreign_pickle_is_not_executed(tmp_path, monkeypatch):
+def test_a_foreign_pickle_is_not_executed(tmp_path, tokenizer):
     class Hostile:
         def __reduce__(self):
             return Path.touch, (tmp_path / "executed",)
 
-    path = tmp_path / "best.pt"
-    monkeypatch.chdir(tmp_path)
-    with refused("it has no config.json); there are none here; train_mt.py trains one"):
-        load_run("folder")
-    with refused(path, "does not exist; checkpoints of this run: none"):
-        load_checkpoint(path)
-    torch.save({"format": run_folder.FORMAT, "model": Hostile()}, path)
-    with refused(path, "not safe to load"):
-        load_checkpoint(path)
+    write_run(tmp_path / "run", tokenizer)
+    path = tmp_path / "run" / "best.pt"
+    torch.save({"model": Hostile()}, path)
+    with pytest.raises(Exception, match="weights_only"):
+        load_run(tmp_path / "run")
     assert not (tmp_path / "executed").exists()
     torch.load(path, weights_only=False)
     assert (tmp_path / "executed").exists()              # the trap works
 
 
-def test_averages_of_gradients_get_memory_of_their_own():
-    """One number repeated by a stride of 0, into which the fused Adam would write a tensor."""
-    model = torch.nn.Linear(3, 2, bias=False)
-    optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    state = {"step": torch.ones(()), "exp_avg": torch.ones(()).expand(2, 3),
-             "exp_avg_sq": torch.ones(3, 2).T}
-    groups = [{"params": [0], "betas": None}]            # not those of the program
-    saved = {"model": model.state_dict(), "optimizer": {"state": {0: state},
-                                                        "param_groups": groups}}
-    run_folder.load_weights(model, saved, "last.pt", optimizer)
-    loaded = optimizer.state[model.weight]
-    assert loaded["exp_avg"].stride() == loaded["exp_avg_sq"].stride() == (3, 1)
-    assert torch.equal(loaded["exp_avg"], state["exp_avg"]) and loaded["step"] == 1
-    assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)
+@pytest.fixture
+def adam():
+    """Adam of one weight [2, 3], after a step, in its fused form."""
+    weight = torch.nn.Parameter(torch.ones(2, 3))
+    optimizer = torch.optim.Adam([weight], fused=True)
+    weight.sum().backward()
+    optimizer.step()
+    return optimizer
 
 
-def test_the_average_of_checkpoints(folder):
-    """In float64, in the type of the weights. They are in the order of their steps."""
-    half = torch.ones(3, dtype=torch.bfloat16)
-    for name in ("step-5", "step-100", "step-20", "step-20-copy"):           # a copy by hand
-        w = torch.tensor([1.0 if name == "step-5" else 2.0 ** -24])          # in float32 1 in all
-        folder.save(f"{name}.pt", model={"w": w, "tied": w, "half": half})
-    assert [path.stem for path in folder.numbered()] == ["step-5", "step-20", "step-100"]
-    mean = run_folder.average_checkpoints(folder.numbered())
+@pytest.mark.parametrize("shape", [(), (3,), (3, 2), (0, 3), (2, 3, 1)])
+@pytest.mark.parametrize("name", ["exp_avg", "exp_avg_sq"])
+def test_an_optimizer_of_another_shape_is_refused(name, shape, adam):
+    """The fused Adam would write outside of its tensors."""
+    saved = adam.state_dict()["state"]
+    saved[0][name] = torch.zeros(shape)
+    with pytest.raises(UserError, match="not a checkpoint of this model"):
+        run_folder.load_optimizer(adam, saved)
+
+
+@pytest.mark.parametrize("layout", [
+    lambda x: x[0, 0].expand(2, 3), lambda x: x.T.contiguous().T, torch.Tensor.double,
+    torch.Tensor.bfloat16], ids=["one number", "transposed", "float64", "bfloat16"])
+@pytest.mark.parametrize("name", ["exp_avg", "exp_avg_sq"])
+def test_an_optimizer_of_another_layout_is_copied(name, layout, adam):
+    """Its memory is laid out as the parameter's, which the fused Adam trusts, too."""
+    saved = adam.state_dict()["state"]
+    saved[0][name] = layout(torch.full((2, 3), 0.5))
+    run_folder.load_optimizer(adam, saved)
+    state, = adam.state.values()
+    assert torch.equal(state[name], torch.full((2, 3), 0.5))
+    assert state[name].is_contiguous() and state[name].dtype == torch.float32
+
+
+def test_the_average_of_checkpoints(tmp_path):
+    """It is summed in float64, and has the type of the weights."""
+    paths = []
+    for step, number in enumerate((1.0, 2.0 ** -24, 2.0 ** -24)):            # in float32 1 in all
+        half = torch.ones(3, dtype=torch.bfloat16)
+        paths.append(tmp_path / f"step-{step}.pt")
+        save(paths[-1], model={"w": torch.tensor([number]), "half": half})
+    mean = average(paths)
     assert torch.equal(mean["w"], torch.tensor([(1 + 2.0 ** -23) / 3]))
     assert mean["half"].dtype == torch.bfloat16
-    assert mean["tied"].data_ptr() == mean["w"].data_ptr()                   # stored once
 
 
-# ---- The folder
+# ---- Nothing is lost
 
-def test_half_written_files_of_a_killed_run_go(folder):
-    """It stays a run's without its lock, which some versions of filelock delete at the end."""
-    unfinished = []
-    atomic_write(folder.path / "last.pt", lambda file: unfinished.append(Path(file.name)))
-    (folder.path / "last.pt").rename(*unfinished)
-    folder.begin()
-    assert {path.name for path in folder.path.iterdir()} == {"config.json", "lock"}
-    folder.lock.release()
-    (folder.path / "lock").unlink(missing_ok=True)
-    with RunFolder(folder.path, {}):
-        pass
-    (folder.path / "config.json").rename(*unfinished)
-    with RunFolder(folder.path, {}):                     # killed as it began
-        pass
+def test_a_write_that_ends_midway_keeps_the_old_file(tmp_path):
+    path = tmp_path / "last.pt"
+    save(path, step=1)
 
+    def write_half(file):
+        file.write(path.read_bytes()[:99])
+        raise KeyboardInterrupt
 
-# ---- Metrics
-
-def test_files_that_cannot_be_read_are_not_taken_for_files_to_write(folder, monkeypatch):
-    (folder.path / "best.pt").touch()
-    folder.append_metrics({})
-    deny = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
-    monkeypatch.setattr("zipfile.ZipFile", deny)
-    monkeypatch.setattr(Path, "read_bytes", deny)
-    for read in (lambda: load_checkpoint(folder.path / "best.pt"), folder.read_metrics):
-        with refused("cannot read (Permission denied): check the path"):
-            read()
+    with pytest.raises(KeyboardInterrupt):
+        run_folder.replace(path, write_half)
+    assert load(path) == {"step": 1}
+    save(path, step=2)
+    assert load(path) == {"step": 2}
+    assert [file.name for file in tmp_path.iterdir()] == ["last.pt"]
 
 
-def test_a_row_that_was_cut_off_is_dropped(folder, capsys):
-    """By a kill at any byte; rows beyond the checkpoint are dropped, too. Other lines that are not
-    rows, by an editor or a power failure, are left out with a warning."""
-    rows = [{"step": step, "text": "ä\n\u2028"} for step in (1, 2, 3)]
+def test_a_row_that_a_kill_cut_off_is_dropped(tmp_path):
+    rows = [{"type": "train", "step": step, "text": "ä\n\u2028"} for step in (1, 2, 3)]
     for row in rows:
-        folder.append_metrics(row)
-    assert folder.read_metrics() == rows
-    whole = folder.metrics.read_bytes()
-    last = len(whole) - len(json.dumps(rows[2])) - 1
-    for length in range(last, len(whole)):
-        folder.metrics.write_bytes(whole[:length])
-        assert folder.read_metrics() == rows[:2]
-    assert capsys.readouterr().err == ""
-    folder.drop_metrics_after(1)
-    folder.append_metrics(rows[1])
-    assert folder.metrics.read_bytes() == whole[:last]
-    folder.append_metrics({"step": 2, "type": "valid"})
-    for unvalidated, left in ((False, 3), (True, 2)):    # a validation that is to be repeated
-        folder.drop_metrics_after(2, unvalidated)
-        assert len(folder.read_metrics()) == left
-    folder.metrics.write_bytes(b'{"step": 1}\n{"step": 2{"step": 3}\n\n\0\0\n7\n{"step": 4}\n')
-    for _ in range(2):
-        assert folder.read_metrics() == [{"step": 1}, {"step": 4}]
-    warnings = capsys.readouterr().err.splitlines()
-    assert len(warnings) == 4 and f"{folder.metrics}, line 2: is not a row" in warnings[0]
+        log(tmp_path, row)
+    assert read_log(tmp_path) == rows
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_bytes()
+    for cut in (2, 20):
+        path.write_bytes(whole[:-cut])
+        assert read_log(tmp_path) == rows[:2]
+        drop_log_after(tmp_path, 2, False)
+        log(tmp_path, rows[2])
+        assert read_log(tmp_path) == rows
+
+
+def test_a_start_that_ended_early_leaves_no_tokenizer_behind(text, tmp_path):
+    """It may have learned it from another text."""
+    folder = tmp_path / "runs" / "a"
+    folder.mkdir(parents=True)
+    (folder / "tokenizer.json").write_text("another", "utf-8")
+    assert train(text, "--steps 1 --name a") == 0
+    assert load_tokenizer(folder / "tokenizer.json").get_vocab_size() == 290

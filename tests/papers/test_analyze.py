@@ -30,7 +30,7 @@ def folders(tmp_path_factory):
     text = small_corpus(root)
     with contextlib.redirect_stdout(io.StringIO()):
         for words in ("--heads 4 --name plain", ROUTED):
-            assert train(text, f"--steps 4 --layers 2 --eval-every 2 {words}") == 0
+            train(text, f"--steps 4 --layers 2 --eval-every 2 {words}")
     return [root / "runs" / name for name in ("plain", "routed")]
 
 
@@ -186,7 +186,7 @@ def test_gu_fig3_bleu_by_length(run, monkeypatch):
 def test_command_prints_tables_and_draws_figures(folders, monkeypatch, capsys):
     drawn = {}
     monkeypatch.setattr(analyze, "save", lambda figure, path: drawn.update({path: figure}))
-    assert analyze.main([*map(str, folders), "--device", "cpu", "--component", "cross"]) == 0
+    analyze.main([*map(str, folders), "--device", "cpu", "--component", "cross"])
     plain, routed = folders
     assert [*drawn] == [plain / "loss.png", routed / "loss.png", plain / "attention.png",
                         routed / "attention.png", plain / "length.png"]      # heads differ in width
@@ -209,7 +209,7 @@ def test_command_prints_tables_and_draws_figures(folders, monkeypatch, capsys):
 def test_figures_are_files(folders, capsys):
     plain, _ = folders
     words = ["--device", "cpu", "--only", "loss", "heads", "attention", "length"]
-    assert analyze.main([str(plain), f"{plain}/", *words]) == 0
+    analyze.main([str(plain), f"{plain}/", *words])
     for name in ("loss", "heads", "attention", "length"):
         assert (plain / f"{name}.png").stat().st_size > 5_000
 
@@ -219,9 +219,7 @@ def test_figures_are_files(folders, capsys):
     ("plain --only ablation", "ablation")])
 def test_mistakes_are_one_line(folders, monkeypatch, capsys, words, message):
     monkeypatch.chdir(folders[0].parent)
-    try:
-        status = analyze.main(words.split())
-    except SystemExit as exit:                           # of the argument parser
-        status = exit.code
+    with pytest.raises(SystemExit) as exit:
+        analyze.main(words.split())
     error = capsys.readouterr().err
-    assert status == 2 and message in error and error.count("\n") == 1
+    assert exit.value.code == 2 and message in error and error.count("\n") == 1

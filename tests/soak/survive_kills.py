@@ -8,6 +8,7 @@ must end with the same checkpoints, bit by bit. After every kill each checkpoint
 be readable. A kill comes at a random moment, or as soon as a half-written file is in the folder.
 Works where processes fork (not on Windows).
 """
+import contextlib
 import os
 import random
 import signal
@@ -33,20 +34,28 @@ def start(text: list[str], name: str) -> int:
     return child
 
 
+def is_writing(folder: Path, since: float) -> bool:
+    """Whether a file was begun since then and is not complete."""
+    for path in folder.glob("*.tmp"):
+        with contextlib.suppress(FileNotFoundError):     # it is complete now
+            if path.stat().st_mtime > since:
+                return True
+    return False
+
+
 def kill(child: int, folder: Path, moment: float, half_written: bool) -> str:
     """Kills the process after so many seconds, or when it writes a file; returns how: "half" in a
     write, "killed", or "ended" where it was faster."""
-    deadline = time.monotonic() + moment
-    old = set(folder.glob(".*.tmp"))
-    while time.monotonic() < deadline:
+    begun = time.time()
+    while time.time() < begun + moment:
         if os.waitpid(child, os.WNOHANG) != (0, 0):
             return "ended"
-        if half_written and set(folder.glob(".*.tmp")) - old:
+        if half_written and is_writing(folder, begun):
             break
         time.sleep(0.0002)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return "half" if set(folder.glob(".*.tmp")) - old else "killed"
+    return "half" if is_writing(folder, begun) else "killed"
 
 
 def main(runs: int = 20, seed: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""logic.py, logic_model.py: the model, a run that is interrupted and extended, the table."""
+"""tasks/logic_model.py: pooling, losses, spread positions; logic.py: a run, interrupted or not."""
 import itertools
 import json
 import math
@@ -7,21 +7,22 @@ import by_hand
 import pytest
 import torch
 import torch.nn.functional as F
+from project_files import ROOT
 
 import logic
 from disagreement import output_disagreement
-from tasks import logic_model
-from tasks.logic_data import BINS, IDS, Formulas, Pair, encode_formulas, generate
-from tools.command_line import parse
+from tasks import classifier
+from tasks.logic_data import BINS, IDS, Formulas, encode_formulas, generate
+from tasks.logic_model import LogicModel, SpreadEmbedding
 from transformer import TransformerConfig, positions
 
 # ---- The model
 
-def build(agg="linear", reg=(), reach=0, **other):
+def build(reach=0, **mechanisms):
     """A small float64 model in evaluation mode."""
-    config = TransformerConfig(len(IDS) + 1, 8, 2, 2, 16, 0.2, norm="post", agg=agg, reg=reg,
-                               decoder=False, **other)
-    return logic.LogicModel(config, reach).double().eval()
+    config = TransformerConfig(len(IDS) + 1, 8, 2, 2, 16, 0.2, norm="post", decoder=False,
+                               **mechanisms)
+    return LogicModel(config, reach).double().eval()
 
 
 def some_pairs(count=24, tables=False):
@@ -39,10 +40,10 @@ def one_pair(formulas, left, right):
     return Formulas(ids[:, :width], torch.tensor([0, 1]))
 
 
-@pytest.mark.parametrize("agg, capsule, reach", [
-    ("linear", (), 0), ("em", (), 0), ("linear", ("enc",), 0), ("linear", (), 80)])
-def test_padding_changes_nothing(agg, capsule, reach):
-    model = build(agg, capsule_attention=capsule, reach=reach)
+@pytest.mark.parametrize("changes", [{}, dict(agg="em"), dict(capsule_attention=("enc",)),
+                                     dict(reach=80)], ids=str)
+def test_padding_changes_nothing(changes):
+    model = build(**changes)
     formulas, _ = some_pairs()
     logits = model(formulas)
     padded = Formulas(F.pad(formulas.ids, (0, 9)), formulas.rows)
@@ -78,15 +79,12 @@ def test_loss_over_every_pair_of_a_batch():
         logits = model(one_pair(formulas, left, right))
         losses.append(F.cross_entropy(logits[0], labels[left, right]))
     torch.testing.assert_close(model.loss(formulas, labels), torch.stack(losses).mean())
-    single_pair = encode_formulas([Pair("=", "a", "a")], tables=True).batch(torch.tensor([0]))
-    assert model.loss(*single_pair) == 0
 
 
-@pytest.mark.parametrize("agg", ["linear", "em"])
 @pytest.mark.parametrize("tables", [False, True])
-def test_loss_is_cross_entropy_minus_lambda_disagreement(agg, tables):
-    model = build(agg, reg=("output",), reg_weight=0.7)
-    plain = build(agg)
+def test_loss_is_cross_entropy_minus_lambda_disagreement(tables):
+    model = build(agg="em", reg=("output",), reg_weight=0.7)
+    plain = build(agg="em")
     plain.load_state_dict(model.state_dict())
     formulas, labels = some_pairs(tables=tables)
     _, heads, mask = model.read(formulas)
@@ -103,7 +101,7 @@ WITH_A_LONG_ONE = torch.cat([F.pad(IDS_OF_FOUR, (0, 25)), torch.ones(1, 30, dtyp
 
 def find_places(training, ids):
     """The positions [N, L] that an embedding which spreads them over 12 adds to the words."""
-    embedding = logic_model.SpreadEmbedding(len(IDS) + 1, 8, 0.0, 12).double().train(training)
+    embedding = SpreadEmbedding(len(IDS) + 1, 8, 0.0, 12).double().train(training)
     added = embedding(ids) - embedding.weight[ids] * math.sqrt(8)            # [N, L, d]
     table = positions(80, 8, dtype=torch.float64)
     return (added[:, :, None] - table).abs().amax(-1).argmin(-1).tolist()
@@ -121,8 +119,7 @@ def test_spread_positions_in_a_test_are_even():
 def test_spread_positions_in_training_are_drawn_in_order():
     drawn = [set() for _ in LENGTHS]
     for i in range(100):
-        ids = WITH_A_LONG_ONE if i % 2 else IDS_OF_FOUR
-        rows = find_places(True, ids)
+        rows = find_places(True, WITH_A_LONG_ONE if i % 2 else IDS_OF_FOUR)
         assert rows[4:] == [list(range(30))] * (i % 2)
         for row, length, seen in zip(rows, LENGTHS, drawn):
             assert row[:length] == sorted(set(row[:length]))
@@ -130,139 +127,88 @@ def test_spread_positions_in_training_are_drawn_in_order():
     assert all(seen == set(range(12)) for seen in drawn)
 
 
-# ---- A run
+# ---- The script
 
-def command(folder, flags, data="--pairs 400"):
-    """The command with a model of seconds; returns its exit status."""
-    small = f"--device cpu {data} --d-model 8 --d-ff 8 --heads 2 --batch 64 --name x"
-    return logic.main(f"--runs {folder} {small} {flags}".split())
+TINY = dict(layers=1, d_model=16, heads=2, d_ff=16, dropout=0.1)
 
 
-def results(folder):
-    return json.loads((folder / "x" / "results.json").read_text("utf-8"))
+@pytest.fixture
+def small(monkeypatch):
+    """Makes both settings tiny."""
+    for setting in (logic.SMALL, logic.FULL):
+        monkeypatch.setitem(setting, "sizes", TINY)
+        monkeypatch.setitem(setting, "pairs", 2_000)
+    monkeypatch.setitem(logic.FULL, "training", dict(epochs=1, lr=1e-2, batch=16))
 
 
-def test_finished_models_are_kept_and_others_added(tmp_path, capsys):
-    assert command(tmp_path, "") == 0
-    first = results(tmp_path)
-    capsys.readouterr()
-    assert command(tmp_path, "--models baseline combined --seeds 1 2 --device auto") == 0
+def line(n, right, wrong=False):
+    """A pair whose relation is said to be `<` if its right formula is a, else `#`, or if `wrong`
+    the other way around. The left formula has n negations."""
+    relation = "<" if (right == "a") != wrong else "#"
+    return f"{relation}\t{'( not ' * n}a{' )' * n}\t{right}\n"
+
+
+def test_accuracy_by_number_of_operators(small, tmp_path, capsys):
+    """The model learns what the pairs up to six operators say: those from seven on, which say the
+    opposite, are not trained on. In the test n of 24 pairs of bin n are labelled wrongly. The last
+    ninth of a file, which validates, is right."""
+    for n in BINS:
+        train = [line(n, "ab"[i % 2], wrong=n > 6) for i in range(16)]
+        valid = [line(n, "a"), line(n, "b")]
+        test = [line(n, "ab"[i % 2], wrong=i < n) for i in range(24)]
+        (tmp_path / f"train{n}").write_text("".join([*train, *valid]), "utf-8")
+        (tmp_path / f"test{n}").write_text("".join(test), "utf-8")
+    logic.main(f"--full --data {tmp_path} --models baseline --epochs 20 --device cpu "
+               f"--out {tmp_path}/out".split())
     text, error = capsys.readouterr()
-    assert "combined, seed 1: epoch 2/2" in text and "baseline, seed 1" not in text
     assert error == ""                                   # a log has no progress bar
-    again = results(tmp_path)
-    assert again["runs"][:1] == first["runs"] and len(again["runs"]) == 4
-    assert command(tmp_path, "--pairs 500") == 2
+    (row,) = json.loads((tmp_path / "out" / "results.json").read_text("utf-8"))["rows"]
+    assert row["accuracy"] == {str(n): (24 - n) / 24 for n in BINS}
+    assert row["valid"] == 1.0 and len(row["history"]) == 20
+    rows = {cells[0]: cells[1:] for cells in map(str.split, text.splitlines()) if cells}
+    assert rows["operators"] == ["pairs", "majority", "baseline"]
+    assert rows["3"] == ["24", "54.2", "87.5"]           # 13 and 21 of 24
+    assert rows["12+"] == ["24", "50.0", "50.0"]
+    assert rows["<=6"] == ["144", "52.1", "85.4"] and rows[">=7"][2] == "60.4"
+    assert (tmp_path / "out" / "accuracy.png").stat().st_size > 10_000
 
 
-def test_flags_reach_the_training_and_the_data(tmp_path):
-    """Each of them changes the loss of the first epoch."""
-    variants = ["", "--seeds 2", "--learn pairs", "--decay none", "--spread 0",
-                "--notation brackets", "--data-seed 3", "--pairs 300"]
-    losses = set()
-    for i, flags in enumerate(variants):
-        assert command(tmp_path / str(i), f"--epochs 1 {flags}") == 0
-        losses.add(results(tmp_path / str(i))["runs"][0]["history"][0]["loss"])
-    assert len(losses) == len(variants)
+def test_an_interrupted_run_goes_on_to_the_same_results(small, tmp_path, monkeypatch, capsys):
+    """Ctrl-C in the second model: the first is kept."""
+    flags = "--models baseline combined --seeds 1 --epochs 1 --device cpu --out".split()
+    logic.main([*flags, str(tmp_path / "whole")])
+    whole = (tmp_path / "whole" / "results.json").read_bytes()
+    accuracy = classifier.accuracy
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return accuracy(*arguments)
+    with monkeypatch.context() as patch:
+        patch.setattr(classifier, "accuracy", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            logic.main([*flags, str(tmp_path / "broken")])
+    capsys.readouterr()
+    logic.main([*flags, str(tmp_path / "broken")])
+    assert "baseline, seed 1" not in capsys.readouterr().out
+    assert (tmp_path / "broken" / "results.json").read_bytes() == whole
+    logic.main([*flags, str(tmp_path / "broken"), "--seeds", "1", "2"])
+    first, *_, other = json.loads((tmp_path / "broken" / "results.json").read_text("utf-8"))["rows"]
+    assert (first["model"], other["seed"]) == ("baseline", 2)
+    with pytest.raises(SystemExit, match="2"):
+        logic.main([*flags, str(tmp_path / "broken"), "--epochs", "2"])
+    assert "has results of other settings" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("notation", ["brackets", "compact"])
-def test_every_part_has_the_chosen_notation(notation):
-    """One pair in all parts: it has as many tokens in each."""
-    pairs = {size: [Pair("<", "( not a )", "( a ( or b ) )")] for size in BINS}
-    s = parse(logic.Settings, ["--notation", notation], logic.presets)
-    data = logic.encode_parts({"train": pairs, "valid": pairs, "test": pairs}, s, "cpu")
-    lengths = {part: data[part].lengths[0].item() for part in ("train", "valid")}
-    lengths |= {f"test {size}": data["test"][size].lengths[0].item() for size in BINS}
-    assert len(set(lengths.values())) == 1, lengths
-
-
-class Equal(torch.nn.Module):
-    """A model that finds every pair equivalent."""
-    def forward(self, formulas):
-        return F.one_hot(torch.zeros(len(formulas.rows) // 2, dtype=torch.long), 7).double()
-
-
-def write_files(folder, parts):
-    """{part: {bin: pairs}} in Bowman's format."""
-    folder.mkdir(exist_ok=True)
-    for part, bins in parts.items():
-        for size, pairs in bins.items():
-            lines = ["\t".join(pair) + "\n" for pair in pairs]
-            (folder / f"{part}{size}").write_text("".join(lines), "utf-8")
-
-
-def negated(n):
-    """A formula of n negations."""
-    return "( not " * n + "a" + " )" * n
-
-
-def test_trained_on_up_to_6_operators_tested_on_all(tmp_path, monkeypatch, capsys):
-    """Every part and bin has formulas with a number of negations of its own, and a test bin has a
-    share of `=` of its own. The last ninth of a training file is for validation."""
-    train, test = {}, {}
-    for b in BINS:
-        train[b] = [Pair("=", negated(b), "b")] * 16 + [Pair("=", negated(12 + b), "b")] * 2
-        test[b] = [Pair("=", negated(24 + b), "b")] * b + [Pair("#", "a", "b")] * (13 - b)
-    write_files(tmp_path / "files", {"train": train, "test": test})
-    seen = {}
-
-    def fit(build, data, s, seed, label, decay):
-        assert decay and data["train"].tables is not None                    # the defaults
-        for part in ("train", "valid"):
-            negations = (data[part].ids == IDS["not"]).sum(-1)[data[part].rows[:, 0]]
-            seen[part] = sorted(set(negations.tolist()))
-        return Equal(), {"valid": 0.125, "parameters": 1, "seconds": 0.0, "history": []}
-    monkeypatch.setattr(logic, "fit", fit)
-    assert command(tmp_path, "--notation brackets", f"--data {tmp_path / 'files'}") == 0
-    assert seen == {"train": list(range(1, 7)), "valid": list(range(13, 25))}
-    assert ": 96 pairs to train on, 24 to validate; cpu" in capsys.readouterr().out
-    (run,) = results(tmp_path)["runs"]
-    assert run["accuracy"] == {str(b): b / 13 for b in BINS}
-    cells = results(tmp_path)["models"]["baseline"]
-    assert cells["<=6"]["mean"] == pytest.approx(21 / 78)
-    assert cells[">=7"]["mean"] == pytest.approx(57 / 78)
-    write_files(tmp_path / "files", {"test": {1: [Pair("#", "a", "b")]}})
-    assert command(tmp_path, "--notation brackets", f"--data {tmp_path / 'files'}") == 2
-    assert "the pairs in the folder of --data differ" in capsys.readouterr().err
-
-
-PAIR = Pair("#", "a", "( not b )")
-
-
-@pytest.mark.parametrize("file, pairs, message", [
-    ("train7", [PAIR] * 8, "train7: has 8 pairs, and at least 9 are needed"),
-    ("test7", [], "test7: has 0 pairs, and at least 1"),
-    ("test7", [PAIR, ("#", "a")], "test7, line 2: not `relation TAB left TAB right`"),
-    ("test7", [PAIR, Pair("~", "a", "b")], "test7, line 2: not"),
-    ("train2", [PAIR, Pair("#", "a", "( g )")], "line 2: token 2 of formula '( g )' is 'g'"),
-    ("train2", [Pair("#", "a", negated(2_000))], "train2, line 1: maximum recursion depth")])
-def test_files_that_do_not_suffice_are_one_line(file, pairs, message, tmp_path, capsys):
-    full = dict.fromkeys(BINS, [PAIR] * 9)
-    write_files(tmp_path / "files", {"train": full, "test": full, file: {"": pairs}})
-    assert command(tmp_path, "", f"--data {tmp_path / 'files'}") == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-
-
-# ---- The table
-
-def labelled(names):
-    """Examples of these relations."""
-    return encode_formulas([Pair(name, "a", "b") for name in names])
-
-
-def test_the_table_weights_bins_by_their_pairs():
-    """Three bins of 4, 996 and 2 pairs; a model of two seeds."""
-    test = {1: labelled("##=<"), 3: labelled("#=" * 498), 12: labelled("v|")}
-    rows = []
-    for seed, first in ((1, 0.5), (2, 1.0)):
-        accuracy = {"1": first, "3": 0.75, "12": 0.5}
-        rows.append({"model": "baseline", "seed": seed, "accuracy": accuracy})
-    summary = logic.summarize({"test": test}, rows)
-    assert summary["majority"]["<=6"] == pytest.approx(500 / 1000)
-    lines = [line.split() for line in logic.table(summary).splitlines()]
-    assert lines[0] == ["operators", "pairs", "majority", "baseline"]
-    assert [line[0] for line in lines[1:]] == ["1", "3", "12+", "<=6", ">=7"]
-    assert lines[1] == ["1", "4", "50.0", "75.0", "±35.4"]
-    assert lines[4] == ["<=6", "1,000", "50.0", "75.0", "±0.1"]
+def test_the_settings_are_those_of_the_paper_and_of_the_stored_results():
+    stored = json.loads((ROOT / "results" / "logic-bowman.json").read_text("utf-8"))
+    stored = stored["settings"]
+    assert logic.SMALL["sizes"].items() <= stored["models"]["baseline"].items()
+    assert all(stored[name] == logic.SMALL[name] for name in ("notation", "spread", "learn"))
+    assert logic.SMALL["training"] == dict(
+        epochs=stored["epochs"], lr=stored["lr"], batch=stored["batch"], decay=True)
+    # Li 2021 §4.3.2
+    assert logic.FULL["sizes"].items() >= dict(layers=2, d_model=256, dropout=0.2).items()
+    assert logic.FULL["training"].items() >= dict(epochs=100, lr=1e-4).items()

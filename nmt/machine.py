@@ -1,14 +1,9 @@
 """The device, and the processes of a distributed run."""
 import contextlib
 import ctypes
-import importlib.util
 import os
-import platform
 import re
-import shutil
-import sysconfig
 from datetime import timedelta
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,33 +11,25 @@ import torch
 import torch.distributed as dist
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tools.files import UserError
+from nmt.command_line import UserError
 
 DEVICES = "auto, cpu, cuda, cuda:N or mps"        # for --device
-TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT = timedelta(hours=12)   # the other processes wait while the first validates and tests
-
-
-def launched_by_torchrun() -> bool:
-    """Whether torchrun started this process. Clusters set some of the variables without it."""
-    return all(os.environ.get(variable) for variable in TORCHRUN)
 
 
 def pick_device(name: str) -> torch.device:
     """Returns the device of that name; "auto" is the first CUDA GPU, or the CPU if there is none.
-    Raises UserError for an unknown or missing device."""
+    Raises UserError for an unknown name, and for Apple's GPU with a torch that gets its attention
+    masks wrong."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"cpu|mps|cuda(:\d\d?)?", name):
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", name):
         raise UserError(f"--device {name}: choose {DEVICES}")
     device = torch.device(name)
-    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": torch.mps.device_count()}
-    if (device.index or 0) >= count[device.type]:
-        choice = "choose cpu or auto"
-        if launched_by_torchrun():
-            choice += ", or start at most one process per GPU"
-        raise UserError(f"--device {name}: torch finds {count[device.type]} such GPUs here; "
-                        f"{choice}")
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    if device.type == "mps" and version < (2, 13):
+        raise UserError("--device mps needs torch 2.13 or newer: older ones apply the attention "
+                        "mask of a batch wrongly")
     on_gpu = device.type == "cuda"
     # "high": TF32, with which the beam search, in float32, is 1.5 times as fast on a GPU
     torch.set_float32_matmul_precision("high" if on_gpu else "highest")
@@ -55,16 +42,6 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def processor(device: torch.device) -> str:
-    """Returns the name of the GPU or of the processor."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    info = Path("/proc/cpuinfo")
-    text = info.read_text("utf-8", "replace") if info.exists() else ""
-    model_name = re.search(r"model name\s*: (.*)", text)
-    return model_name[1] if model_name else platform.machine()
-
-
 def has_bfloat16(device: torch.device) -> bool:
     """Whether the device has instructions for bfloat16 products; False if torch cannot tell."""
     if device.type == "cuda":           # older GPUs emulate it, slowly
@@ -73,35 +50,6 @@ def has_bfloat16(device: torch.device) -> bool:
         capabilities = getattr(torch.cpu, "get_capabilities", dict)()        # from torch 2.11 on
         return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
     return False
-
-
-def can_compile() -> bool:
-    """Whether torch.compile can make kernels for a GPU: it needs Triton, which torch brings on
-    Linux, a C compiler and Python's header."""
-    compiler = shutil.which(os.environ.get("CC") or "gcc") or shutil.which("clang")
-    header = Path(sysconfig.get_path("include"), "Python.h")
-    return bool(importlib.util.find_spec("triton") and compiler and header.exists())
-
-
-def check_compiler(device: torch.device) -> None:
-    """Raises UserError where torch.compile does not work, as without a C++ compiler."""
-    try:
-        torch.compile(lambda x: x + 1, dynamic=True)(torch.zeros(2, device=device))
-    except RuntimeError as error:
-        reason, *_ = str(error).splitlines()
-        raise UserError(f"--compile: torch cannot compile here ({reason}): use --no-compile"
-                        ) from error
-
-
-def machine_defaults(name: str) -> dict:
-    """Returns the defaults on the device of that name: of --amp and --workers, of --graphs for
-    small batches, and of --compile for large models."""
-    device = pick_device(name)
-    on_gpu = device.type == "cuda"
-    amp = has_bfloat16(device)
-    return {"amp": amp, "workers": 2 if on_gpu else 0,
-            "graphs": on_gpu and not launched_by_torchrun(),
-            "compile": on_gpu and amp and can_compile()}
 
 
 @contextlib.contextmanager
@@ -120,7 +68,6 @@ class Machine(NamedTuple):
     device: torch.device
     rank: int = 0
     world: int = 1
-    cpu_group: object = None            # for messages that do not wait for the device
 
     @property
     def first(self) -> bool:
@@ -140,20 +87,7 @@ class Machine(NamedTuple):
     def wait(self) -> None:
         """Waits until all processes have called this."""
         if self.world > 1:
-            dist.barrier(self.cpu_group)
-
-    def largest(self, number: int) -> int:
-        """Returns the largest number of all processes."""
-        numbers = torch.tensor([number])
-        if self.world > 1:
-            dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self.cpu_group)
-        return int(numbers)
-
-    def all_equal(self, number: int) -> bool:
-        """Whether all processes have the same number."""
-        highest = self.largest(number)
-        lowest = -self.largest(-number)
-        return highest == lowest
+            dist.barrier()
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the sum of the tensors of all processes."""
@@ -161,20 +95,25 @@ class Machine(NamedTuple):
             dist.all_reduce(x)
         return x
 
+    def move(self, x: torch.Tensor) -> torch.Tensor:
+        """Copies a tensor to the device. A GPU with CUDA does not wait for the copy."""
+        if self.device.type == "cuda":
+            return x.pin_memory().to(self.device, non_blocking=True)
+        return x.to(self.device)
+
 
 def setup_machine(name: str) -> Machine:
     """Picks the device of that name, and joins the other processes if torchrun started this one."""
     device = pick_device(name)
     keep_freed_memory()
-    world = int(os.environ["WORLD_SIZE"]) if launched_by_torchrun() else 1
-    if world == 1:
+    if not dist.is_torchelastic_launched() or os.environ["WORLD_SIZE"] == "1":
         return Machine(device)
     if device.type == "cuda":           # without its device NCCL guesses it from the rank
         device = pick_device(f"cuda:{os.environ['LOCAL_RANK']}")
         dist.init_process_group("nccl", timeout=TIMEOUT, device_id=device)
     else:
         dist.init_process_group("gloo", timeout=TIMEOUT)
-    return Machine(device, dist.get_rank(), world, dist.new_group(timeout=TIMEOUT, backend="gloo"))
+    return Machine(device, dist.get_rank(), dist.get_world_size())
 
 
 def seed_torch(*numbers: int) -> None:
