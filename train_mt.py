@@ -30,7 +30,7 @@ from nmt.command_line import UserError, count, flag, natural, nonnegative, posit
 from nmt.corpus import Data, DataFlags, load_data, name_text
 from nmt.evaluate import describe_test, disagreement_scores, score_sets, validate
 from nmt.flags import MODEL, check_used
-from nmt.loss import fused_piece_loss, padded_cross_entropy, piece_loss
+from nmt.loss import smoothed_cross_entropy
 from nmt.machine import (
     DEVICES,
     Machine,
@@ -165,46 +165,44 @@ class Objective(nn.Module):
     """The two terms of `J = likelihood + lambda D` (Li 2018 §3.1) for a micro-batch. They are one
     `forward`, as DistributedDataParallel needs it."""
 
-    def __init__(self, model: Transformer):
+    def __init__(self, model: Transformer, label_smoothing: float):
         super().__init__()
         self.model = model
-        self.model_disagreement = model_disagreement
-        self.piece_loss = piece_loss
+        self.label_smoothing = label_smoothing
+        self.cross_entropy = smoothed_cross_entropy
+        self.disagreement = model_disagreement
 
     def compile_parts(self) -> None:
         """Compiles every layer, the disagreement and the loss, for tensors of any shape."""
         torch._dynamo.config.recompile_limit = 64        # layers share their code
         for layer in (*self.model.encoder.layers, *self.model.decoder.layers):
             layer.compile(dynamic=True)
-        self.model_disagreement = torch.compile(model_disagreement, dynamic=True)
-        self.piece_loss = torch.compile(fused_piece_loss, dynamic=True)
+        self.cross_entropy = torch.compile(smoothed_cross_entropy, dynamic=True)
+        self.disagreement = torch.compile(model_disagreement, dynamic=True)
 
-    def forward(self, source: Tensor, target: Tensor, places: Tensor, smoothing: float):
-        """source [B, L_s], target [B, L_t + 1], places [n] in the flattened target[:, 1:]: those of
-        the tokens, and perhaps of padding -> the tokens' smoothed cross-entropy, summed, and the
-        disagreement D. A row without BOS does not count."""
+    def forward(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """source [B, L_s], target [B, L_t + 1] -> the cross-entropy of the target tokens, summed,
+        and the disagreement D. A row without BOS does not count."""
         target_in, target_out = target[:, :-1], target[:, 1:]                # [B, L_t]
         hidden, heads = self.model.hidden(source, target_in)                 # [B, L_t, d]
-        hidden = hidden.flatten(0, 1).index_select(0, places)                # [n, d]
-        cross_entropy = padded_cross_entropy(
-            hidden, self.model.output.weight, target_out.flatten()[places], smoothing, PAD,
-            self.piece_loss)
+        cross_entropy = self.cross_entropy(hidden.flatten(0, 1), self.model.output.weight,
+                                           target_out.flatten(), self.label_smoothing, PAD)
         source_mask = (source != PAD) & (target_in[:, :1] != PAD)            # [B, L_s]
-        D = self.model_disagreement(self.model.config, heads, source_mask, target_out != PAD)
+        D = self.disagreement(self.model.config, heads, source_mask, target_out != PAD)
         return cross_entropy, D
 
 
-def train_step(objective, optimizer, step: Step, machine: Machine, label_smoothing: float,
-               reg_weight: float, clip: float = 0.0, amp: bool = False, replay=None):
+def train_step(objective, optimizer, step: Step, machine: Machine, reg_weight: float,
+               clip: float = 0.0, amp: bool = False, replay=None):
     """One update. It maximizes `J = likelihood + lambda D` (Li 2018 §3.1) per target token. D of a
     micro-batch has the weight of its target tokens, so the same micro-batches give the same J on
     any number of processes. replay: a `Replay`, the same one for all steps of an objective. Returns
     [cross-entropy, D times target tokens], summed over this process's micro-batches, and the norm
     of the gradient, on the device."""
-    def add_gradient(source, target, places, step_tokens):
+    def add_gradient(source, target, step_tokens):
         """Adds the gradient of a micro-batch; returns [cross-entropy, D times target tokens]."""
         with mixed_precision(machine.device, amp):
-            cross_entropy, D = objective(source, target, places, label_smoothing)
+            cross_entropy, D = objective(source, target)
         tokens = (target[:, 1:] != PAD).sum()
         # loss = -(log-likelihood / tokens + lambda D)                Li 2018 §3.1
         # D is the mean over the micro-batches, weighted by their target tokens
@@ -219,11 +217,7 @@ def train_step(objective, optimizer, step: Step, machine: Machine, label_smoothi
     for i, batch in enumerate(step.batches):
         wait = machine.world > 1 and i + 1 < len(step.batches)               # to add up gradients
         with objective.no_sync() if wait else contextlib.nullcontext():
-            # the places of the tokens, found on the CPU: a device need not wait for their number;
-            # a graph has a fixed number, so it takes all places
-            y = batch.target[:, 1:].flatten()
-            places = torch.arange(len(y)) if replay else (y != PAD).nonzero().squeeze(1)
-            inputs = [*map(machine.move, (*batch, places)), step_tokens]
+            inputs = *map(machine.move, batch), step_tokens
             total += replay(add_gradient, *inputs) if replay else add_gradient(*inputs)
     norm = torch.nn.utils.clip_grad_norm_(objective.parameters(), clip or math.inf)
     optimizer.step()
@@ -265,7 +259,7 @@ def train(text: DataFlags, config: TransformerConfig, s: Training) -> None:
     # model
     torch.manual_seed(s.seed)
     model = Transformer(config).to(machine.device)
-    objective = Objective(model)
+    objective = Objective(model, s.label_smoothing)
     if s.compile:
         objective.compile_parts()
     if machine.world > 1:                                # betas of gu-em may have no gradient
@@ -305,8 +299,8 @@ def train(text: DataFlags, config: TransformerConfig, s: Training) -> None:
         for group in optimizer.param_groups:
             group["lr"] = lr
         seed_torch(s.seed, machine.rank, progress.step)                      # the dropout's seed
-        total, norm = train_step(objective, optimizer, step, machine, s.label_smoothing,
-                                 config.reg_weight, s.clip, s.amp, replay)
+        total, norm = train_step(objective, optimizer, step, machine, config.reg_weight, s.clip,
+                                 s.amp, replay)
         window += total
         window_tokens += step.tokens
         progress.tokens += step.tokens

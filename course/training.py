@@ -29,12 +29,11 @@ def train(**mechanisms):
     machine = Machine(torch.device("cpu"))
     torch.manual_seed(1)
     model = Transformer(config)
-    objective = Objective(model)
+    objective = Objective(model, label_smoothing=0.1)
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     losses = []
     for step in islice(training_steps(encoded, (0, 0), machine, max_tokens=256), STEPS):
         optimizer.param_groups[0]["lr"] = learning_rate(len(losses) + 1, settings)
-        total, _ = train_step(objective, optimizer, step, machine, label_smoothing=0.1,
-                              reg_weight=config.reg_weight, clip=1.0)
+        total, _ = train_step(objective, optimizer, step, machine, config.reg_weight, clip=1.0)
         losses.append((total / step.tokens).tolist())
     return model, losses

@@ -141,7 +141,7 @@ def measure_turn(row: str, words: list[str], machine: Machine) -> Turn:
         torch.cuda.reset_peak_memory_stats()
     _, config, s = row_settings(row, words)
     model = build(row, config, device)
-    objective = train_mt.Objective(model).train()
+    objective = train_mt.Objective(model, s.label_smoothing).train()
     if s.compile:
         objective.compile_parts()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-6, fused=row != "torch" or None)
@@ -149,8 +149,8 @@ def measure_turn(row: str, words: list[str], machine: Machine) -> Turn:
     replay = Replay() if s.graphs else None
 
     def update():
-        train_mt.train_step(objective, optimizer, step, machine, s.label_smoothing,
-                            config.reg_weight, s.clip, s.amp, replay)
+        train_mt.train_step(objective, optimizer, step, machine, config.reg_weight, s.clip, s.amp,
+                            replay)
 
     training = step.tokens / measure_seconds(update, device)
     memory = torch.cuda.max_memory_allocated() / 2 ** 20 if device.type == "cuda" else math.nan

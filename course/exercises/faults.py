@@ -79,12 +79,13 @@ def name_horizontal_routing_fault(horizontal_routing):
     """
 
 
-def name_label_smoothing_fault(padded_cross_entropy):
-    """`padded_cross_entropy(hidden, weight, target, smoothing, padding)` returns the cross-entropy
-    of the logits hidden weight^T, summed over the tokens whose target is not `padding`.
+def name_label_smoothing_fault(smoothed_cross_entropy):
+    """`smoothed_cross_entropy(hidden, weight, target, smoothing, padding)` returns the
+    cross-entropy of the logits hidden weight^T and smoothed targets, summed over the tokens whose
+    target is not `padding`.
 
-    "padding": a token whose target is `padding` costs log V
+    "padding": a token whose target is `padding` counts, too
     "others": the share eps is divided among the V - 1 other words
-    "lost": the loss, but not its gradient, lacks the term -eps mean(z), where z are the logits
-    "gradient": the gradient with respect to hidden, but not the loss, lacks this term
+    "lost": the targets are not smoothed
+    "mean": the mean over the tokens in place of the sum
     """

@@ -9,7 +9,7 @@ from attention import MultiHeadAttention
 from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import horizontal_routing
 from disagreement import subspace_disagreement
-from nmt.loss import padded_cross_entropy
+from nmt.loss import smoothed_cross_entropy
 from routing_dynamic import dynamic_routing
 from routing_em import em_routing
 
@@ -48,12 +48,11 @@ TASKS = {
         "earlier": (TOKENS, f"{TOKENS}.tril(L - last - 1)"),
         "positions": ("B.softmax(-3)", "B.softmax(-2)"),
         "mean": ("squash(R @ V)", "squash(R @ V / R.sum(-1, keepdim=True))")}),
-    "label_smoothing": (padded_cross_entropy, {
-        "padding": ("loss - outside.sum", "loss - 0 * outside.sum"),
-        "others": ("loss = _Smoothed",
-                   "smoothing *= len(weight) / (len(weight) - 1); loss = _Smoothed"),
-        "lost": ("loss = -smoothing * ", "loss = 0 * "),
-        "gradient": ("d_hidden -= smoothing * ", "d_hidden -= 0 * ")}),
+    "label_smoothing": (smoothed_cross_entropy, {
+        "padding": ("ignore_index=padding", "ignore_index=-100"),
+        "others": ("=smoothing,", "=smoothing * len(weight) / (len(weight) - 1),"),
+        "lost": ("=smoothing,", "=0.0,"),
+        "mean": ('"sum"', '"mean"')}),
 }
 CASES = [(task, fault) for task, (_, versions) in TASKS.items() for fault in ("right", *versions)]
 

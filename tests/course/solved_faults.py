@@ -76,15 +76,12 @@ def name_horizontal_routing_fault(horizontal_routing):
     return {round(length, 4): name for length, name in names.items()}[round(omega, 4)]
 
 
-def name_label_smoothing_fault(padded_cross_entropy):
-    hidden = torch.ones(2, 1).double().requires_grad_()
+def name_label_smoothing_fault(smoothed_cross_entropy):
     weight = torch.tensor([[3.0], [0], [0]]).double()    # logits (3, 0, 0)
-
-    def loss(hidden):
-        return padded_cross_entropy(hidden, weight, torch.tensor([1, 2]), 0.3, 2)
-
-    # log(e^3 + 2) minus 0.3 / 3 * 3, minus 0.3 / 2 * 3, minus 0
-    share = weight.logsumexp(0).item() - loss(hidden).item()
-    if not gradcheck(loss, hidden, raise_exception=False) and round(share, 4) == 0.3:
-        return "gradient"
-    return {0.3: "right", 0.45: "others", 0: "lost"}.get(round(share, 4), "padding")
+    target = torch.tensor([1, 1, 2])                     # 2 is padding
+    loss = smoothed_cross_entropy(torch.ones(3, 1).double(), weight, target, 0.3, 2).item()
+    # log(e^3 + 2) minus 0.3 / 3 * 3 for a token
+    nll = weight.logsumexp(0).item()
+    losses = {"right": 2 * (nll - 0.3), "others": 2 * (nll - 0.3 / 2 * 3), "lost": 2 * nll,
+              "mean": nll - 0.3, "padding": 3 * (nll - 0.3)}
+    return min(losses, key=lambda name: abs(losses[name] - loss))

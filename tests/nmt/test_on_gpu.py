@@ -25,12 +25,12 @@ def test_replayed_steps_are_the_steps(mechanisms):
     results = []
     for replay in (lambda function, *inputs: function(*inputs), Replay()):
         torch.manual_seed(0)
-        objective = Objective(Transformer(config).cuda())
+        objective = Objective(Transformer(config).cuda(), 0.1)
         optimizer = torch.optim.Adam(objective.parameters(), lr=0.01, fused=True)
         for seed in range(5):
             torch.manual_seed(seed)
             total, norm = train_step(objective, optimizer, Step([batch], 24, (0, 0)),
-                                     Machine(torch.device("cuda")), 0.1, 1.0, 1.0, True, replay)
+                                     Machine(torch.device("cuda")), 1.0, 1.0, True, replay)
             results.append([*total.tolist(), norm.item()])
         source = torch.ones(3, 6, dtype=torch.long, device="cuda")
         assert len(beam_search(objective.model.eval(), source, beam=2)) == 3

@@ -25,10 +25,10 @@ def gradients(mechanisms: dict, batch: Batch, replay=None):
     """The totals, the norm and all gradients of an update that changes no parameter."""
     torch.manual_seed(0)
     config = TransformerConfig(50, 16, 4, 1, 32, dropout=0.0, **mechanisms)
-    objective = Objective(Transformer(config)).double()
+    objective = Objective(Transformer(config), 0.1).double()
     optimizer = torch.optim.SGD(objective.parameters(), lr=0)
     results = train_step(objective, optimizer, Step([batch], 20, (0, 0)),
-                         Machine(torch.device("cpu")), 0.1, 0.7, replay=replay)
+                         Machine(torch.device("cpu")), 0.7, replay=replay)
     grads = [p.grad for p in objective.parameters() if p.grad is not None]   # betas of gu-em: None
     return *results, *grads
 
