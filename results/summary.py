@@ -249,13 +249,17 @@ def draw_differences(runs: list[dict]) -> None:
         printed = [(gain, place) for place, (_, gain) in enumerate(ROWS.values()) if gain]
         panel.plot(*zip(*printed), "k|", markersize=14, label="the paper's gain")
     for i, titles, marker, shift, label in SERIES:
+        differences = {}                                 # one head is in both parts of a text
         for title in titles:
             family = FAMILIES[title]
             for x in planned_differences(read_scores(family, runs), family.welch):
-                if (x.arm, x.against) in ROWS:
-                    place = [*ROWS].index((x.arm, x.against)) + shift
-                    panels[i].errorbar(x.bleu, place, xerr=[[x.bleu - x.low], [x.high - x.bleu]],
-                                       fmt=marker, markersize=5, label=label)
+                differences[x.arm, x.against] = x
+        for place, pair in enumerate(ROWS):
+            if pair in differences:
+                x = differences[pair]
+                panels[i].errorbar(x.bleu, place + shift,
+                                   xerr=[[x.bleu - x.low], [x.high - x.bleu]], fmt=marker,
+                                   markersize=5, label=label)
     panels[0].set_yticks(range(len(ROWS)), [label for label, _ in ROWS.values()])
     panels[0].invert_yaxis()
     handles = {}
