@@ -298,8 +298,8 @@ class TransformerConfig:
             for word in [value] if isinstance(value, str) else value:
                 if word not in known:
                     raise ValueError(f"{name}: {word} is none of {', '.join(known)}")
-        if self.agg != "linear" and not self.agg_at:     # as dataclasses.replace leaves it
-            raise ValueError(f"agg_at: names no place for {self.agg}")
+        if self.agg != "linear" and not self.agg_at:
+            raise ValueError(f"agg {self.agg}: agg_at names no place")
         if self.d_model % 2:
             raise ValueError(f"d_model {self.d_model}: must be even")
         for name in ("heads", "capsules"):

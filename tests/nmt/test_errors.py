@@ -49,7 +49,7 @@ MISTAKES = [
     # options whose mechanism is off
     ("--agg-at enc", "--agg-at is not used: it needs --agg"),
     ("--reg output --heads 1", "--reg is not used: it needs --heads 2"),
-    ("--agg dynamic --em-density sum", "--em-density is not used: it needs --agg em"),
+    ("--agg dynamic --em-gradient last", "--em-gradient is not used: it needs --agg em"),
     ("--iterations 2", "--iterations is not used"),
     ("--reg-weight 2", "--reg-weight is not used: it needs --reg"),
     ("--capsule-attention dec --capsule-parts vertical", "--capsule-parts is not used"),

@@ -17,7 +17,7 @@ from transformer import COMPONENTS, Transformer, TransformerConfig
     dict(agg="em", agg_at=COMPONENTS, capsule_attention=("enc", "dec")),
     dict(agg="dynamic", agg_at=COMPONENTS, reg=tuple(KINDS)),
     dict(agg="gu-dynamic", agg_at=COMPONENTS),
-    dict(agg="gu-em", agg_at=COMPONENTS, em_gradient="full", em_density="sum")], ids=str)
+    dict(agg="gu-em", agg_at=COMPONENTS, em_gradient="full")], ids=str)
 def test_replayed_steps_are_the_steps(mechanisms):
     """With dropout; three of the five steps are replayed. Then the model translates."""
     batch = Batch(*torch.randint(3, 300, (2, 4, 7)))

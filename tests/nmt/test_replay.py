@@ -10,9 +10,9 @@ from transformer import COMPONENTS, Transformer, TransformerConfig
 
 MECHANISMS = [
     dict(agg="em", agg_at=COMPONENTS, reg=("subspace", "position", "output")),
-    dict(agg="dynamic", reg=("output",), norm="post", tie="none"),
+    dict(agg="dynamic", reg=("output",), norm="post"),
     dict(agg="gu-em", agg_at=COMPONENTS),
-    dict(agg="gu-dynamic", reg=("squared-position", "squared-output"), reg_at=("dec", "cross")),
+    dict(agg="gu-dynamic", reg=("squared-position", "output"), reg_at=("dec", "cross")),
     dict(capsule_attention=("enc", "dec"))]
 
 

@@ -29,7 +29,7 @@ class Planned(Transformer):
 def tiny(vocab_size=7, plan=None, **flags):
     """A random model in float64, its weights made larger so that its choices differ from step to
     step."""
-    config = TransformerConfig(vocab_size, 16, 2, 2, 32, dropout=0.1, tie="none", **flags)
+    config = TransformerConfig(vocab_size, 16, 2, 2, 32, dropout=0.1, **flags)
     model = Planned(config).double().eval()
     model.plan = plan
     for name, weight in model.named_parameters():

@@ -62,8 +62,8 @@ def test_fewer_steps_have_a_shorter_warmup(words, warmup, eval_every):
      "where-tiny-src-en-tgt-de-seed1"),
     ("--train some/where/trains --valid v --src en --tgt de --accumulate 2",
      "where-trains-tiny-src-en-tgt-de-accumulate-2-seed1"),
-    ("--d-model 64 --layers 3 --agg em --no-em-activations --seed 3",
-     "toy-tiny-em-d-model-64-layers-3-no-em-activations-seed3"),
+    ("--d-model 64 --layers 3 --agg em --lowercase --seed 3",
+     "toy-tiny-em-d-model-64-layers-3-lowercase-seed3"),
     ("--arch small --agg em --seed 2", "toy-small-em-seed2"),
     ("--name mine --agg em", "mine"),
 ])
