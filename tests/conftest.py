@@ -8,7 +8,7 @@ import pytest
 import torch
 
 TESTS = Path(__file__).resolve().parent
-sys.path[:0] = [str(TESTS.parent), str(TESTS)]
+sys.path[:0] = [str(TESTS.parent), str(TESTS), str(TESTS / "equations")]
 torch.set_num_threads(1)  # the tensors are too small to share out
 
 HARD_VOTES = ["identical", "identical over the parts", "one part", "zeros", "1e-4", "1e4",

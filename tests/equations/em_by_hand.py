@@ -1,5 +1,4 @@
-"""EM routing as the papers print it, number by number: the oracle of
-tests/equations/test_routing_em.py.
+"""EM routing as the papers print it, number by number: the oracle of test_routing_em.py.
 
 Every number is a tensor of its own, so that the loops can be differentiated.
 """
