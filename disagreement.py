@@ -7,11 +7,9 @@ its D is `model_disagreement`, at the end of this file.
 Every D averages over the H x H pairs of heads, i = j included, as printed. So D_subspace and
 D_output are -1 for identical heads, -1/H for orthogonal ones, and 0 only where the heads' unit
 vectors cancel. D_position is below 0: per query it is -1 if all heads put all their weight on the
-same key, -1/H if each does on a different key. (Footnote 2's variant is 0 or more.)
+same key, -1/H if each does on a different key. (Footnote 2's variant is 0 or more.) The double
+sums as loops: `cosine_double_sum`, `position_double_sum` in tests/equations/by_hand.py.
 """
-from collections.abc import Callable
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -41,14 +39,13 @@ def position_disagreement(weights: Tensor, mask: Tensor | None = None,
 
     Li 2018 Eq. 2 (Li 2021 Eq. 6); (*) is the product cell by cell.
 
-    weights: A^h [..., H, L_q, L_k]; mask: [..., L_q], True where a query counts.
+    weights: A^h [..., H, L_q, L_k], which an attention returns with need_weights=True; mask:
+    [..., L_q], True where a query counts.
     reduce: "mean" sums over the keys and averages over the valid queries (training, as in the
     released code); "sum" is the literal equation, the sum over all cells of a sentence's matrix,
     averaged over the sentences (Tables 4 and 5).
-    Returns a scalar <= 0 (>= -1 for "mean"). Raises ValueError for weights None, which the fused
-    kernel returns, and for an unknown reduce.
+    Returns a scalar <= 0 (>= -1 for "mean"). Raises ValueError for an unknown reduce.
     """
-    check_weights(weights)
     # -(1/H^2) sum_i sum_j |A^i (*) A^j|                              Li 2018 Eq. 2
     # = -((1/H) sum_h A^h)^2 in every cell, which costs O(H) instead of O(H^2)
     A_mean = at_least_float32(weights).mean(-3)                              # [..., L_q, L_k]
@@ -69,8 +66,6 @@ def output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> Tensor:
     return -masked_mean((O_mean * O_mean).sum(-1), mask)
 
 
-# ---- Variants
-
 def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None,
                                   reduce: str = "mean") -> Tensor:
     """Disagreement on attended positions by the squared difference,
@@ -82,41 +77,13 @@ def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None,
     maximizes D.
 
     weights, mask, reduce: as in `position_disagreement`. Returns a scalar >= 0 (for "mean" <= 2 -
-    2/H), 0 where the heads attend alike. Raises ValueError as `position_disagreement` does.
+    2/H), 0 where the heads attend alike. Raises ValueError for an unknown reduce.
     """
-    check_weights(weights)
     # (1/H^2) sum_i sum_j |A^i - A^j|^2                               Li 2018 footnote 2
     # = (2/H) sum_h (A^h - (1/H) sum_i A^i)^2 in every cell, which costs O(H)
     A = at_least_float32(weights)                                            # [..., H, L_q, L_k]
     rows = 2 * (A - A.mean(-3, keepdim=True)).square().mean(-3).sum(-1)      # [..., L_q]
     return reduce_queries(rows, mask, reduce)
-
-
-def squared_subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Disagreement on subspaces by squared cosines, `D = -(1/H^2) sum_i sum_j cos(V^i, V^j)^2`.
-
-    Not in the papers: an earlier form in the authors' released code (commit f7cda33). It is maximal
-    for orthogonal heads; Eq. 1 is where the unit vectors sum to 0. Shapes: `subspace_disagreement`.
-    Returns a scalar in [-1, -1/H] if no vector is 0.
-    """
-    return -masked_mean(squared_cosines(values), mask)
-
-
-def squared_output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Disagreement on outputs by squared cosines, `D = -(1/H^2) sum_i sum_j cos(O^i, O^j)^2`.
-
-    As `squared_subspace_disagreement`. Shapes: `output_disagreement`.
-    """
-    return -masked_mean(squared_cosines(outputs), mask)
-
-
-def squared_cosines(vectors: Tensor) -> Tensor:
-    """`(1/H^2) sum_i sum_j cos(x^i, x^j)^2` at every position; vectors [..., H, L, d_k] ->
-    [..., L]."""
-    x = unit(vectors).transpose(-3, -2)                                      # [..., L, H, d_k]
-    with torch.autocast(x.device.type, enabled=False):                       # in full precision
-        cosines = x @ x.transpose(-2, -1)                                    # [..., L, H, H]
-    return cosines.square().mean((-2, -1))
 
 
 def unit(vectors: Tensor) -> Tensor:
@@ -138,13 +105,6 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
     return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
 
 
-def check_weights(weights: Tensor | None) -> None:
-    """Raises ValueError for None."""
-    if weights is None:
-        raise ValueError("the position disagreement reads the attention weights: run with "
-                         "need_weights=True")
-
-
 def reduce_queries(rows: Tensor, mask: Tensor | None, reduce: str) -> Tensor:
     """rows [..., L_q], the sums over the keys -> a scalar: the mean over the valid queries, or the
     sum over a sentence's queries and the mean over the sentences."""
@@ -159,28 +119,15 @@ def reduce_queries(rows: Tensor, mask: Tensor | None, reduce: str) -> Tensor:
 
 # ---- The D of a layer and of a model
 
-class Kind(NamedTuple):
-    """A kind of disagreement: its function, and the field of Heads that it reads."""
-    D: Callable[..., Tensor]
-    reads: str
-
-
 MEASURED = ("subspace", "position", "output")            # the papers' three
-KINDS = {
-    "subspace": Kind(subspace_disagreement, "values"),
-    "position": Kind(position_disagreement, "weights"),
-    "output": Kind(output_disagreement, "outputs"),
-    "squared-subspace": Kind(squared_subspace_disagreement, "values"),
-    "squared-position": Kind(squared_position_disagreement, "weights"),
-    "squared-output": Kind(squared_output_disagreement, "outputs"),
-}
+KINDS = (*MEASURED, "squared-position")
 
 
 def choose_mask(kind: str, component: str, source_mask: Tensor,
                 target_mask: Tensor | None) -> Tensor | None:
     """Returns the mask [B, L] of the positions over which a kind is averaged in a component."""
-    # queries of the encoder, and what cross-attention reads, are source tokens
-    if component == "enc" or (component == "cross" and KINDS[kind].reads == "values"):
+    # queries of the encoder, and the values that cross-attention reads, are source tokens
+    if component == "enc" or (component == "cross" and kind == "subspace"):
         return source_mask
     return target_mask
 
@@ -189,14 +136,20 @@ def layer_disagreement(kind: str, component: str, heads: Heads, source_mask: Ten
                        target_mask: Tensor | None = None, reduce: str = "mean") -> Tensor:
     """D of one kind in one layer of a component ("enc", "cross", "dec"): Li 2018 Eq. 1-3.
 
-    heads: the layer's; source_mask [B, L_s], target_mask [B, L_t]: True at a token; reduce: of the
-    kinds that read the weights, see `position_disagreement`. Returns a scalar. Raises ValueError if
-    the kind reads the attention weights and there are none.
+    heads: the layer's, with weights for the kinds of positions; source_mask [B, L_s], target_mask
+    [B, L_t]: True at a token; reduce: see `position_disagreement`. Returns a scalar. Raises
+    ValueError for an unknown kind or reduce.
     """
-    D, reads = KINDS[kind]
-    x = getattr(heads, reads)
     mask = choose_mask(kind, component, source_mask, target_mask)
-    return D(x, mask, reduce) if reads == "weights" else D(x, mask)
+    if kind == "subspace":
+        return subspace_disagreement(heads.values, mask)
+    if kind == "position":
+        return position_disagreement(heads.weights, mask, reduce)
+    if kind == "output":
+        return output_disagreement(heads.outputs, mask)
+    if kind == "squared-position":
+        return squared_position_disagreement(heads.weights, mask, reduce)
+    raise ValueError(f"kind={kind!r}: choose from {', '.join(KINDS)}")
 
 
 def model_disagreement(config, heads: dict, source_mask: Tensor,

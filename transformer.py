@@ -67,8 +67,8 @@ def build_attention(config: "TransformerConfig", component: str, layer: int) -> 
         # the decoder has no vertical routing, which would see the future
         parts = config.capsule_parts if component == "enc" else ("horizontal",)
         capsule = CapsuleRouting(config.heads, parts, config.iterations)
-    # only the position disagreement reads A^h, which the fused kernel does not return
-    reads_weights = any(KINDS[kind].reads == "weights" for kind in config.reg)
+    # only D of positions reads A^h, which the fused kernel does not return
+    reads_weights = bool({"position", "squared-position"} & {*config.reg})
     explicit = reads_weights and layer in config.layers_at(config.reg_at, component)
     return MultiHeadAttention(config.d_model, config.heads, config.attention_dropout, aggregation,
                               capsule, explicit)

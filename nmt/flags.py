@@ -32,8 +32,7 @@ MODEL = {
                              "gu-em: last, a departure, since full costs BLEU there)",
                         choices=GRADIENTS),
     "em_activations": dict(help="EM: capsules have activations"),
-    "reg": dict(help="kinds of disagreement to reward (Li 2018)", choices=tuple(KINDS),
-                metavar="KIND"),
+    "reg": dict(help="kinds of disagreement to reward (Li 2018)", choices=KINDS, metavar="KIND"),
     "reg_at": dict(help="where, as --agg-at (default: everywhere)", metavar="PLACE"),
     "reg_weight": dict(help="weight lambda of the reward", type=nonnegative),
     "capsule_attention": dict(help="where the logits of self-attention are routed (Duan 2020: enc "

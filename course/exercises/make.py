@@ -37,11 +37,9 @@ TASKS = {
     ],
     "2": [
         ("cosines of values", 2, "disagreement.py", "subspace_disagreement",
-         f'{DISAGREEMENT} -k "eq1_eq3 and subspace and not squared"'),
+         f'{DISAGREEMENT} -k "eq1_eq3 and subspace"'),
         ("cosines of outputs", 1, "disagreement.py", "output_disagreement",
-         f'{DISAGREEMENT} -k "eq1_eq3 and output and not squared"'),
-        ("squared cosines", 1, "disagreement.py", "squared_cosines",
-         f'{DISAGREEMENT} -k "eq1_eq3 and squared"'),
+         f'{DISAGREEMENT} -k "eq1_eq3 and output"'),
         ("positions", 3, "disagreement.py", "position_disagreement", f"{DISAGREEMENT} -k eq2"),
         ("D of a model", 3, "disagreement.py", "model_disagreement",
          f"{TRANSFORMER} -k disagreement_of_the_model"),

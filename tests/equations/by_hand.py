@@ -75,13 +75,13 @@ def sentences_of(x: Tensor, mask: Tensor | None) -> list:
     return list(zip(heads, valid))
 
 
-def cosine_double_sum(vectors: Tensor, mask: Tensor | None = None, power: int = 1) -> float:
-    """-1/H² Σ_i Σ_j cos(x_i, x_j)^power at every valid position of the batch, then their mean."""
+def cosine_double_sum(vectors: Tensor, mask: Tensor | None = None) -> float:
+    """-1/H² Σ_i Σ_j cos(x_i, x_j) at every valid position of the batch, then their mean."""
     scores = []
     for heads, valid in sentences_of(vectors, mask):
         for l in range(len(valid)):
             if valid[l]:
-                pairs = [cosine(x[l], y[l]) ** power for x in heads for y in heads]
+                pairs = [cosine(x[l], y[l]) for x in heads for y in heads]
                 scores.append(-sum(pairs) / len(heads) ** 2)
     return sum(scores) / len(scores)
 

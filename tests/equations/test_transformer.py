@@ -29,7 +29,8 @@ from train_mt import KINDS as FLAGS
 from train_mt import recipe
 from transformer import Transformer, TransformerConfig, positions
 
-READ = {"values": ["V"], "weights": ["Q", "K"], "outputs": ["Q", "K", "V"]}
+READ = {"subspace": ["V"], "position": ["Q", "K"], "output": ["Q", "K", "V"],
+        "squared-position": ["Q", "K"]}
 EVERYWHERE = ("enc", "cross", "dec")
 BOTH = ("vertical", "horizontal")
 every_combination = pytest.mark.parametrize("capsule", [(), ("enc", "dec")])
@@ -261,16 +262,13 @@ def test_heads_of_every_layer_come_back():
 
 
 def literal_disagreement(kind, heads, query_mask, key_mask, reduce):
-    """Li 2018 Eq. 1-3 as printed, and the squared variants, in one layer."""
-    squared = kind.startswith("squared-")
-    measured = kind.removeprefix("squared-")
-    if measured == "position":
-        cell = by_hand.squared_difference if squared else None
-        return by_hand.position_double_sum(heads.weights, query_mask, reduce, cell)
-    power = 2 if squared else 1
-    if measured == "subspace":
-        return by_hand.cosine_double_sum(heads.values, key_mask, power)
-    return by_hand.cosine_double_sum(heads.outputs, query_mask, power)
+    """Li 2018 Eq. 1-3 and footnote 2 as printed, in one layer."""
+    if kind == "subspace":
+        return by_hand.cosine_double_sum(heads.values, key_mask)
+    if kind == "output":
+        return by_hand.cosine_double_sum(heads.outputs, query_mask)
+    cell = by_hand.squared_difference if kind == "squared-position" else None
+    return by_hand.position_double_sum(heads.weights, query_mask, reduce, cell)
 
 
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
@@ -516,7 +514,7 @@ def test_li2018_every_kind_trains_the_projections_it_reads(kind, component):
     model.disagreement(heads, source != 0, target != 0).backward()
     parts = attentions(model)[f"{component}:1"].in_proj.weight.grad.chunk(3)
     learns = [name for name, part in zip("QKV", parts) if part.abs().max() > 1e-12]
-    assert learns == READ[KINDS[kind].reads]
+    assert learns == READ[kind]
 
 
 def test_positions_in_bfloat16_are_those_of_float32_rounded():
