@@ -9,7 +9,7 @@ import torch.nn as nn
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from attention import check_outputs, concatenate, head_width, init_linear
+from attention import concatenate, init_linear
 from routing_dynamic import DynamicRouting, dynamic_routing
 from routing_em import EMRouting, em_routing
 
@@ -28,20 +28,16 @@ class RoutingAggregation(nn.Module):
 
     capsules: N, a divisor of d_model; default d_model, capsules of width D = d_model / N = 1, the
     papers' best. routing: "em" (Alg. 2) or "dynamic" (Alg. 1); activations: whether EM
-    has A_n; the others: see `Routing`. Raises ValueError for another routing, or an N or a number
-    of heads that does not divide d_model, and in `forward` for another shape, or another option of
-    EM routing.
+    has A_n; the others: see `Routing`. Raises ValueError for another routing, and in `forward` for
+    another option of EM routing.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None, routing: str = "em",
                  iterations: int = 3, activations: bool = True, density: str = "product",
                  schedule: str = "hinton", gradient: str = "full"):
         super().__init__()
-        head_width(d_model, heads)                               # raises for a wrong number
         self.heads = heads
         self.capsules = d_model if capsules is None else capsules
-        if self.capsules < 1 or d_model % self.capsules:
-            raise ValueError(f"capsules={self.capsules} does not divide d_model={d_model}")
         self.routing = Routing(routing, iterations, density, schedule, gradient)
         self.norm = nn.LayerNorm(d_model)
         self.hidden = nn.Linear(d_model, d_model)
@@ -63,12 +59,10 @@ class RoutingAggregation(nn.Module):
         return V.unflatten(-1, (self.heads, self.capsules, -1))              # [B, L, H, N, D]
 
     def forward(self, outputs: Tensor) -> Tensor:
-        check_outputs(outputs, self.heads, self.hidden.in_features)
         V = self.cast_votes(outputs)                                         # [B, L, H, N, D]
         omega = self.routing(V, self.beta_a, self.beta_mu).capsules          # [B, L, N, D]
         # O = [Omega_1, ..., Omega_N]                                 Li 2019 §4.1
-        O = omega.flatten(-2)                                                # [B, L, d]
-        return O.to(self.hidden.weight.dtype)    # the routing of half precision gives float32
+        return omega.flatten(-2)                                             # [B, L, d]
 
 
 # ---- The routing of the votes

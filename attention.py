@@ -3,7 +3,8 @@
 Li et al. 2019, §2, Eq. 1-4 (Li 2018 §2, Li 2021 Eq. 1-4, Gu 2019 Eq. 1-2, Duan 2020 Eq. 1-5). The
 module that makes one vector of the heads is passed in: LinearAggregation, or one that routes
 (aggregation.py, capsule_aggregation.py). So is the routing of the attention logits
-(capsule_transformer.py). The cache for decoding step by step is at the end.
+(capsule_transformer.py). The cache for decoding step by step is at the end. The equations as loops:
+`attention` in tests/equations/by_hand.py.
 """
 import math
 from typing import NamedTuple
@@ -28,8 +29,7 @@ class MultiHeadAttention(nn.Module):
     dropout: rate on the A^h that weights V^h. aggregation: a module [B, H, L_q, d_k] ->
     [B, L_q, d] (default: LinearAggregation, Eq. 3-4). capsule: a module that routes the logits
     [B, H, L, L] of self-attention, such as CapsuleRouting, or None. explicit: whether training
-    computes A^h, which the position disagreement reads. Raises ValueError if the heads do not
-    divide d_model.
+    computes A^h, which the position disagreement reads.
     """
 
     def __init__(self, d_model: int, heads: int, dropout: float = 0.0,
@@ -37,7 +37,7 @@ class MultiHeadAttention(nn.Module):
                  explicit: bool = False):
         super().__init__()
         self.heads = heads
-        self.d_k = head_width(d_model, heads)
+        self.d_k = d_model // heads
         self.dropout = nn.Dropout(dropout)
         self.in_proj = nn.Linear(d_model, 3 * d_model)       # W^Q, W^K, W^V of all heads, biases
         self.aggregation = LinearAggregation(d_model) if aggregation is None else aggregation
@@ -59,10 +59,9 @@ class MultiHeadAttention(nn.Module):
         unless a capsule needs the logits, or `explicit` is set and there is no cache. cache: filled
         in place; in self-attention query holds only the new positions, in cross-attention memory is
         read at the first step only. A fully masked query gets 0 from the fused kernel, the mean of
-        all values from the explicit path. Raises ValueError for other shapes, a mask that is not
-        boolean, and memory with a capsule.
+        all values from the explicit path. Raises ValueError for a mask of another type or shape,
+        and for memory with a capsule.
         """
-        check_vectors(query, self.heads * self.d_k, "query")
         if memory is None:
             # Q^h, K^h, V^h = X W_h^Q, X W_h^K, X W_h^V               Li 2019 Eq. 1, Duan 2020 Eq. 1
             Q, K, V = self.split(self.in_proj(query))                        # [B, H, L, d_k] each
@@ -71,7 +70,6 @@ class MultiHeadAttention(nn.Module):
         else:
             if self.capsule is not None:
                 raise ValueError("memory: a capsule routes the logits of self-attention only")
-            check_vectors(memory, self.heads * self.d_k, "memory")
             Q, K, V = self.project_cross(query, memory, cache)
         check_mask(mask, (Q.shape[0], 1, Q.shape[2], K.shape[2]), "[B, 1, L_q, L_k]")
         explicit = need_weights or (self.explicit and cache is None)
@@ -96,7 +94,7 @@ class MultiHeadAttention(nn.Module):
         # A^h = ATT(Q^h, K^h) = softmax(E^h)                          Li 2019 Eq. 2, Duan 2020 Eq. 4
         A = E.softmax(-1)                                                    # [B, H, L_q, L_k]
         # O^h = A^h V^h                                               Li 2019 Eq. 2, Duan 2020 Eq. 2
-        O = self.dropout(A).to(V.dtype) @ V                                  # [B, H, L_q, d_k]
+        O = self.dropout(A) @ V                                              # [B, H, L_q, d_k]
         return A, O
 
     def attend_fused(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None,
@@ -113,8 +111,8 @@ class MultiHeadAttention(nn.Module):
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """[B, L, n d] -> n tensors [B, H, L, d_k]."""
-        parts = x.unflatten(-1, (-1, self.heads, self.d_k)).unbind(2)        # [B, L, H, d_k] each
-        return tuple(part.transpose(1, 2) for part in parts)
+        parts = x.unflatten(-1, (-1, self.heads, self.d_k)).unbind(-3)       # [B, L, H, d_k] each
+        return tuple(part.transpose(-3, -2) for part in parts)
 
     def project_cross(self, query: Tensor, memory: Tensor, cache: "Cache | None"):
         """Queries [B, H, L_q, d_k] of query, keys and values [B, H, L_k, d_k] of memory, or of the
@@ -140,13 +138,6 @@ class MultiHeadAttention(nn.Module):
         return self.capsule(E, keys, causal, newest)
 
 
-def head_width(d_model: int, heads: int) -> int:
-    """d_k = d / H. Raises ValueError if the heads do not divide d_model."""
-    if heads < 1 or d_model % heads:
-        raise ValueError(f"heads={heads} does not divide d_model={d_model}")
-    return d_model // heads
-
-
 def causal_mask(queries: int, keys: int, device=None) -> Tensor:
     """[queries, keys], True where attention is allowed; the queries are the last `queries`
     positions."""
@@ -156,12 +147,6 @@ def causal_mask(queries: int, keys: int, device=None) -> Tensor:
 def both_masks(mask: Tensor | None, other: Tensor) -> Tensor:
     """Where both masks are True; None is True everywhere."""
     return other if mask is None else mask & other
-
-
-def check_vectors(x: Tensor, d_model: int, name: str) -> None:
-    """Raises ValueError unless x is [B, L, d] of this width."""
-    if x.dim() != 3 or x.shape[-1] != d_model:
-        raise ValueError(f"{name} has shape {list(x.shape)}: give [B, L, d] with d = {d_model}")
 
 
 def check_mask(mask: Tensor | None, full: tuple, layout: str) -> None:
@@ -183,14 +168,6 @@ def concatenate(outputs: Tensor) -> Tensor:
     """[B, H, L, d_k] -> [B, L, H d_k]."""
     # O_hat = [O^1, ..., O^H]                                         Li 2019 Eq. 3, Duan 2020 Eq. 3
     return outputs.transpose(-3, -2).flatten(-2)
-
-
-def check_outputs(outputs: Tensor, heads: int, d_model: int) -> None:
-    """Raises ValueError unless outputs are [..., H, L, d_k], those of the heads of this model."""
-    d_k = d_model // heads
-    if outputs.dim() < 3 or (outputs.shape[-3], outputs.shape[-1]) != (heads, d_k):
-        raise ValueError(f"outputs has shape {list(outputs.shape)}: give those of the heads, "
-                         f"[B, H, L, d_k] with H = {heads} and d_k = {d_k}")
 
 
 def init_linear(module: nn.Module) -> None:

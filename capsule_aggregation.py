@@ -10,7 +10,7 @@ import torch.nn as nn
 from torch import Tensor
 
 from aggregation import Routing
-from attention import check_outputs, concatenate, head_width, init_linear
+from attention import concatenate, init_linear
 
 
 class CapsuleAggregation(nn.Module):
@@ -25,8 +25,7 @@ class CapsuleAggregation(nn.Module):
     capsules: N, default the number of heads. activations: whether EM has A_n; the others: see
     `Routing`. With gradient="last", the default of TransformerConfig, beta_a and beta_mu get no
     gradient: A_n enters only couplings that are constants then. Raises ValueError for another
-    routing, or an N or a number of heads that does not divide d_model, and in `forward` for another
-    shape or option.
+    routing, and in `forward` for another option.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None,
@@ -34,9 +33,7 @@ class CapsuleAggregation(nn.Module):
                  density: str = "product", schedule: str = "hinton", gradient: str = "full"):
         super().__init__()
         self.capsules = heads if capsules is None else capsules
-        d_k = head_width(d_model, heads)
-        if self.capsules < 1 or d_model % self.capsules:
-            raise ValueError(f"capsules={self.capsules} does not divide d_model={d_model}")
+        d_k = d_model // heads
         width = d_model // self.capsules
         self.routing = Routing(routing, iterations, density, schedule, gradient,
                                normalize=False, scale_by_activation=False)
@@ -64,13 +61,12 @@ class CapsuleAggregation(nn.Module):
         return u_hat.flatten(-2)                                             # [B, L, H, N, D]
 
     def forward(self, outputs: Tensor) -> Tensor:
-        check_outputs(outputs, len(self.weight), self.ffn[0].in_features)
         u_hat = self.cast_votes(outputs)                                     # [B, L, H, N, D]
         # v = f(u_hat, c), c = Update(u_hat, v)                       Gu 2019 Eq. 4
         v = self.routing(u_hat, self.beta_a, self.beta_mu).capsules          # [B, L, N, D]
         # u = Concat(u_1, ..., u_h), v = Concat(v_1, ..., v_l), l = N  Gu 2019 Eq. 7
         u = concatenate(outputs)                                             # [B, L, d]
-        v = v.flatten(-2).to(self.weight.dtype)  # the routing of half precision gives float32
+        v = v.flatten(-2)                                                    # [B, L, d]
         # O = u + FFN(v)                                              Gu 2019 Eq. 6
         return u + self.ffn(v)                                               # [B, L, d]
 

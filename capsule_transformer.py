@@ -3,7 +3,8 @@
 Duan et al. 2020, "Capsule-Transformer for Neural Machine Translation", §3.4, Eq. 8-14,
 Alg. 2-3. The logits E = Q K^T / sqrt(d_k) [B, H, L_q, L_k] of self-attention are treated as
 capsules and routed; the output capsules are added to them before mask and softmax:
-`E' = E + Omega_vertical + Omega_horizontal`.
+`E' = E + Omega_vertical + Omega_horizontal`. Both algorithms as loops: `vertical_routing` and
+`horizontal_routing` in tests/equations/by_hand.py.
 """
 import torch
 import torch.nn as nn
@@ -22,7 +23,7 @@ def vertical_routing(logits: Tensor, weight: Tensor, bias: Tensor, iterations: i
 
     logits: E [..., H, L_q, L_k]; weight: W [H, H]; bias: b [H]; mask: broadcastable to the logits,
     True where a cell counts. A query without any True is not an output capsule. Returns Omega
-    [..., H, L_q, L_k]. Raises ValueError unless iterations >= 1.
+    [..., H, L_q, L_k].
     """
     # V_{h->l} = e_{l,h}                                              Duan 2020 Eq. 8
     V, queries = masked_votes(logits, mask)                                  # [..., H, L_q, L_k]
@@ -44,11 +45,8 @@ def horizontal_routing(logits: Tensor, iterations: int = 3, mask: Tensor | None 
 
     logits: E [..., H, L_q, L_k]; mask: broadcastable to the logits, True where a cell counts. A
     query without any True is left out. last: computes only the last `last` rows (decoding step by
-    step). Returns Omega [..., H, L_q, L_k], or [..., H, last, L_k]. Raises ValueError unless
-    iterations >= 1.
+    step). Returns Omega [..., H, L_q, L_k], or [..., H, last, L_k].
     """
-    if iterations < 1:
-        raise ValueError(f"iterations={iterations}: routing takes at least 1")
     # V_{t->h} = e_{t,h}                                              Duan 2020 Eq. 12
     V, queries = masked_votes(logits, mask)                                  # [..., H, t, L_k]
     L = V.shape[-2]
@@ -82,17 +80,6 @@ def masked_votes(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | 
     return E.masked_fill(~mask, 0), queries
 
 
-def check_logits(logits: Tensor, heads: int, keys: Tensor | None) -> None:
-    """Raises ValueError unless logits are [B, H, L, L] of these heads, and keys [B, 1, 1, L]."""
-    L = logits.shape[-1]
-    if logits.shape[-3:] != (heads, L, L):
-        raise ValueError(f"logits has shape {list(logits.shape)}: give those of self-attention, "
-                         f"[B, H, L, L] with H = {heads}")
-    if keys is not None and keys.shape[1:] != (1, 1, L):
-        raise ValueError(f"keys has shape {list(keys.shape)}: give the mask of the keys, "
-                         f"[B, 1, 1, L] with L = {L}; causal=True hides later keys")
-
-
 class CapsuleRouting(nn.Module):
     """The routing of one attention's logits, `E' = E + Omega_vertical + Omega_horizontal` (Duan
     2020 §3.2).
@@ -104,10 +91,8 @@ class CapsuleRouting(nn.Module):
 
     def __init__(self, heads: int, parts: tuple[str, ...] = PARTS, iterations: int = 3):
         super().__init__()
-        parts = (parts,) if isinstance(parts, str) else tuple(parts)
         if not parts or set(parts) - set(PARTS):
             raise ValueError(f"parts={parts!r}: choose from 'vertical' and 'horizontal'")
-        self.heads = heads
         self.parts = parts
         self.iterations = iterations
         if "vertical" in parts:
@@ -120,14 +105,16 @@ class CapsuleRouting(nn.Module):
         default all).
 
         keys: [B, 1, 1, L], True at a token: padding takes no part in the routing. causal: row
-        l sees only keys up to l (§3.4.3). Raises ValueError for other shapes, and for causal or
-        last < L with a vertical part, which sees all tokens.
+        l sees only keys up to l (§3.4.3). Raises ValueError for keys of another shape, and for
+        causal or last < L with a vertical part, which sees all tokens.
         """
         if "vertical" in self.parts and (causal or last not in (None, logits.shape[-2])):
             raise ValueError("vertical routing sees all tokens: a decoder takes "
                              "parts=('horizontal',)")
-        check_logits(logits, self.heads, keys)
         L = logits.shape[-2]
+        if keys is not None and keys.shape[1:] != (1, 1, L):
+            raise ValueError(f"keys has shape {list(keys.shape)}: give the mask of the keys, "
+                             f"[B, 1, 1, L] with L = {L}; causal=True hides later keys")
         mask = None if keys is None else keys & keys.transpose(-2, -1)       # [B, 1, L, L]
         if causal:
             mask = both_masks(mask, causal_mask(L, L, logits.device))

@@ -6,7 +6,8 @@ Routing Between Capsules". The votes come from aggregation.py (Li 2019 Eq. 5-6),
 capsule_aggregation.py (Gu 2019 Eq. 3) and capsule_transformer.py (Duan 2020 Eq. 8).
 
 Symbols are Li's. An input capsule is m, an output capsule n (Li writes h, n and Gu i, j); s_n is
-the capsule before the squash (docs/equations.md has a table).
+the capsule before the squash (docs/equations.md has a table). The algorithm as loops:
+`dynamic_routing` in tests/equations/by_hand.py.
 """
 from typing import NamedTuple
 
@@ -32,15 +33,12 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
     votes: V [..., M, N, D]; mask: [..., N], True for the output capsules that exist (the others
     get no coupling and are 0). Returns capsules [..., N, D], coupling [..., M, N] and logits
     [..., M, N]. Half precision is computed in float32. The coupling of iteration t is that of a
-    routing with iterations=t. Raises ValueError unless iterations >= 1, and for other shapes.
+    routing with iterations=t.
 
     >>> votes = torch.randn(2, 7, 8, 16, 4)      # 2 sentences, 7 positions, M = 8, N = 16, D = 4
     >>> dynamic_routing(votes).capsules.shape
     torch.Size([2, 7, 16, 4])
     """
-    if iterations < 1:
-        raise ValueError(f"iterations={iterations}: routing takes at least 1")
-    check_votes(votes, mask=mask)
     V = at_least_float32(votes)
     # B_mn = 0                                                        Li 2019 Alg. 1 line 2
     B = V.new_zeros(V.shape[:-1])                                            # [..., M, N]
@@ -101,18 +99,6 @@ def agreement(V: Tensor, capsules: Tensor) -> Tensor:
     iteration adds to B."""
     # the product Omega_n . V_mn                                      Gu 2019 Eq. 11
     return (capsules.unsqueeze(-3) * V).sum(-1)                              # [..., M, N]
-
-
-def check_votes(votes: Tensor, **per_capsule: Tensor | None) -> None:
-    """Raises ValueError unless votes are [..., M, N, D], and the tensors `per_capsule` [..., N]."""
-    if votes.dim() < 3:
-        raise ValueError(f"votes has shape {list(votes.shape)}: give [..., M, N, D], for M input "
-                         "capsules and N output capsules of width D")
-    N = votes.shape[-2]
-    for name, x in per_capsule.items():
-        if isinstance(x, Tensor) and x.shape[-1:] not in ((), (N,)):
-            raise ValueError(f"{name} has shape {list(x.shape)}: votes {list(votes.shape)} have "
-                             f"N = {N} output capsules")
 
 
 def at_least_float32(x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ come from aggregation.py (Li 2019 Eq. 5-6) and capsule_aggregation.py (Gu 2019 E
 papers differ, or leave a point open, `em_routing` has an option, and docs/readings.md the reasons.
 
 Symbols are Li's. An input capsule is m, an output capsule n (Li writes h, n and Gu i, j; see the
-table in docs/equations.md).
+table in docs/equations.md). The algorithm as loops: `em_routing` in tests/equations/em_by_hand.py.
 """
 import math
 from typing import NamedTuple
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from routing_dynamic import at_least_float32, check_votes
+from routing_dynamic import at_least_float32
 
 DENSITIES = ("product", "sum")
 SCHEDULES = ("hinton", "released")
@@ -40,26 +40,20 @@ def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | No
     scale_by_activation: True for `Omega_n = A_n mu_n` (Li 2019 Eq. 9), False for `Omega_n = mu_n`
     (Gu 2019). eps: added to the variance. density: P over the D dimensions, "product" (Hinton et
     al. 2018) or "sum" (as Li 2019 prints it); for D = 1 they are equal. schedule: see
-    `inverse_temperature`.
-    gradient: "full" through every iteration, or "last" through the last M-step only; then beta_a
-    and beta_mu learn only through A_n in Eq. 9.
+    `inverse_temperature`. gradient: "full" through every iteration, or "last" through the last
+    M-step only; then beta_a and beta_mu learn only through A_n in Eq. 9.
     Returns capsules [..., N, D], activations [..., N], coupling [..., M, N]. Half precision is
     computed in float32. The coupling after t iterations is that of a routing with iterations=t
     (with "released" only up to 3 iterations, because its lambda depends on their number).
-    Raises ValueError unless iterations >= 1, when only one of beta_a and beta_mu is None, and for
-    other shapes and unknown options.
+    Raises ValueError for one of beta_a and beta_mu without the other, and for an unknown option.
 
     >>> votes = torch.randn(2, 7, 8, 16, 4)      # 2 sentences, 7 positions, M = 8, N = 16, D = 4
     >>> em_routing(votes, torch.zeros(16), torch.zeros(16)).capsules.shape
     torch.Size([2, 7, 16, 4])
     """
-    if iterations < 1:
-        raise ValueError(f"iterations={iterations}: routing takes at least 1")
     if (beta_a is None) != (beta_mu is None):
         raise ValueError("beta_a and beta_mu go together: give both, or neither for no activations")
-    if gradient not in GRADIENTS:
-        raise ValueError(f"gradient={gradient!r}: choose from {', '.join(GRADIENTS)}")
-    check_votes(votes, beta_a=beta_a, beta_mu=beta_mu)
+    check_choice("gradient", gradient, GRADIENTS)
     V = at_least_float32(votes)
     # C_mn = 1/N                                                      Li 2019 Alg. 2 line 2
     log_C = V.new_full(V.shape[-3:-1], -math.log(V.shape[-2]))               # [M, N]
@@ -118,14 +112,13 @@ def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
     precision = (-2 * log_sigma).exp().unsqueeze(-3)                         # [..., 1, N, D]
     exponent = (V - mu.unsqueeze(-3)).square() * (precision / -2)            # [..., M, N, D]
     log_divisor = (log_sigma + math.log(2 * math.pi) / 2).unsqueeze(-3)      # [..., 1, N, D]
+    check_choice("density", density, DENSITIES)
     if density == "product":
         # P_mn = prod_i Normal(V_mn^i | mu_n^i, sigma_n^i)            Hinton 2018 Procedure 1
         log_P = exponent.sum(-1) - log_divisor.sum(-1)                       # [..., M, N]
-    elif density == "sum":
+    else:
         # P_mn = sum_i Normal(V_mn^i | mu_n^i, sigma_n^i)             Li 2019 §4.2.2
         log_P = (exponent - log_divisor).logsumexp(-1)                       # [..., M, N]
-    else:
-        raise ValueError(f"density={density!r}: choose from {', '.join(DENSITIES)}")
     # C_mn = A_n P_mn / sum_k A_k P_mk                                Li 2019 Eq. 12, Gu 2019 Eq. 15
     return (log_A.unsqueeze(-2) + log_P).log_softmax(-1)                     # [..., M, N]
 
@@ -141,8 +134,14 @@ def inverse_temperature(t: int, T: int, schedule: str) -> float:
     that Li et al. released, which standardizes chi_n over the capsules; with the printed chi_n it
     saturates A. Raises ValueError for an unknown schedule.
     """
+    check_choice("schedule", schedule, SCHEDULES)
     if schedule == "hinton":
         return 0.01 * (1 - 0.95 ** (t + 1))
-    if schedule == "released":
-        return 1 + (min(T, 3) - 1) * t / max(1, T - 1)
-    raise ValueError(f"schedule={schedule!r}: choose from {', '.join(SCHEDULES)}")
+    return 1 + (min(T, 3) - 1) * t / max(1, T - 1)
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """Returns the value of an option. Raises ValueError if it is not among its choices."""
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}: choose from {', '.join(choices)}")
+    return value

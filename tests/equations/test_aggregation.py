@@ -145,11 +145,6 @@ def test_gu_pose_matrices(d, H, N, shape):
 
 
 @pytest.mark.parametrize("build, message", [
-    *((lambda kind, n=n: kind(8, 2, capsules=n), f"capsules={n} does not") for n in (0, 5, 16)),
-    # the output of an attention, heads behind positions, heads of another width
-    *((lambda kind, x=torch.zeros(shape): kind(8, 4)(x), r"B, H, L, d_k\] with H = 4 and d_k = 2")
-      for shape in ((2, 7, 8), (2, 7, 4, 2), (2, 4, 7, 3))),
-    (lambda kind: kind(10, 3), "heads=3 does not divide d_model=10"),
     (lambda kind: kind(16, 2, routing="simple"), "choose 'dynamic' or 'em'")])
 @every_kind
 def test_wrong_arguments_are_errors(kind, build, message):

@@ -96,13 +96,6 @@ def test_li2019_alg1_li2021_alg1_duan_alg1_gu_eq4(lead, M, N, D, T, normalize):
         assert_close(got, votes.new_tensor(want).view(*lead, *shape))
 
 
-@pytest.mark.parametrize("name, value", [
-    ("iterations", 0), ("votes", normal(3, 2)), ("mask", torch.ones(4, dtype=torch.bool))])
-def test_wrong_arguments_are_errors(name, value):
-    with pytest.raises(ValueError, match=name):
-        dynamic_routing(**{"votes": normal(4, 3, 2), name: value})
-
-
 # Masks
 
 # [B, N]

@@ -461,21 +461,6 @@ def test_what_does_not_exist_is_one_clear_error(changes, words):
     assert all(word in str(error.value) for word in words) and "\n" not in str(error.value)
 
 
-@every_aggregation
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@torch.no_grad()
-def test_half_precision_gives_the_same_but_for_rounding(agg, dtype):
-    """`model.half()`, as for translating on a GPU: the routing counts in float32 and hands back
-    what the model counts in."""
-    places = None if agg == "linear" else EVERYWHERE
-    model = Transformer(config(agg=agg, agg_at=places, capsule_attention=("enc", "dec"))).eval()
-    source, target = batch()
-    exact = model(source, target)[0]
-    logits = model.to(dtype)(source, target)[0]
-    assert logits.dtype == dtype
-    assert close(logits.float(), exact, 16 * torch.finfo(dtype).eps)
-
-
 def flags(words: str) -> TransformerConfig:
     """The model that the flags of train_mt.py describe."""
     _, found, _ = parse("", *FLAGS, argv=words.split(), help=MODEL, defaults=recipe)
