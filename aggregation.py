@@ -10,12 +10,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attention import concatenate, init_linear
-from routing_dynamic import DynamicRouting, dynamic_routing
-from routing_em import EMRouting, em_routing
+from routing_dynamic import dynamic_routing
+from routing_em import GRADIENTS, EMRouting, check_choice, em_routing
 
-# above this many numbers in the votes, the full gradient recomputes the routing in the backward
-# pass, instead of storing it: at size base, with 4,096 tokens, 1.4 GiB for every routing
-LARGE = 2 ** 22
+ROUTINGS = ("dynamic", "em")
 
 
 class RoutingAggregation(nn.Module):
@@ -27,18 +25,18 @@ class RoutingAggregation(nn.Module):
     released code. `V = Omega_in W` (Eq. 6).
 
     capsules: N, a divisor of d_model; default d_model, capsules of width D = d_model / N = 1, the
-    papers' best. routing: "em" (Alg. 2) or "dynamic" (Alg. 1); activations: whether EM
-    has A_n; the others: see `Routing`. Raises ValueError for another routing, and in `forward` for
-    another option of EM routing.
+    papers' best. routing: "em" (Alg. 2) or "dynamic" (Alg. 1). gradient: of EM routing, see
+    `em_routing`. Raises ValueError for another routing or gradient.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None, routing: str = "em",
-                 iterations: int = 3, activations: bool = True, density: str = "product",
-                 schedule: str = "hinton", gradient: str = "full"):
+                 iterations: int = 3, gradient: str = "full"):
         super().__init__()
         self.heads = heads
         self.capsules = d_model if capsules is None else capsules
-        self.routing = Routing(routing, iterations, density, schedule, gradient)
+        self.routing = check_choice("routing", routing, ROUTINGS)
+        self.iterations = iterations
+        self.gradient = check_choice("gradient", gradient, GRADIENTS)
         self.norm = nn.LayerNorm(d_model)
         self.hidden = nn.Linear(d_model, d_model)
         self.votes = nn.Linear(d_model, heads * d_model)         # W_{h->n} for all h, n, and biases
@@ -46,9 +44,8 @@ class RoutingAggregation(nn.Module):
         for W_h in self.votes.weight.chunk(heads):               # bounds of a [d, d] matrix
             nn.init.xavier_uniform_(W_h)
         nn.init.zeros_(self.votes.bias)
-        has_betas = routing == "em" and activations
-        self.beta_a = nn.Parameter(torch.zeros(self.capsules)) if has_betas else None
-        self.beta_mu = nn.Parameter(torch.zeros(self.capsules)) if has_betas else None
+        self.beta_a = nn.Parameter(torch.zeros(self.capsules)) if routing == "em" else None
+        self.beta_mu = nn.Parameter(torch.zeros(self.capsules)) if routing == "em" else None
 
     def cast_votes(self, outputs: Tensor) -> Tensor:
         """The votes V [B, L, H, N, D] of the heads' outputs [B, H, L, d_k]."""
@@ -60,44 +57,29 @@ class RoutingAggregation(nn.Module):
 
     def forward(self, outputs: Tensor) -> Tensor:
         V = self.cast_votes(outputs)                                         # [B, L, H, N, D]
-        omega = self.routing(V, self.beta_a, self.beta_mu).capsules          # [B, L, N, D]
+        if self.routing == "dynamic":
+            routed = dynamic_routing(V, self.iterations)
+        else:
+            routed = em_routing_saving_memory(V, self.beta_a, self.beta_mu, self.iterations,
+                                              self.gradient)
         # O = [Omega_1, ..., Omega_N]                                 Li 2019 §4.1
-        return omega.flatten(-2)                                             # [B, L, d]
+        return routed.capsules.flatten(-2)                                   # [B, L, d]
 
 
-# ---- The routing of the votes
+# ---- The memory of the full gradient
 
-class Routing(nn.Module):
-    """Dynamic or EM routing with its options: votes [..., M, N, D] -> `DynamicRouting` or
-    `EMRouting`.
+# above this many numbers in the votes, the full gradient recomputes the routing in the backward
+# pass, instead of storing it: at size base, with 4,096 tokens, 1.4 GiB for every routing
+LARGE = 2 ** 22
 
-    kind: "dynamic" or "em". normalize: see `dynamic_routing`; density, schedule, gradient,
-    scale_by_activation: see `em_routing`. It has no parameters: the betas of EM belong to the
-    aggregation. Raises ValueError for another kind.
-    """
 
-    def __init__(self, kind: str, iterations: int = 3, density: str = "product",
-                 schedule: str = "hinton", gradient: str = "full", normalize: bool = True,
-                 scale_by_activation: bool = True):
-        super().__init__()
-        if kind not in ("dynamic", "em"):
-            raise ValueError(f"routing={kind!r}: choose 'dynamic' or 'em'")
-        self.kind = kind
-        self.iterations = iterations
-        self.density = density
-        self.schedule = schedule
-        self.gradient = gradient
-        self.normalize = normalize
-        self.scale_by_activation = scale_by_activation
-
-    def forward(self, votes: Tensor, beta_a: Tensor | None = None,
-                beta_mu: Tensor | None = None) -> DynamicRouting | EMRouting:
-        if self.kind == "dynamic":
-            return dynamic_routing(votes, self.iterations, self.normalize)
-        options = dict(iterations=self.iterations, scale_by_activation=self.scale_by_activation,
-                       density=self.density, schedule=self.schedule, gradient=self.gradient)
-        if self.gradient == "full" and votes.numel() > LARGE:
-            # the routing draws no random numbers, so their state need not be kept
-            return checkpoint(em_routing, votes, beta_a, beta_mu, use_reentrant=False,
-                              preserve_rng_state=False, **options)
-        return em_routing(votes, beta_a, beta_mu, **options)
+def em_routing_saving_memory(votes: Tensor, beta_a: Tensor, beta_mu: Tensor, iterations: int,
+                             gradient: str, scale_by_activation: bool = True) -> EMRouting:
+    """`em_routing`, which the backward pass computes again where the votes are many."""
+    options = dict(iterations=iterations, scale_by_activation=scale_by_activation,
+                   gradient=gradient)
+    if gradient == "full" and votes.numel() > LARGE:
+        # the routing draws no random numbers, so their state need not be kept
+        return checkpoint(em_routing, votes, beta_a, beta_mu, use_reentrant=False,
+                          preserve_rng_state=False, **options)
+    return em_routing(votes, beta_a, beta_mu, **options)

@@ -9,8 +9,10 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from aggregation import Routing
+from aggregation import ROUTINGS, em_routing_saving_memory
 from attention import concatenate, init_linear
+from routing_dynamic import dynamic_routing
+from routing_em import GRADIENTS, check_choice
 
 
 class CapsuleAggregation(nn.Module):
@@ -22,24 +24,23 @@ class CapsuleAggregation(nn.Module):
     M_i is the vector u_i. routing "em" (Eq. 12-15): q is `pose_columns`, and the capsules come out
     without their activations.
 
-    capsules: N, default the number of heads. activations: whether EM has A_n; the others: see
-    `Routing`. With gradient="last", the default of TransformerConfig, beta_a and beta_mu get no
-    gradient: A_n enters only couplings that are constants then. Raises ValueError for another
-    routing, and in `forward` for another option.
+    capsules: N, a divisor of d_model; default the number of heads. gradient: of EM routing, see
+    `em_routing`. With "last", the default of TransformerConfig, beta_a and beta_mu get no gradient:
+    A_n enters only couplings that are constants then. Raises ValueError for another routing or
+    gradient.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None,
-                 routing: str = "dynamic", iterations: int = 3, activations: bool = True,
-                 density: str = "product", schedule: str = "hinton", gradient: str = "full"):
+                 routing: str = "dynamic", iterations: int = 3, gradient: str = "full"):
         super().__init__()
         self.capsules = heads if capsules is None else capsules
+        self.routing = check_choice("routing", routing, ROUTINGS)
+        self.iterations = iterations
+        self.gradient = check_choice("gradient", gradient, GRADIENTS)
+        self.beta_a = nn.Parameter(torch.zeros(self.capsules)) if routing == "em" else None
+        self.beta_mu = nn.Parameter(torch.zeros(self.capsules)) if routing == "em" else None
         d_k = d_model // heads
         width = d_model // self.capsules
-        self.routing = Routing(routing, iterations, density, schedule, gradient,
-                               normalize=False, scale_by_activation=False)
-        has_betas = routing == "em" and activations
-        self.beta_a = nn.Parameter(torch.zeros(self.capsules)) if has_betas else None
-        self.beta_mu = nn.Parameter(torch.zeros(self.capsules)) if has_betas else None
         self.q = pose_columns(d_k, width) if routing == "em" else 1
         p, p_out = d_k // self.q, width // self.q
         bound = math.sqrt(6 / (p + p_out))                       # Xavier, each W_ij by itself
@@ -63,7 +64,12 @@ class CapsuleAggregation(nn.Module):
     def forward(self, outputs: Tensor) -> Tensor:
         u_hat = self.cast_votes(outputs)                                     # [B, L, H, N, D]
         # v = f(u_hat, c), c = Update(u_hat, v)                       Gu 2019 Eq. 4
-        v = self.routing(u_hat, self.beta_a, self.beta_mu).capsules          # [B, L, N, D]
+        if self.routing == "dynamic":
+            routed = dynamic_routing(u_hat, self.iterations, normalize=False)
+        else:
+            routed = em_routing_saving_memory(u_hat, self.beta_a, self.beta_mu, self.iterations,
+                                              self.gradient, scale_by_activation=False)
+        v = routed.capsules                                                  # [B, L, N, D]
         # u = Concat(u_1, ..., u_h), v = Concat(v_1, ..., v_l), l = N  Gu 2019 Eq. 7
         u = concatenate(outputs)                                             # [B, L, d]
         v = v.flatten(-2)                                                    # [B, L, d]

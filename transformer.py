@@ -55,11 +55,8 @@ def build_attention(config: "TransformerConfig", component: str, layer: int) -> 
     """The attention in one layer (from 1) of a component, with the mechanisms chosen there."""
     if layer in config.layers_at(config.agg_at, component):
         kind = CapsuleAggregation if config.agg.startswith("gu-") else RoutingAggregation
-        aggregation = kind(
-            config.d_model, config.heads, config.capsules,
-            routing=config.agg.removeprefix("gu-"), iterations=config.iterations,
-            activations=config.em_activations, density=config.em_density,
-            schedule=config.em_schedule, gradient=config.em_gradient)
+        aggregation = kind(config.d_model, config.heads, config.capsules,
+                           config.agg.removeprefix("gu-"), config.iterations, config.em_gradient)
     else:
         aggregation = LinearAggregation(config.d_model)
     capsule = None
@@ -257,10 +254,7 @@ class TransformerConfig:
     agg_at: tuple[str, ...] | None = None        # None: `default_places`
     capsules: int | None = None         # None: d_model (dynamic, em) or heads (gu-*)
     iterations: int = 3                 # T of every routing
-    em_density: str = "product"
-    em_schedule: str = "hinton"
     em_gradient: str | None = None      # None: "full"; gu-em: "last", a departure
-    em_activations: bool = True
 
     reg: tuple[str, ...] = ()           # kinds of disagreement to reward
     reg_at: tuple[str, ...] | None = None        # None: every component

@@ -2,7 +2,7 @@
 from capsule_transformer import PARTS
 from disagreement import KINDS
 from nmt.command_line import UserError, count, nonnegative, share
-from routing_em import DENSITIES, GRADIENTS, SCHEDULES
+from routing_em import GRADIENTS
 from transformer import AGGREGATIONS
 
 MODEL = {
@@ -26,12 +26,9 @@ MODEL = {
     "capsules": dict(help="number of output capsules (default: d_model for dynamic and em, the "
                           "number of heads for gu-*)", type=count),
     "iterations": dict(help="iterations of every routing", type=count),
-    "em_density": dict(help="EM: how a vote's densities are combined", choices=DENSITIES),
-    "em_schedule": dict(help="EM: inverse temperature", choices=SCHEDULES),
     "em_gradient": dict(help="EM: gradient through all iterations or the last one (default: full; "
                              "gu-em: last, a departure, since full costs BLEU there)",
                         choices=GRADIENTS),
-    "em_activations": dict(help="EM: capsules have activations"),
     "reg": dict(help="kinds of disagreement to reward (Li 2018)", choices=KINDS, metavar="KIND"),
     "reg_at": dict(help="where, as --agg-at (default: everywhere)", metavar="PLACE"),
     "reg_weight": dict(help="weight lambda of the reward", type=nonnegative),
@@ -49,7 +46,7 @@ def check_used(s, typed) -> None:
     em = s.agg in ("em", "gu-em")
     needs = {
         "agg_at capsules": (routed, "--agg"),
-        "em_density em_schedule em_gradient em_activations": (em, "--agg em or gu-em"),
+        "em_gradient": (em, "--agg em or gu-em"),
         "iterations": (routed or s.capsule_attention, "--agg or --capsule-attention"),
         "reg": (s.heads > 1, "--heads 2 or more"),
         "reg_at reg_weight": (s.reg, "--reg"),

@@ -11,7 +11,6 @@ entropy and agreement of the couplings. length: BLEU by source length, Gu 2019 F
 loss.png and attention.png go into the folder of each run, heads.png and length.png, which have all
 runs, into that of the first.
 """
-import copy
 import math
 import re
 import sys
@@ -31,6 +30,7 @@ from sacrebleu.metrics import BLEU
 from tabulate import tabulate
 from torch import Tensor
 
+from aggregation import RoutingAggregation
 from disagreement import MEASURED
 from nmt.batches import batches, collate
 from nmt.command_line import UserError, count, flag
@@ -43,7 +43,8 @@ from nmt.run_folder import load_run, read_log
 from nmt.search import translate_lines
 from nmt.tokenizer import prepare_line
 from papers.tables import SCORES, SCORES_BY_LAYER
-from routing_dynamic import squash, weigh_votes
+from routing_dynamic import dynamic_routing, squash, weigh_votes
+from routing_em import em_routing
 from transformer import COMPONENTS, PAD
 
 PARTS = ("loss", "disagreement", "heads", "attention", "routing", "length")
@@ -306,24 +307,22 @@ def trace(aggregation, V: Tensor) -> Tensor:
     The entropy of C_m is divided by log N: 1 where a head gives the same to all capsules, 0 where
     it gives everything to one. Agreement: `sum_n C_mn cos(V_mn, Omega_n)`, in [-1, 1]. The model
     returns only the last C: that of iteration t + 1 is the result of a routing with t iterations.
-    (With the released schedule and T > 3 its lambda rises faster than in the model.)
     """
     N = V.shape[-2]
     log_C = torch.full_like(V[..., 0], -math.log(N))                 # [P, M, N]
-    routing = copy.copy(aggregation.routing)
+    normalize = isinstance(aggregation, RoutingAggregation)          # Li 2019 Eq. 7
     rows = []
-    for t in range(1, aggregation.routing.iterations + 1):
+    for t in range(1, aggregation.iterations + 1):
         C = log_C.exp()
         omega = squash(weigh_votes(V, log_C))                        # [P, N, D]
         entropy = -torch.xlogy(C, C).sum(-1) / math.log(max(N, 2))   # [P, M]
         cosine = torch.cosine_similarity(V, omega.unsqueeze(-3), dim=-1)             # [P, M, N]
         rows.append(torch.stack([entropy.mean(), (C * cosine).sum(-1).mean()]))
-        routing.iterations = t
-        routed = routing(V, aggregation.beta_a, aggregation.beta_mu)
-        if routing.kind == "em":
-            log_C = routed.coupling.clamp(min=torch.finfo(V.dtype).tiny).log()
+        if aggregation.routing == "em":
+            C = em_routing(V, aggregation.beta_a, aggregation.beta_mu, t).coupling
+            log_C = C.clamp(min=torch.finfo(V.dtype).tiny).log()
         else:
-            log_C = routed.logits.log_softmax(-1)
+            log_C = dynamic_routing(V, t, normalize).logits.log_softmax(-1)
     return torch.stack(rows).cpu().double()
 
 

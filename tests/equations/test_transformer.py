@@ -18,7 +18,6 @@ from helpers import AGGREGATIONS, build_aggregation, close, every_aggregation, n
 from torch import nn
 
 import transformer
-from aggregation import RoutingAggregation
 from attention import Cache, LinearAggregation
 from disagreement import KINDS
 from nmt.command_line import parse
@@ -470,12 +469,12 @@ def flags(words: str) -> TransformerConfig:
 def test_flags_reach_the_configuration_and_json_gives_it_back():
     config = flags(
         "--arch tiny --heads 8 --layers 3 --dropout 0.25 --norm post --iterations 2 "
-        "--capsules 16 --agg em --agg-at enc:1-2 cross:3 --no-em-activations --reg output position "
+        "--capsules 16 --agg em --agg-at enc:1-2 cross:3 --reg output position "
         "--reg-at enc dec:2 --reg-weight 0.5 --capsule-attention enc:1-3 dec "
         "--capsule-parts horizontal")
     assert config == TransformerConfig(
         13, 128, 8, 3, 256, 0.25, "post", iterations=2, capsules=16, agg="em",
-        agg_at=("enc:1-2", "cross:3"), em_activations=False, reg=("output", "position"),
+        agg_at=("enc:1-2", "cross:3"), reg=("output", "position"),
         reg_at=("enc", "dec:2"), reg_weight=0.5, capsule_attention=("enc:1-3", "dec"),
         capsule_parts=("horizontal",))
     assert TransformerConfig(**json.loads(json.dumps(asdict(config)))) == config
@@ -532,12 +531,11 @@ def test_the_defaults_of_the_configuration_are_the_papers():
     """Size base of Vaswani 2017 with pre-norm and nothing else; Li's EM routing in the lowest two
     layers of the encoder."""
     assert TransformerConfig(9) == TransformerConfig(
-        9, 512, 8, 6, 2048, 0.1, "pre", "all", 0.1, 0.1, "linear", (), None, 3, "product", "hinton",
-        "full", True, (), EVERYWHERE, 1.0, (), BOTH, True)
+        9, 512, 8, 6, 2048, 0.1, "pre", "all", 0.1, 0.1, "linear", (), None, 3,
+        "full", (), EVERYWHERE, 1.0, (), BOTH, True)
     for name, sizes in SIZES.items():
         c = TransformerConfig(9, **transformer.SIZES[name])
         assert (c.d_model, c.heads, c.layers, c.d_ff) == sizes
-    assert RoutingAggregation(4, 2).routing.kind == "em"
 
 
 @pytest.mark.parametrize("changes", [

@@ -113,16 +113,14 @@ def test_the_sentence_that_is_drawn(run, monkeypatch):
 # ---- Routing
 
 @pytest.mark.parametrize("kind", ["em", "dynamic"])
-def test_trace(run, kind):
+def test_trace(run, kind, monkeypatch):
     """Entropy and agreement are those of loops over words, heads and capsules."""
     module = analyze.attentions(run.model)["cross:2"].aggregation
+    monkeypatch.setattr(module, "routing", kind)
     (heads, masks), = analyze.passes(run, 10 ** 6)
     with torch.no_grad():
         V = module.cast_votes(heads["cross"][1].outputs)[masks["cross"]][:5]         # [P, M, N, D]
-        model = SimpleNamespace(routing=analyze.copy.copy(module.routing), beta_a=module.beta_a,
-                                beta_mu=module.beta_mu)
-        model.routing.kind = kind
-        rows = analyze.trace(model, V)
+        rows = analyze.trace(module, V)
         C = torch.full(V.shape[:-1], 1 / V.shape[-2])
         for t in (1, 2, 3):
             if kind == "em":
