@@ -44,11 +44,7 @@ class CapsuleAggregation(nn.Module):
         self.q = pose_columns(d_k, width) if routing == "em" else 1
         p, p_out = d_k // self.q, width // self.q
         bound = math.sqrt(6 / (p + p_out))                       # Xavier, each W_ij by itself
-        if routing == "em":
-            weight = torch.empty(heads, self.capsules, p_out, p).uniform_(-bound, bound)
-        else:                           # drawn transposed: a seed gives the model of version 2.0
-            weight = torch.empty(heads, self.capsules, p, p_out).uniform_(-bound, bound)
-            weight = weight.transpose(-2, -1).contiguous()
+        weight = torch.empty(heads, self.capsules, p_out, p).uniform_(-bound, bound)
         self.weight = nn.Parameter(weight)                       # W [H, N, p', p]
         # FFN(x) = max(0, x W_1 + b_1) W_2 + b_2                      Gu 2019 Eq. 5
         self.ffn = nn.Sequential(nn.Linear(d_model, d_model), nn.ReLU(),

@@ -3,10 +3,9 @@
 import math
 
 import pytest
-import torch
 from torch import nn
 
-from capsule_aggregation import CapsuleAggregation, pose_columns
+from capsule_aggregation import pose_columns
 from transformer import Transformer, TransformerConfig
 
 D = 64
@@ -82,12 +81,3 @@ def test_every_weight_starts_as_it_should(agg, tie):
         for i, block in enumerate(parameter.chunk(blocks)):
             check(f"{name} {i}", block, law)
     assert all(norm.eps == 1e-5 for norm in model.modules() if isinstance(norm, nn.LayerNorm))
-
-
-def test_a_seed_gives_gus_weights_of_version_2():
-    """They were W_ij^T there."""
-    torch.manual_seed(1)
-    bound = math.sqrt(6 / (D_K + D // 8))
-    drawn = torch.empty(H, 8, D_K, D // 8).uniform_(-bound, bound)
-    torch.manual_seed(1)
-    assert torch.equal(CapsuleAggregation(D, H, 8).weight.transpose(-2, -1), drawn)
