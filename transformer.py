@@ -2,7 +2,8 @@
 
 Each can be switched on, layer by layer: how the heads are aggregated (aggregation.py,
 capsule_aggregation.py), whether they are rewarded for disagreeing (disagreement.py) and whether the
-attention logits are routed (capsule_transformer.py).
+attention logits are routed (capsule_transformer.py). `Transformer` comes first, then its parts, its
+configuration last.
 """
 import math
 import re
@@ -18,58 +19,12 @@ from attention import Cache, LinearAggregation, MultiHeadAttention, init_linear
 from capsule_aggregation import CapsuleAggregation
 from capsule_transformer import PARTS, CapsuleRouting
 from disagreement import KINDS, model_disagreement
+from routing_em import check_choice
 
 PAD = 0                                                  # token id of padding
 
 
-# ---- Building blocks
-
-def positions(length: int, d_model: int, start: int = 0, device=None, dtype=None) -> Tensor:
-    """Sinusoids [length, d] of the positions p = start, start + 1, ..., in dtype:
-    `PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos` of the same (Vaswani et al. §3.5)."""
-    exact = torch.promote_types(dtype or torch.float32, torch.float32)       # bfloat16 rounds 257
-    p = torch.arange(start, start + length, device=device, dtype=exact).unsqueeze(1)
-    even = torch.arange(0, d_model, 2, device=device, dtype=exact)           # 2i
-    rate = torch.exp(even * (-math.log(10000.0) / d_model))                  # 10000^(-2i/d)
-    return torch.stack([torch.sin(p * rate), torch.cos(p * rate)], dim=-1).flatten(1).to(dtype)
-
-
-class Embedding(nn.Embedding):
-    """Word embeddings times sqrt(d), plus positions, with dropout: ids [B, L] -> [B, L, d]. Raises
-    ValueError for another shape."""
-
-    def __init__(self, vocab_size: int, d_model: int, dropout: float):
-        super().__init__(vocab_size, d_model)
-        self.dropout = nn.Dropout(dropout)
-        nn.init.normal_(self.weight, std=d_model ** -0.5)
-
-    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
-        if ids.dim() != 2:
-            raise ValueError(f"ids has shape {list(ids.shape)}: give token ids, [B, L]")
-        d = self.embedding_dim
-        x = super().forward(ids) * math.sqrt(d)                              # [B, L, d]
-        return self.dropout(x + positions(ids.shape[1], d, start, ids.device, self.weight.dtype))
-
-
-def build_attention(config: "TransformerConfig", component: str, layer: int) -> MultiHeadAttention:
-    """The attention in one layer (from 1) of a component, with the mechanisms chosen there."""
-    if layer in config.layers_at(config.agg_at, component):
-        kind = CapsuleAggregation if config.agg.startswith("gu-") else RoutingAggregation
-        aggregation = kind(config.d_model, config.heads, config.capsules,
-                           config.agg.removeprefix("gu-"), config.iterations, config.em_gradient)
-    else:
-        aggregation = LinearAggregation(config.d_model)
-    capsule = None
-    if layer in config.layers_at(config.capsule_attention, component):
-        # the decoder has no vertical routing, which would see the future
-        parts = config.capsule_parts if component == "enc" else ("horizontal",)
-        capsule = CapsuleRouting(config.heads, parts, config.iterations)
-    # only D of positions reads A^h, which the fused kernel does not return
-    reads_weights = bool({"position", "squared-position"} & {*config.reg})
-    explicit = reads_weights and layer in config.layers_at(config.reg_at, component)
-    return MultiHeadAttention(config.d_model, config.heads, config.attention_dropout, aggregation,
-                              capsule, explicit)
-
+# ---- Model, encoder, decoder
 
 class Memory(NamedTuple):
     """The encoder's output, which the decoder attends to."""
@@ -82,55 +37,53 @@ class Memory(NamedTuple):
         return Memory(self.states.index_select(0, index), self.mask.index_select(0, index), [])
 
 
-class Layer(nn.Module):
-    """Self-attention, in a decoder cross-attention, feed-forward; each with a residual connection,
-    `x + dropout(f(norm(x)))` (pre-norm) or `norm(x + dropout(f(x)))` (post-norm)."""
+class Transformer(nn.Module):
+    """An encoder-decoder Transformer; padding (id 0) is on the right."""
 
-    def __init__(self, config: "TransformerConfig", component: str, layer: int):
+    def __init__(self, config: "TransformerConfig"):
         super().__init__()
-        self.pre = config.norm == "pre"
-        self.dropout = nn.Dropout(config.dropout)
-        self.attention = build_attention(config, component, layer)
-        self.norm1 = nn.LayerNorm(config.d_model)
-        self.norm2 = nn.LayerNorm(config.d_model)
-        if component == "dec":
-            self.cross = build_attention(config, "cross", layer)
-            self.norm3 = nn.LayerNorm(config.d_model)
-        # FFN(x) = max(0, x W_1 + b_1) W_2 + b_2                      Vaswani 2017 Eq. 2
-        self.ffn = nn.Sequential(nn.Linear(config.d_model, config.d_ff), nn.ReLU(),
-                                 nn.Dropout(config.ffn_dropout),
-                                 nn.Linear(config.d_ff, config.d_model)).apply(init_linear)
+        if not config.decoder:
+            raise ValueError("decoder=False: build an Encoder")
+        self.config = config
+        self.embedding = Embedding(config.vocab_size, config.d_model, config.dropout)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.output.weight = self.embedding.weight       # one matrix for source, target and output
 
-    def norm_input(self, x: Tensor, norm: nn.Module) -> Tensor:
-        """Returns the input of a sub-layer: norm(x), or x in a post-norm layer."""
-        return norm(x) if self.pre else x
+    def forward(self, source: Tensor, target_in: Tensor, need_weights: bool = False):
+        """source [B, L_s], target_in [B, L_t] (BOS first) -> logits [B, L_t, V] and the Heads of
+        every layer, {"enc": [...], "cross": [...], "dec": [...]}; A^h in all with need_weights."""
+        x, heads = self.hidden(source, target_in, need_weights)
+        return self.output(x), heads
 
-    def add_residual(self, x: Tensor, y: Tensor, norm: nn.Module) -> Tensor:
-        """Adds the output y of a sub-layer: x + y, or norm(x + y) in a post-norm layer."""
-        x = x + self.dropout(y)
-        return x if self.pre else norm(x)
+    def hidden(self, source: Tensor, target_in: Tensor, need_weights: bool = False):
+        """As `forward`, with the vectors [B, L_t, d] before the output matrix for the logits."""
+        memory = self.encode(source, need_weights)
+        target = self.embedding(target_in)                                   # [B, L_t, d]
+        x, own, cross = self.decoder(target, memory, None, need_weights)
+        return x, {"enc": memory.heads, "cross": cross, "dec": own}
 
-    def forward(self, x: Tensor, mask: Tensor | None, memory: Memory | None = None,
-                cache: Cache | None = None, need_weights: bool = False):
-        """x [B, L, d] -> (x [B, L, d], Heads of self-attention, of cross-attention or None)."""
-        decoder = memory is not None
-        h = self.norm_input(x, self.norm1)
-        y, own = self.attention(h, None, mask, cache, need_weights, causal=decoder)
-        x = self.add_residual(x, y, self.norm1)
-        cross = None
-        if decoder:
-            h = self.norm_input(x, self.norm2)
-            source_mask = memory.mask[:, None, None, :]                      # [B, 1, 1, L_s]
-            # in beam search the k hypotheses of a sentence share its source: [B_s, k L, d]
-            queries = h.unflatten(0, (memory.states.shape[0], -1)).flatten(1, 2)
-            y, cross = self.cross(queries, memory.states, source_mask, cache, need_weights)
-            x = self.add_residual(x, y.reshape(h.shape), self.norm2)
-        norm = self.norm3 if decoder else self.norm2
-        y = self.ffn(self.norm_input(x, norm))
-        return self.add_residual(x, y, norm), own, cross
+    def encode(self, source: Tensor, need_weights: bool = False) -> Memory:
+        """source [B, L_s] ids -> Memory."""
+        mask = source != PAD                                                 # [B, L_s]
+        states, heads = self.encoder(self.embedding(source), mask, need_weights)
+        return Memory(states, mask, heads)
 
+    def decode(self, target: Tensor, memory: Memory, cache: Cache | None = None) -> Tensor:
+        """target [B, L_t] ids, with a cache only the new ones -> logits [B, L_t, V] of the next
+        tokens. memory: of B sentences, or of B / k with k hypotheses each, in consecutive rows."""
+        start = 0
+        if cache is not None:
+            start, cache.length = cache.length, cache.length + target.shape[1]
+        x, _, _ = self.decoder(self.embedding(target, start), memory, cache)
+        return self.output(x)
 
-# ---- Encoder, decoder, model
+    def disagreement(self, heads: dict, source_mask: Tensor, target_mask: Tensor,
+                     reduce: str = "mean") -> Tensor:
+        """`model_disagreement` of the heads that `forward` returned."""
+        return model_disagreement(self.config, heads, source_mask, target_mask, reduce)
+
 
 class Encoder(nn.Module):
     """Embedded source [B, L, d] and mask [B, L] -> ([B, L, d], Heads of every layer)."""
@@ -166,57 +119,98 @@ class Decoder(nn.Module):
         return self.norm(x), own_heads, cross_heads
 
 
-class Transformer(nn.Module):
-    """An encoder-decoder Transformer; padding (id 0) is on the right."""
+# ---- Layer, embedding
 
-    def __init__(self, config: "TransformerConfig"):
+class Layer(nn.Module):
+    """Self-attention, in a decoder cross-attention, feed-forward; each with a residual connection,
+    `x + dropout(f(norm(x)))` (pre-norm) or `norm(x + dropout(f(x)))` (post-norm)."""
+
+    def __init__(self, config: "TransformerConfig", component: str, layer: int):
         super().__init__()
-        if not config.decoder:
-            raise ValueError("decoder=False: build an Encoder")
-        self.config = config
-        sizes = config.vocab_size, config.d_model, config.dropout
-        self.source_embedding = Embedding(*sizes)
-        self.target_embedding = self.source_embedding if config.tie == "all" else Embedding(*sizes)
-        self.encoder = Encoder(config)
-        self.decoder = Decoder(config)
-        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        if config.tie == "none":
-            nn.init.normal_(self.output.weight, std=config.d_model ** -0.5)
-        else:
-            self.output.weight = self.target_embedding.weight
+        self.pre = config.norm == "pre"
+        self.dropout = nn.Dropout(config.dropout)
+        self.attention = build_attention(config, component, layer)
+        self.norm1 = nn.LayerNorm(config.d_model)
+        self.norm2 = nn.LayerNorm(config.d_model)
+        if component == "dec":
+            self.cross = build_attention(config, "cross", layer)
+            self.norm3 = nn.LayerNorm(config.d_model)
+        # FFN(x) = max(0, x W_1 + b_1) W_2 + b_2                      Vaswani 2017 Eq. 2
+        self.ffn = nn.Sequential(nn.Linear(config.d_model, config.d_ff), nn.ReLU(),
+                                 nn.Dropout(config.ffn_dropout),
+                                 nn.Linear(config.d_ff, config.d_model)).apply(init_linear)
 
-    def encode(self, source: Tensor, need_weights: bool = False) -> Memory:
-        """source [B, L_s] ids -> Memory."""
-        mask = source != PAD                                                 # [B, L_s]
-        states, heads = self.encoder(self.source_embedding(source), mask, need_weights)
-        return Memory(states, mask, heads)
+    def forward(self, x: Tensor, mask: Tensor | None, memory: Memory | None = None,
+                cache: Cache | None = None, need_weights: bool = False):
+        """x [B, L, d] -> (x [B, L, d], Heads of self-attention, of cross-attention or None)."""
+        decoder = memory is not None
+        h = self.norm_input(x, self.norm1)
+        y, own = self.attention(h, None, mask, cache, need_weights, causal=decoder)
+        x = self.add_residual(x, y, self.norm1)
+        cross = None
+        if decoder:
+            h = self.norm_input(x, self.norm2)
+            source_mask = memory.mask[:, None, None, :]                      # [B, 1, 1, L_s]
+            # in beam search the k hypotheses of a sentence share its source: [B_s, k L, d]
+            queries = h.unflatten(0, (memory.states.shape[0], -1)).flatten(1, 2)
+            y, cross = self.cross(queries, memory.states, source_mask, cache, need_weights)
+            x = self.add_residual(x, y.reshape(h.shape), self.norm2)
+        norm = self.norm3 if decoder else self.norm2
+        y = self.ffn(self.norm_input(x, norm))
+        return self.add_residual(x, y, norm), own, cross
 
-    def decode(self, target: Tensor, memory: Memory, cache: Cache | None = None) -> Tensor:
-        """target [B, L_t] ids, with a cache only the new ones -> logits [B, L_t, V] of the next
-        tokens. memory: of B sentences, or of B / k with k hypotheses each, in consecutive rows."""
-        start = 0
-        if cache is not None:
-            start, cache.length = cache.length, cache.length + target.shape[1]
-        x, _, _ = self.decoder(self.target_embedding(target, start), memory, cache)
-        return self.output(x)
+    def norm_input(self, x: Tensor, norm: nn.Module) -> Tensor:
+        """Returns the input of a sub-layer: norm(x), or x in a post-norm layer."""
+        return norm(x) if self.pre else x
 
-    def hidden(self, source: Tensor, target_in: Tensor, need_weights: bool = False):
-        """As `forward`, with the vectors [B, L_t, d] before the output matrix for the logits."""
-        memory = self.encode(source, need_weights)
-        target = self.target_embedding(target_in)                            # [B, L_t, d]
-        x, own, cross = self.decoder(target, memory, None, need_weights)
-        return x, {"enc": memory.heads, "cross": cross, "dec": own}
+    def add_residual(self, x: Tensor, y: Tensor, norm: nn.Module) -> Tensor:
+        """Adds the output y of a sub-layer: x + y, or norm(x + y) in a post-norm layer."""
+        x = x + self.dropout(y)
+        return x if self.pre else norm(x)
 
-    def forward(self, source: Tensor, target_in: Tensor, need_weights: bool = False):
-        """source [B, L_s], target_in [B, L_t] (BOS first) -> logits [B, L_t, V] and the Heads of
-        every layer, {"enc": [...], "cross": [...], "dec": [...]}; A^h in all with need_weights."""
-        x, heads = self.hidden(source, target_in, need_weights)
-        return self.output(x), heads
 
-    def disagreement(self, heads: dict, source_mask: Tensor, target_mask: Tensor,
-                     reduce: str = "mean") -> Tensor:
-        """`model_disagreement` of the heads that `forward` returned."""
-        return model_disagreement(self.config, heads, source_mask, target_mask, reduce)
+def build_attention(config: "TransformerConfig", component: str, layer: int) -> MultiHeadAttention:
+    """The attention in one layer (from 1) of a component, with the mechanisms chosen there."""
+    if layer in config.layers_at(config.agg_at, component):
+        kind = CapsuleAggregation if config.agg.startswith("gu-") else RoutingAggregation
+        aggregation = kind(config.d_model, config.heads, config.capsules,
+                           config.agg.removeprefix("gu-"), config.iterations, config.em_gradient)
+    else:
+        aggregation = LinearAggregation(config.d_model)
+    capsule = None
+    if layer in config.layers_at(config.capsule_attention, component):
+        # the decoder has no vertical routing, which would see the future
+        parts = config.capsule_parts if component == "enc" else ("horizontal",)
+        capsule = CapsuleRouting(config.heads, parts, config.iterations)
+    # only D of positions reads A^h, which the fused kernel does not return
+    reads_weights = bool({"position", "squared-position"} & {*config.reg})
+    explicit = reads_weights and layer in config.layers_at(config.reg_at, component)
+    return MultiHeadAttention(config.d_model, config.heads, config.attention_dropout, aggregation,
+                              capsule, explicit)
+
+
+class Embedding(nn.Embedding):
+    """Word embeddings times sqrt(d), plus positions, with dropout: ids [B, L] -> [B, L, d]."""
+
+    def __init__(self, vocab_size: int, d_model: int, dropout: float):
+        super().__init__(vocab_size, d_model)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.normal_(self.weight, std=d_model ** -0.5)
+
+    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
+        d = self.embedding_dim
+        x = super().forward(ids) * math.sqrt(d)                              # [B, L, d]
+        return self.dropout(x + positions(ids.shape[1], d, start, ids.device, self.weight.dtype))
+
+
+def positions(length: int, d_model: int, start: int = 0, device=None, dtype=None) -> Tensor:
+    """Sinusoids [length, d] of the positions p = start, start + 1, ..., in dtype:
+    `PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos` of the same (Vaswani et al. §3.5)."""
+    exact = torch.promote_types(dtype or torch.float32, torch.float32)       # bfloat16 rounds 257
+    p = torch.arange(start, start + length, device=device, dtype=exact).unsqueeze(1)
+    even = torch.arange(0, d_model, 2, device=device, dtype=exact)           # 2i
+    rate = torch.exp(even * (-math.log(10000.0) / d_model))                  # 10000^(-2i/d)
+    return torch.stack([torch.sin(p * rate), torch.cos(p * rate)], dim=-1).flatten(1).to(dtype)
 
 
 # ---- Configuration
@@ -242,27 +236,27 @@ class TransformerConfig:
     vocab_size: int | None
     d_model: int = 512
     heads: int = 8
-    layers: int = 6                     # of the encoder, and as many of the decoder
-    d_ff: int = 2048
-    dropout: float = 0.1
-    norm: str = "pre"                   # layer normalization before or after ("post") a sub-layer
-    tie: str = "all"                    # embedding matrices: "none", "target" and output, or "all"
+    layers: int = 6                              # of the encoder, and as many of the decoder
+    d_ff: int = 2048                             # width of the feed-forward layers
+    dropout: float = 0.1                         # of embeddings and residual branches
+    norm: str = "pre"                            # layer normalization before ("pre") or after
+                                                 # ("post") a sub-layer
     attention_dropout: float | None = None       # of the attention weights; None: dropout
-    ffn_dropout: float | None = None             # of the feed-forward layers; None: dropout
+    ffn_dropout: float | None = None             # in the feed-forward layers; None: dropout
 
-    agg: str = "linear"                 # aggregation of the heads: AGGREGATIONS
-    agg_at: tuple[str, ...] | None = None        # None: `default_places`
-    capsules: int | None = None         # None: d_model (dynamic, em) or heads (gu-*)
-    iterations: int = 3                 # T of every routing
-    em_gradient: str | None = None      # None: "full"; gu-em: "last", a departure
+    agg: str = "linear"                          # aggregation of the heads: AGGREGATIONS
+    agg_at: tuple[str, ...] | None = None        # places; None: `default_places`
+    capsules: int | None = None                  # None: d_model (dynamic, em) or heads (gu-*)
+    iterations: int = 3                          # T of every routing
+    em_gradient: str | None = None               # None: "full"; gu-em: "last", a departure
 
-    reg: tuple[str, ...] = ()           # kinds of disagreement to reward
-    reg_at: tuple[str, ...] | None = None        # None: every component
-    reg_weight: float = 1.0             # lambda
+    reg: tuple[str, ...] = ()                    # kinds of disagreement to reward: KINDS
+    reg_at: tuple[str, ...] | None = None        # places; None: every component
+    reg_weight: float = 1.0                      # lambda
 
-    capsule_attention: tuple[str, ...] = ()      # places
+    capsule_attention: tuple[str, ...] = ()      # places where the logits are routed
     capsule_parts: tuple[str, ...] = PARTS       # of the encoder; the decoder has the horizontal
-    decoder: bool = True                # False: an Encoder alone, places in enc
+    decoder: bool = True                         # False: an Encoder alone, places in enc
 
     def __post_init__(self):
         self.resolve()
@@ -280,18 +274,13 @@ class TransformerConfig:
             self.ffn_dropout = self.dropout
         if self.em_gradient is None:    # with the "full" gradient gu-em loses 4 to 7 BLEU
             self.em_gradient = "last" if self.agg == "gu-em" else "full"
-        for name in ("agg_at", "reg", "reg_at", "capsule_attention", "capsule_parts"):
-            value = getattr(self, name)
-            setattr(self, name, (value,) if isinstance(value, str) else tuple(value))
 
     def check(self) -> None:
-        """Raises ValueError for an unknown name, a size or a place that does not fit the model."""
-        for name, known in (("agg", AGGREGATIONS), ("reg", KINDS), ("norm", ("pre", "post")),
-                            ("capsule_parts", PARTS), ("tie", ("none", "target", "all"))):
-            value = getattr(self, name)
-            for word in [value] if isinstance(value, str) else value:
-                if word not in known:
-                    raise ValueError(f"{name}: {word} is none of {', '.join(known)}")
+        """Raises ValueError for an unknown name, and a size or a place that does not fit."""
+        check_choice("agg", self.agg, AGGREGATIONS)
+        check_choice("norm", self.norm, ("pre", "post"))
+        for kind in self.reg:
+            check_choice("reg", kind, KINDS)
         if self.agg != "linear" and not self.agg_at:
             raise ValueError(f"agg {self.agg}: agg_at names no place")
         if self.d_model % 2:

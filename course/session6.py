@@ -208,7 +208,7 @@ words = tokenizer.encode(pairs.source[0])
 number = 0                              # of the layer, from 0
 layer = model.encoder.layers[number]
 with torch.no_grad():
-    x = model.source_embedding(torch.tensor([words.ids]))                    # [1, L, d]
+    x = model.embedding(torch.tensor([words.ids]))                           # [1, L, d]
     for lower in model.encoder.layers[:number]:
         x, _, _ = lower(x, None)
     x = layer.norm1(x)

@@ -13,8 +13,6 @@ MODEL = {
     "dropout": dict(help="dropout rate", type=share),
     "norm": dict(help="layer normalization before or after each sub-layer",
                  choices=("pre", "post")),
-    "tie": dict(help="embedding matrices with shared weights: none, target and output, or all",
-                choices=("none", "target", "all")),
     "attention_dropout": dict(help="dropout rate of the attention weights (default: --dropout)",
                               type=share),
     "ffn_dropout": dict(help="dropout rate of the feed-forward layers (default: --dropout)",

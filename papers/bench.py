@@ -74,8 +74,8 @@ class TorchTransformer(Transformer):
         """source [B, L_s], target_in [B, L_t] -> (vectors [B, L_t, d], no heads)."""
         padding = source == PAD                                              # [B, L_s]
         ahead = nn.Transformer.generate_square_subsequent_mask(target_in.shape[1], source.device)
-        memory = self.encoder(self.source_embedding(source), src_key_padding_mask=padding)
-        states = self.decoder(self.target_embedding(target_in), memory, tgt_mask=ahead,
+        memory = self.encoder(self.embedding(source), src_key_padding_mask=padding)
+        states = self.decoder(self.embedding(target_in), memory, tgt_mask=ahead,
                               tgt_is_causal=True, memory_key_padding_mask=padding)
         return states, {}
 

@@ -136,7 +136,7 @@ def same(state: dict, other: dict) -> bool:
 def small(tokenizer, seed=0):
     """The model, in float32, in eval mode."""
     torch.manual_seed(seed)
-    config = TransformerConfig(tokenizer.get_vocab_size(), 16, 2, 1, 32, tie="none")
+    config = TransformerConfig(tokenizer.get_vocab_size(), 16, 2, 1, 32)
     return Transformer(config).eval()
 
 

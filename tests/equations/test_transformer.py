@@ -2,10 +2,7 @@
 what must hold for all of them together: padding, causality, decoding with the cache, the published
 parameter counts, training."""
 
-import contextlib
 import functools
-import importlib
-import inspect
 import json
 import math
 import warnings
@@ -22,8 +19,6 @@ from attention import Cache, LinearAggregation
 from disagreement import KINDS
 from nmt.command_line import parse
 from nmt.flags import MODEL
-from tasks.logic_data import Formulas
-from tasks.logic_model import LogicModel
 from train_mt import KINDS as FLAGS
 from train_mt import recipe
 from transformer import Transformer, TransformerConfig, positions
@@ -98,88 +93,50 @@ def torch_transformer(model):
     return torch_model.train()  # train mode without dropout: no inference fast path
 
 
-RATE = 0.3
-
-
-def fixed_dropout(x, p=0.5, training=True, inplace=False):
-    """F.dropout without chance: factors around 1, no two alike, at this rate only."""
-    factors = 1 + 0.5 * torch.sin(torch.arange(1, x.numel() + 1, dtype=x.dtype)).view(x.shape)
-    return x * factors if training and p == RATE else x
-
-
-def plain_attention(Q, K, V, attn_mask=None, dropout_p=0.0, is_causal=False, **_):
-    """F.scaled_dot_product_attention written out, with the fixed dropout on the weights."""
-    logits = Q @ K.transpose(-2, -1) / math.sqrt(Q.shape[-1])
-    if is_causal:
-        attn_mask = torch.ones(logits.shape[-2:], dtype=torch.bool).tril()
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        logits = logits.masked_fill(~attn_mask, -math.inf)
-    elif attn_mask is not None:
-        logits = logits + attn_mask
-    return fixed_dropout(logits.softmax(-1), dropout_p) @ V
-
-
 @pytest.mark.parametrize("need_weights", [False, True])
-@pytest.mark.parametrize("rate", [0.0, RATE])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @torch.no_grad()
-def test_baseline_equals_torch_transformer(norm, rate, need_weights, monkeypatch):
-    """Dropout is where torch has it, at the same rate: embeddings, attention weights, the FFN's
-    hidden layer and every residual branch."""
-    model = build(norm=norm, tie="none", layers=3, dropout=rate).train()
+def test_baseline_equals_torch_transformer(norm, need_weights):
+    model = build(norm=norm, layers=3)
     torch_model = torch_transformer(model)
-    for module in torch_model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = rate
-        elif isinstance(module, nn.MultiheadAttention):
-            module.dropout = rate
-    asked = []
-    monkeypatch.setattr(nn.functional, "dropout", lambda x, p, training=True, inplace=False:
-                        asked.append((p, training)) or fixed_dropout(x, p, training))
-    if rate:
-        monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", plain_attention)
     source, target = batch()
     logits, _ = model(source, target, need_weights)
-    # 2 embeddings; 3 in a layer of the encoder, 4 of the decoder, and the weights written out
-    assert asked == [(rate, True)] * (2 + 3 * (3 + 4) + need_weights * 3 * (1 + 2))
-    tables = model.source_embedding, model.target_embedding
-    embedded = [fixed_dropout(table.weight[ids] * math.sqrt(8) + sinusoids(ids.shape[1], 8), rate)
-                for table, ids in zip(tables, (source, target))]
+    embedded = [model.embedding.weight[ids] * math.sqrt(8) + sinusoids(ids.shape[1], 8)
+                for ids in (source, target)]
     causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
     states = torch_model(*embedded, tgt_mask=causal, src_key_padding_mask=source == 0,
                          tgt_key_padding_mask=target == 0, memory_key_padding_mask=source == 0)
     memory = model.encode(source)
     assert logits.shape == (2, 6, 13)
-    assert close(logits[target != 0], (states @ model.output.weight.T)[target != 0])
+    assert close(logits[target != 0], (states @ model.embedding.weight.T)[target != 0])
     assert torch.equal(memory.mask, source != 0)
     encoded = torch_model.encoder(embedded[0], src_key_padding_mask=source == 0)
     assert close(memory.states[source != 0], encoded[source != 0])
 
 
-def test_attention_weights_and_hidden_units_can_have_rates_of_their_own():
-    """By default they have the one rate."""
-    for rates, want in (((None, None), (0.3, 0.3)), ((0.2, 0.0), (0.2, 0.0)),
-                        ((0.0, None), (0.0, 0.3)), ((None, 0.0), (0.3, 0.0))):
-        attention_dropout, ffn_dropout = rates
-        model = build(dropout=0.3, attention_dropout=attention_dropout, ffn_dropout=ffn_dropout)
-        for layer in (*model.encoder.layers, *model.decoder.layers):
-            assert (layer.attention.dropout.p, layer.ffn[2].p) == want
-            assert layer.dropout.p == 0.3
-        assert {layer.cross.dropout.p for layer in model.decoder.layers} == {want[0]}
+@torch.no_grad()
+def test_dropout_is_where_it_should_be():
+    """On embeddings, residual branches, attention weights and hidden units, the last two at rates
+    of their own; not in eval mode."""
+    model = build(dropout=0.3, attention_dropout=0.2, ffn_dropout=0.1)
+    rates = {name: module.p for name, module in model.named_modules()
+             if isinstance(module, nn.Dropout)}
+    by_end = {"attention.dropout": 0.2, "cross.dropout": 0.2, "ffn.2": 0.1}
+    for name, rate in rates.items():
+        assert rate == by_end.get(".".join(name.split(".")[-2:]), 0.3)
+    assert len(rates) == 1 + 2 * (3 + 4)
+    assert TransformerConfig(9, dropout=0.3).ffn_dropout == 0.3          # by default the one rate
     source, target = batch()
-    logits, _ = model.eval()(source, target)             # without dropout, by the fused kernel, too
+    logits, _ = model(source, target)
     assert close(logits, model(source, target, need_weights=True)[0])
+    outputs = [model.train()(source, target, need_weights)[0] for need_weights in (False, True)]
+    assert not any(close(output, logits) for output in outputs)
 
 
-def test_tied_embeddings():
-    for tie, shared in (("all", 1), ("target", 2), ("none", 3)):
-        model = Transformer(config(tie=tie))
-        tables = [model.source_embedding.weight, model.target_embedding.weight, model.output.weight]
-        assert len({id(table) for table in tables}) == shared
-        assert (model.target_embedding.weight is model.output.weight) == (tie != "none")
-        assert model.output.bias is None
-        # a shared parameter has several names: nothing but the tables is shared
-        assert len(model.state_dict()) - len(list(model.parameters())) == 3 - shared
+def test_one_matrix_for_source_target_and_output():
+    model = Transformer(config())
+    assert model.output.weight is model.embedding.weight and model.output.bias is None
+    assert len(model.state_dict()) - len(list(model.parameters())) == 1
 
 
 def everywhere(agg, capsule):
@@ -222,14 +179,6 @@ def test_decoding_with_cache_equals_full_pass(agg, capsule):
     cache.reorder(index)
     cache.select_sources(index)
     assert close(model.decode(target[index, 5:], memory.select(index), cache), full[index, 5:])
-
-
-def test_ids_of_another_shape_are_an_error():
-    model = Transformer(TransformerConfig(8, d_model=4, heads=2, layers=1, d_ff=4))
-    sentence = torch.tensor([3, 4, 5])
-    for source, target in ((sentence, sentence[None]), (sentence[None], sentence)):
-        with pytest.raises(ValueError, match=r"ids has shape \[3\]: give token ids, \[B, L\]"):
-            model(source, target)
 
 
 def test_batches_that_do_not_match_are_an_error():
@@ -302,28 +251,6 @@ def test_li2018_disagreement_of_the_model(reg, reg_at, layers, reduce):
     assert model.disagreement(heads, s, t, reduce).item() == pytest.approx(want, abs=1e-10)
 
 
-@pytest.mark.parametrize("reg, reg_at, expected", [
-    ("output", "enc", 0.530), ("subspace", "cross", 0.639),
-    ("output", "cross", 0.0), ("position", "cross", 0.0), ("subspace", "dec", 0.0)])
-def test_the_gradient_of_two_sentences_as_one_batch_or_as_two(reg, reg_at, expected):
-    """Micro-batches have the weight of their target tokens. Where D is a mean over source tokens,
-    the division changes the gradient: by this share of its norm."""
-    model = build(reg=reg, reg_at=reg_at)
-    source, target = batch((9, 3), (3, 9))
-    tokens = target != 0
-    gradients = []
-    for division in ([[0, 1]], [[0], [1]]):
-        model.zero_grad()
-        for rows in division:
-            _, heads = model(source[rows], target[rows])
-            D = model.disagreement(heads, source[rows] != 0, tokens[rows])
-            (D * tokens[rows].sum() / tokens.sum()).backward()
-        used = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-        gradients.append(torch.cat(used))
-    one, two = gradients
-    assert (two - one).norm() / one.norm() == pytest.approx(expected, rel=0.01, abs=1e-9)
-
-
 def test_training_gets_the_weights_that_its_disagreement_needs():
     """Decoding computes none."""
     model = build(reg=("position",), reg_at=("enc:2", "dec")).train()
@@ -335,7 +262,7 @@ def test_training_gets_the_weights_that_its_disagreement_needs():
         computed[name] = [layer.weights is not None for layer in layers]
     assert computed == {"enc": [False, True], "cross": [False, False], "dec": [True, True]}
     assert model.encoder.layers[1].attention.in_proj.weight.grad.abs().sum() > 0
-    embedded = model.target_embedding(target[:, :1])
+    embedded = model.embedding(target[:, :1])
     _, own, cross = model.decoder(embedded, model.encode(source), Cache())
     assert all(layer.weights is None for layer in own + cross)
 
@@ -439,25 +366,26 @@ def test_capsule_attention_lands_where_it_was_asked_for(capsule, parts, want):
             assert attention.capsule.parts == expected and attention.capsule.iterations == 2
 
 
-@pytest.mark.parametrize("changes, words", [
-    (dict(agg="em", agg_at=("enc:9",)), ["enc:9", "2"]),
-    (dict(agg="em", agg_at=("enc:1-3",)), ["enc:1-3", "2"]),
-    (dict(agg="em", agg_at=("enc:0-1",)), ["enc:0-1", "2"]),
-    (dict(agg="em", agg_at=("encoder",)), ["encoder", "dec"]),
-    (dict(agg="em", agg_at=("enc:1,2-1",)), ["enc:1,2-1"]),
-    (dict(agg="em", agg_at=("enc:",)), ["enc:"]),
-    (dict(reg=("output",), reg_at=("dec:3",)), ["dec:3", "2"]),
-    (dict(capsule_attention=("cross",)), ["cross", "enc", "dec"]),
-    (dict(heads=3), ["heads", "3", "8"]),
-    (dict(d_model=9, heads=3), ["d_model", "9", "even"]),
-    (dict(agg="em", capsules=5), ["capsules", "5", "8"]),
-    (dict(agg="nonsense"), ["nonsense", "gu-em"]),
-    (dict(agg="em", agg_at=()), ["agg_at", "no place"]),  # as dataclasses.replace leaves it
-    (dict(norm="middle"), ["middle", "pre"])])
-def test_what_does_not_exist_is_one_clear_error(changes, words):
-    with pytest.raises(ValueError) as error:
+@pytest.mark.parametrize("changes, message", [
+    (dict(agg="em", agg_at=("enc:9",)), "enc:9 is not a place: .* layers from 1 to 2"),
+    (dict(agg="em", agg_at=("encoder",)), "encoder is not a place: choose enc, cross, dec"),
+    (dict(agg="em", agg_at=("enc:1,2-1",)), "enc:1,2-1 is not a place"),
+    (dict(capsule_attention=("cross",)), "cross is not a place: choose enc, dec"),
+    (dict(heads=3), "heads 3: does not divide the width 8"),
+    (dict(agg="em", capsules=5), "capsules 5: does not divide the width 8"),
+    (dict(d_model=9, heads=3), "d_model 9: must be even"),
+    (dict(agg="nonsense"), "agg='nonsense': choose from linear, .*, gu-em"),
+    (dict(reg=("nonsense",)), "reg='nonsense': choose from subspace"),
+    (dict(norm="middle"), "norm='middle': choose from pre, post")], ids=str)
+def test_what_does_not_exist_is_one_clear_error(changes, message):
+    with pytest.raises(ValueError, match=message):
         config(**changes)
-    assert all(word in str(error.value) for word in words) and "\n" not in str(error.value)
+
+
+def test_a_mechanism_without_a_place_is_an_error():
+    """It would be the baseline."""
+    with pytest.raises(ValueError, match="agg em: agg_at names no place"):
+        replace(config(), agg="em")
 
 
 def flags(words: str) -> TransformerConfig:
@@ -477,15 +405,9 @@ def test_flags_reach_the_configuration_and_json_gives_it_back():
         agg_at=("enc:1-2", "cross:3"), reg=("output", "position"),
         reg_at=("enc", "dec:2"), reg_weight=0.5, capsule_attention=("enc:1-3", "dec"),
         capsule_parts=("horizontal",))
-    assert TransformerConfig(**json.loads(json.dumps(asdict(config)))) == config
+    settings = json.loads(json.dumps(asdict(config)))
+    assert json.loads(json.dumps(asdict(TransformerConfig(**settings)))) == settings
     assert flags("--agg gu-em --em-gradient full").em_gradient == "full"     # not our default
-
-
-def test_a_string_is_one_place_or_one_kind():
-    strings = dict(agg="em", agg_at="enc", reg="output", reg_at="dec:2", capsule_attention="enc:1",
-                   capsule_parts="vertical")
-    tuples = {name: (value,) for name, value in strings.items()} | {"agg": "em"}
-    assert TransformerConfig(10, **strings) == TransformerConfig(10, **tuples)
 
 
 @pytest.mark.parametrize("component", ["enc", "cross", "dec"])
@@ -506,53 +428,12 @@ def test_positions_in_bfloat16_are_those_of_float32_rounded():
     assert torch.equal(rounded, positions(600, 8).bfloat16())
 
 
-# ---- Defaults, ranges, devices
-
-DEFAULTS = dict(
-    iterations=3, normalize=True, scale_by_activation=True, activations=True, eps=1e-9,
-    density="product", schedule="hinton", gradient="full", lambda_t=1.0, reduce="mean",
-    parts=BOTH, explicit=False, causal=False, need_weights=False, dim=-1, start=0,
-    **dict.fromkeys(("mask", "target_mask", "keys", "last", "capsules", "beta_a", "beta_mu",
-                     "memory", "cache", "capsule", "aggregation")))
-
-
-@pytest.mark.parametrize("name", ["attention", "disagreement", "routing_dynamic", "routing_em",
-                                  "aggregation", "capsule_aggregation", "capsule_transformer"])
-def test_an_option_has_one_default_everywhere(name):
-    """That of the papers, see docs/readings.md."""
-    for function in vars(importlib.import_module(name)).values():
-        if getattr(function, "__module__", "") == name and callable(function):
-            for option in inspect.signature(function).parameters.values():
-                if option.name in DEFAULTS and option.default is not option.empty:
-                    assert option.default == DEFAULTS[option.name], (function, option)
-
-
 def test_the_defaults_of_the_configuration_are_the_papers():
     """Size base of Vaswani 2017 with pre-norm and nothing else; Li's EM routing in the lowest two
     layers of the encoder."""
     assert TransformerConfig(9) == TransformerConfig(
-        9, 512, 8, 6, 2048, 0.1, "pre", "all", 0.1, 0.1, "linear", (), None, 3,
-        "full", (), EVERYWHERE, 1.0, (), BOTH, True)
+        9, 512, 8, 6, 2048, 0.1, "pre", 0.1, 0.1, "linear", (), None, 3, "full", (), EVERYWHERE,
+        1.0, (), BOTH, True)
     for name, sizes in SIZES.items():
         c = TransformerConfig(9, **transformer.SIZES[name])
         assert (c.d_model, c.heads, c.layers, c.d_ff) == sizes
-
-
-@pytest.mark.parametrize("changes", [
-    dict(agg="em", reg=("output", "position"), capsule_attention=("enc", "dec")),
-    dict(agg="gu-em"), dict(agg="dynamic", reg=tuple(KINDS))], ids=str)
-def test_everything_is_on_the_device_of_its_input(changes, monkeypatch):
-    """The meta device refuses tensors of another one, as a GPU does."""
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
-    ids = torch.ones(2, 5, dtype=torch.long, device="meta")
-    with torch.device("meta"):
-        model = Transformer(config(**changes))
-        reader = LogicModel(config(decoder=False), reach=9)
-    _, heads = model(ids, ids)
-    assert model.disagreement(heads, ids != 0, ids != 0).is_meta
-    memory = model.encode(ids)
-    cache = Cache()
-    assert model.decode(ids[:, :3], memory, cache).is_meta
-    assert model.decode(ids[:, 3:], memory, cache).is_meta
-    for reader in (reader.train(), reader.eval()):
-        assert reader.loss(Formulas(ids, ids[0, :4]), ids[:, :2]).is_meta

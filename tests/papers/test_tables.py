@@ -30,12 +30,12 @@ def mechanisms(table, label: str) -> dict:
     if table.source.startswith("Li 2018"):
         kinds = [kind for kind in ("subspace", "position", "output")
                  if kind in label or "all three" in label]
-        return dict(reg=tuple(kinds) or "output", reg_at=places)
+        return dict(reg=tuple(kinds) or ("output",), reg_at=places)
     if table.source.startswith("Li 2019"):
         return dict(agg="dynamic" if "simple" in label else "em", agg_at=places)
     if table.source.startswith("Li 2021"):
-        named = {"Disagreement": dict(reg="output"), "Aggregation": dict(agg="em"),
-                 "Both": dict(reg="output", agg="em")}
+        named = {"Disagreement": dict(reg=("output",)), "Aggregation": dict(agg="em"),
+                 "Both": dict(reg=("output",), agg="em")}
         return named[label.split()[-1]]
     if table.source.startswith("Gu"):
         found = re.fullmatch(r"N = (\d?)H/?(\d?)", label)
