@@ -80,12 +80,11 @@ def name_horizontal_routing_fault(horizontal_routing):
 
 
 def name_label_smoothing_fault(smoothed_cross_entropy):
-    """`smoothed_cross_entropy(hidden, weight, target, smoothing, padding)` returns the
-    cross-entropy of the logits hidden weight^T and smoothed targets, summed over the tokens whose
-    target is not `padding`.
+    """`smoothed_cross_entropy(hidden, weight, target, smoothing, padding)` returns the sum of the
+    cross-entropy of the logits hidden weight^T over the tokens whose target is not `padding`.
 
-    "padding": a token whose target is `padding` counts, too
+    "padding": a token whose target is `padding` counts as any other
     "others": the share eps is divided among the V - 1 other words
-    "lost": the targets are not smoothed
-    "mean": the mean over the tokens in place of the sum
+    "lost": eps is 0
+    "gradient": gradients flow into hidden, but not into weight
     """

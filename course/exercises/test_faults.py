@@ -50,9 +50,10 @@ TASKS = {
         "mean": ("squash(R @ V)", "squash(R @ V / R.sum(-1, keepdim=True))")}),
     "label_smoothing": (smoothed_cross_entropy, {
         "padding": ("ignore_index=padding", "ignore_index=-100"),
-        "others": ("=smoothing,", "=smoothing * len(weight) / (len(weight) - 1),"),
-        "lost": ("=smoothing,", "=0.0,"),
-        "mean": ('"sum"', '"mean"')}),
+        "others": ("label_smoothing=smoothing",
+                   "label_smoothing=smoothing * len(weight) / (len(weight) - 1)"),
+        "lost": ("label_smoothing=smoothing", "label_smoothing=0.0"),
+        "gradient": ("hidden @ weight.T", "hidden @ weight.T.detach()")}),
 }
 CASES = [(task, fault) for task, (_, versions) in TASKS.items() for fault in ("right", *versions)]
 
