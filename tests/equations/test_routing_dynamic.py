@@ -6,13 +6,7 @@ import torch
 from helpers import assert_finite, normal
 from torch.testing import assert_close
 
-from routing_dynamic import (
-    agreement,
-    dynamic_routing,
-    masked_log_softmax,
-    squash,
-    weigh_votes,
-)
+from routing_dynamic import agreement, dynamic_routing, masked_log_softmax, squash, weigh_votes
 
 SIZES = [(1, 1, 1), (1, 4, 3), (4, 1, 3), (3, 5, 1), (6, 2, 4), (2, 3, 5)]           # M, N, D
 every_size = pytest.mark.parametrize("M, N, D", SIZES, ids=str)
@@ -33,18 +27,15 @@ def test_li2019_eq8_li2021_eq11_gu_eq10_duan_eq6(shape, size):
     assert_close(squash(s), s.new_tensor(want).view(shape), atol=0, rtol=1e-6)
 
 
-@pytest.mark.parametrize("dim", [0, -2])
-def test_squash_works_along_any_dimension(dim):
+def test_squash_works_along_any_dimension():
     s = normal(3, 4, 5)
-    assert_close(squash(s, dim=dim), squash(s.movedim(dim, -1)).movedim(-1, dim))
+    assert_close(squash(s, dim=0), squash(s.movedim(0, -1)).movedim(-1, 0))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_squash_of_zero_is_zero_with_a_finite_gradient(dtype):
-    s = torch.zeros(2, 3, dtype=dtype, requires_grad=True)
-    assert not squash(s).any()
+def test_squash_of_zero_is_zero_with_gradient_zero():
+    s = torch.zeros(2, 3, requires_grad=True)
     slope, = torch.autograd.grad(squash(s).sum(), s)
-    assert slope.abs().max() < 1e-3                      # ‖squash(s)‖ ~ ‖s‖²: flat at 0
+    assert not squash(s).any() and not slope.any()       # ‖squash(s)‖ ~ ‖s‖²: flat at 0
 
 
 # The equations, one by one
@@ -72,7 +63,7 @@ def test_gu_eq9(M, N, D):
 
 @every_size
 def test_gu_eq11(M, N, D):
-    """What an iteration adds to the logits: the dot product of capsule and vote."""
+    """An iteration adds the dot product of capsule and vote to the logits."""
     V = normal(M, N, D)
     capsules = normal(N, D)
     want = []
@@ -87,7 +78,6 @@ def test_gu_eq11(M, N, D):
 @both_kinds
 @every_routing
 def test_li2019_alg1_li2021_alg1_duan_alg1_gu_eq4(lead, M, N, D, T, normalize):
-    """The loops, for every item of the leading dimensions."""
     votes = normal(*lead, M, N, D)
     result = dynamic_routing(votes, T, normalize)
     items = votes.reshape(-1, M, N, D).tolist()
@@ -151,7 +141,7 @@ def test_hard_inputs_stay_finite(hard_votes, normalize):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64],
                          ids=str)
 def test_no_precision_below_float32(dtype, normalize, precision):
-    """The numbers are those of float32 (of float64 for float64), under autocast, too."""
+    """Half precision is computed in float32, under autocast, too."""
     votes = normal(2, 4, 3, 5).to(dtype).requires_grad_()
     exact = votes.detach().to(torch.promote_types(dtype, torch.float32))
     with precision:
