@@ -1,6 +1,5 @@
 """capsule_transformer.py against Duan 2020 Algorithms 1-3 and Eq. 4-14, written as loops over
 heads and tokens."""
-
 import math
 
 import by_hand
@@ -59,8 +58,7 @@ def test_duan_alg2_alg3_padding(garbage):
 
 @pytest.mark.parametrize("H, L", [(1, 1), (1, 4), (3, 1), (3, 5)])
 def test_duan_masked_routing_in_decoder(H, L):
-    """§3.4.3: the forward mask comes before the routing; row l of the output sees rows and keys up
-    to l only."""
+    """Row l sees rows and keys up to l only: the causal mask comes before the routing (§3.4.3)."""
     E, _, _ = inputs(H, L, L)
     got = horizontal_routing(E, mask=causal(L))
     want = torch.stack([by_hand.horizontal_routing(e.tril(), 3) for e in E])
@@ -105,12 +103,11 @@ def test_duan_eq4_eq5_attention(parts, in_decoder):
 def test_gradcheck_routings(H, L):
     keys = torch.arange(L) < max(1, L - 1)
     padded = keys[:, None] & keys
-    E, weight, bias = [x.requires_grad_() for x in inputs(H, L, L, B=1, scale=1.0)]
+    leaves = [x.requires_grad_() for x in inputs(H, L, L, B=1, scale=1.0)]
     for mask in (None, padded):
-        assert gradcheck(lambda *x: vertical_routing(*x, mask=mask), (E, weight, bias),
-                         fast_mode=True)
+        assert gradcheck(lambda *x: vertical_routing(*x, mask=mask), leaves, fast_mode=True)
     for mask in (None, padded, causal(L)):
-        assert gradcheck(lambda E: horizontal_routing(E, mask=mask), E, fast_mode=True)
+        assert gradcheck(lambda E: horizontal_routing(E, mask=mask), leaves[:1], fast_mode=True)
 
 
 @pytest.mark.parametrize("hard", ["identical", "zeros", "1e-4", "1e4", "no sentence"])
@@ -159,10 +156,8 @@ def test_duan_iterations_reach_both_parts(T):
 @pytest.mark.parametrize("route, message", [
     (lambda E: CapsuleRouting(3)(E, last=1), r"a decoder takes parts=\('horizontal',\)"),
     (lambda E: CapsuleRouting(3)(E, causal=True), r"a decoder takes parts=\('horizontal',\)"),
-    (lambda E: CapsuleRouting(3)(E, E[0] > 0), r"keys has shape \[4, 4\]: .* with L = 4"),
     (lambda E: CapsuleRouting(3)(E, E[:, None] > 0), "causal=True hides later keys"),
-    (lambda E: CapsuleRouting(3, parts=()), "choose from 'vertical' and 'horizontal'"),
     (lambda E: CapsuleRouting(3, parts=("vertical", "diagonal")), "choose from 'vertical'")])
-def test_wrong_arguments_are_errors(route, message):
+def test_a_vertical_part_in_a_decoder_or_other_keys_are_an_error(route, message):
     with pytest.raises(ValueError, match=message):
         route(torch.randn(3, 4, 4))
