@@ -1,5 +1,4 @@
 """How every weight starts, in numbers."""
-
 import math
 
 import pytest
@@ -12,7 +11,6 @@ D = 64
 H = 4
 D_FF = 160
 V = 400
-D_K = D // H
 EVERYWHERE = ("enc", "cross", "dec")
 
 
@@ -23,15 +21,16 @@ def xavier(fan_in, fan_out):
 
 def by_name(config):
     """Ends of parameters' names -> (matrices drawn each by itself, what they are drawn from)."""
-    q = pose_columns(D_K, D // H)
-    votes = {"gu-dynamic": xavier(D_K, D // H), "gu-em": xavier(D_K // q, D // H // q)}
+    d_k = D // H                                         # and the width of a capsule
+    q = pose_columns(d_k, d_k)
+    votes = {"gu-dynamic": xavier(d_k, d_k), "gu-em": xavier(d_k // q, d_k // q)}
     return {
         "embedding.weight": (1, ("normal", D**-0.5)),
-        "output.weight": (1, xavier(D, D)),
-        "in_proj.weight": (3, xavier(D, D)),  # W^Q, W^K, W^V
+        "output.weight": (1, xavier(D, D)),              # W^O
+        "in_proj.weight": (3, xavier(D, D)),             # W^Q, W^K, W^V
         "hidden.weight": (1, xavier(D, D)),
-        "votes.weight": (H, xavier(D, D)),  # W_h of every head
-        "aggregation.weight": (1, votes.get(config.agg)),  # W_ij of Gu
+        "votes.weight": (H, xavier(D, D)),               # W_h of every head
+        "aggregation.weight": (1, votes.get(config.agg)),        # W_ij of Gu
         "aggregation.ffn.0.weight": (1, xavier(D, D)),
         "aggregation.ffn.2.weight": (1, xavier(D, D)),
         "ffn.0.weight": (1, xavier(D, D_FF)),

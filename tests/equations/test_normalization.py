@@ -23,7 +23,7 @@ def assert_shared_out(coupling: torch.Tensor, exists=None) -> None:
 
 
 @pytest.mark.parametrize("T", ITERATIONS)
-def test_the_coupling_of_votes(T):
+def test_the_coupling_of_votes_sums_to_1(T):
     votes = 3 * normal(2, 5, 4, 3)                                           # [B, M, N, D]
     exists = torch.tensor([[1, 1, 0, 1], [0, 1, 0, 0]]).bool()               # [B, N]
     for normalize in (True, False):
@@ -43,7 +43,7 @@ def unsquash(capsules: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("T", ITERATIONS)
-def test_duan_alg2_the_coupling_of_heads(T):
+def test_duan_alg2_the_shares_of_a_head_sum_to_1(T):
     """Head h is the only one with a 1 in column 5 + h, so this column of the capsule of token l,
     before the squash, is the share that l has of h."""
     H, L = 3, 5
@@ -56,7 +56,7 @@ def test_duan_alg2_the_coupling_of_heads(T):
 
 
 @pytest.mark.parametrize("T", ITERATIONS)
-def test_duan_alg3_the_coupling_of_tokens(T):
+def test_duan_alg3_the_shares_of_a_token_sum_to_1(T):
     """Token t is the only one with a 1 in column 2 + t, so this column of the capsule of head h in
     the routing of l, before the squash, is the share that h has of t. Later tokens take no part."""
     H, L = 3, 5
