@@ -1,6 +1,6 @@
 """The exercises: a handout has no solution, its tests fail, the project's own bodies pass, and what
 grade.py makes of a class."""
-import shlex
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,20 +16,35 @@ import make  # noqa: E402
 import test_faults  # noqa: E402
 
 SESSIONS = [session for session in make.TASKS if session != "faults"]
-# runs pytest for every argument, and prints the exit statuses
+# runs the tests of every session in its handout, and prints their exit statuses
 RUN_ALL = """
-import shlex, sys, pytest
-statuses = [int(pytest.main(["-qx", *shlex.split(test)])) for test in sys.argv[1:]]
-print(*statuses)
+import os, shlex, sys
+import pytest
+import make
+for session, tasks in make.TASKS.items():
+    os.chdir(os.path.join(sys.argv[1], session))
+    sys.path.insert(0, os.getcwd())
+    statuses = []
+    for *_, test in tasks:
+        words = ["-qx", "-p", "no:unraisableexception", *shlex.split(test)]  # it collects garbage
+        statuses.append(int(pytest.main(words)))
+    print("\\nstatuses", session, *statuses)
+    for name, module in [*sys.modules.items()]:          # the next handout has its own
+        if (getattr(module, "__file__", None) or "").startswith(os.getcwd()):
+            del sys.modules[name]
+    sys.path[:] = [path for path in sys.path if not path.startswith(os.getcwd())]
 """
 
 
-def write_solution(folder: Path, file: str, text: str = "", faulty: str = "") -> None:
-    """A student's folder with the project's own file, in which a text is replaced."""
-    source = (ROOT / file).read_text("utf-8")
-    assert text in source
-    (folder / file).parent.mkdir(parents=True, exist_ok=True)
-    (folder / file).write_text(source.replace(text, faulty, 1), "utf-8")
+# ---- Handouts
+
+@pytest.fixture(scope="module")
+def handouts(tmp_path_factory):
+    """The folder of all handouts, each under the name of its session."""
+    folder = tmp_path_factory.mktemp("handouts")
+    for session in make.TASKS:
+        make.main(session, folder / session)
+    return folder
 
 
 def code_lines(path: Path) -> set[str]:
@@ -38,19 +53,9 @@ def code_lines(path: Path) -> set[str]:
     return {line for line in lines if len(line) > 30 and not line.startswith(("#", "raise "))}
 
 
-def run_tests(folder: Path, session: str) -> tuple[list[str], str]:
-    """The exit status of each task's tests in a folder, and what pytest prints."""
-    tests = [test for *_, test in make.TASKS[session]]
-    run = subprocess.run([sys.executable, "-c", RUN_ALL, *tests], cwd=folder, text=True,
-                         capture_output=True)
-    return run.stdout.splitlines()[-1].split(), run.stdout
-
-
 @pytest.mark.parametrize("session", SESSIONS)
-def test_a_handout_has_no_solution_and_its_tests_fail(session, tmp_path):
-    """With the project's own bodies they pass, as here."""
-    handout = tmp_path / "handout"
-    make.main(session, handout)
+def test_a_handout_has_no_line_of_its_solution(session, handouts):
+    handout = handouts / session
     solution = set()
     for _, _, file, _, test in make.TASKS[session]:
         assert f": pytest {test}\n" in (handout / file).read_text("utf-8")
@@ -58,42 +63,67 @@ def test_a_handout_has_no_solution_and_its_tests_fail(session, tmp_path):
     assert solution
     for path in handout.rglob("*.py"):
         assert not code_lines(path) & solution
-    statuses, printed = run_tests(handout, session)
-    assert set(statuses) == {"1"} and "NotImplementedError: not written yet" in printed
+
+
+def test_every_task_of_a_handout_fails(handouts):
+    """With the project's own bodies the same tests pass, as here."""
+    run = subprocess.run([sys.executable, "-c", RUN_ALL, str(handouts)], text=True,
+                         encoding="utf-8", capture_output=True, cwd=ROOT / "course" / "exercises")
+    rows = [line.split() for line in run.stdout.splitlines() if line.startswith("statuses ")]
+    expected = []
+    for session, tasks in make.TASKS.items():
+        expected.append(["statuses", session, *"1" * len(tasks)])
+    assert rows == expected
+    errors = re.findall("^E +NotImplementedError: not written yet$", run.stdout, re.MULTILINE)
+    assert len(errors) == sum(map(len, make.TASKS.values()))
+
+
+# ---- Grades
+
+STUDENTS = {
+    "ann": "def double(x):\n    return 2 * x",
+    "bob": "def double(x):\n    return 3 * x",
+    "no-function": "",
+    "does-not-parse": "def double(:",
+    "endless-loop": "while True:\n    pass",
+    "ends-python": "import os\nos._exit(0)",
+    "skips-the-test": "import pytest\ndef double(x):\n    pytest.skip()",
+}
 
 
 def test_a_table_of_a_class(tmp_path, monkeypatch, capfd):
-    """Right; a mistake; an endless loop."""
-    monkeypatch.setattr(grade, "SECONDS", 15)
-    monkeypatch.setitem(grade.TASKS, "6", grade.TASKS["6"][:1])
-    file = "capsule_transformer.py"
-    write_solution(tmp_path / "ann", file)
-    write_solution(tmp_path / "bob", file, "(weight * B.sum(-1)", "(weight * B.mean(-1)")
-    write_solution(tmp_path / "eve", file, "def vertical_routing(", "while True: pass\ndef v(")
-    grade.main("6", [tmp_path / name for name in ("ann", "bob", "eve")])
+    """A project of one function and its test: one student has it right, the others have no
+    points. The last one has handed in nothing."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "student.py").write_text(STUDENTS["ann"], "utf-8")
+    (project / "test_it.py").write_text(
+        "from student import double\ndef test_double():\n    assert double(4) == 8", "utf-8")
+    monkeypatch.setattr(grade, "ROOT", project)
+    monkeypatch.setattr(grade, "project_files", lambda: ["student.py", "test_it.py"])
+    monkeypatch.setitem(grade.TASKS, "1", [("double", 3, "student.py", "double", "test_it.py")])
+    monkeypatch.setattr(grade, "SECONDS", 5)
+    for name, text in STUDENTS.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "student.py").write_text(text, "utf-8")
+    names = [*STUDENTS, "nothing"]
+    grade.main("1", [tmp_path / name for name in names])
+    points = {"ann": 3}
     assert capfd.readouterr().out.splitlines() == [
-        "student,points,vertical routing", "ann,3,3", "bob,0,0", "eve,0,0"]
+        "student,points,double", *(f"{x},{points.get(x, 0)},{points.get(x, 0)}" for x in names)]
 
 
-def test_a_wrong_function_costs_its_task_and_those_that_call_it(tmp_path, capfd):
-    write_solution(tmp_path, "routing_dynamic.py", "(length / (1 + ", "(1 / (1 + ")
-    assert grade.grade("3", tmp_path) == [0, 2, 1, 0]
+def test_a_mistake_costs_the_points_of_its_task(tmp_path, monkeypatch, capfd):
+    monkeypatch.setitem(grade.TASKS, "3", grade.TASKS["3"][:2])
+    source = (ROOT / "routing_dynamic.py").read_text("utf-8")
+    wrong = source.replace("(length / (1 + ", "(1 / (1 + ")
+    assert wrong != source
+    (tmp_path / "routing_dynamic.py").write_text(wrong, "utf-8")
+    assert grade.grade("3", tmp_path) == [0, 2]
     assert "Mismatched elements: 1 / 1 (100.0%)" in capfd.readouterr().err   # pytest's message
 
 
-@pytest.mark.parametrize("text", [
-    "def horizontal_routing(:", "", "import os\nos._exit(0)", "import pytest\npytest.skip()"])
-def test_a_file_that_does_not_work_has_no_points(text, tmp_path, monkeypatch):
-    """It does not parse, lacks the function, ends Python, or skips the tests."""
-    monkeypatch.setitem(grade.TASKS, "6", grade.TASKS["6"][1:])
-    (tmp_path / "capsule_transformer.py").write_text(text, "utf-8")
-    assert grade.grade("6", tmp_path) == [0]
-
-
-def test_a_missing_file_has_no_points(tmp_path, monkeypatch):
-    monkeypatch.setitem(grade.TASKS, "6", grade.TASKS["6"][1:])
-    assert grade.grade("6", tmp_path) == [0]
-
+# ---- Name the fault
 
 @pytest.mark.parametrize("task, fault", test_faults.CASES)
 def test_every_fault_can_be_named(task, fault, monkeypatch):
@@ -103,12 +133,9 @@ def test_every_fault_can_be_named(task, fault, monkeypatch):
     test_faults.test_the_fault_is_named(task, fault)
 
 
-def test_the_handout_of_the_faults(tmp_path):
-    """It has the project's functions, and no solved faults. A task's words choose its five tests,
-    and the docstrings name the faults."""
-    handout = tmp_path / "handout"
-    make.main("faults", handout)
-    assert not list(handout.rglob("solved_faults.py"))
+def test_the_words_of_a_task_choose_its_five_versions(handouts):
+    """Its docstring names the faults; the handout has no solution."""
+    assert not list((handouts / "faults").rglob("solved_faults.py"))
     for *_, function, test in make.TASKS["faults"]:
         _, word = test.split(" -k ")
         tasks = [task for task, _ in test_faults.CASES if word in task]
@@ -116,7 +143,3 @@ def test_the_handout_of_the_faults(tmp_path):
         assert len(tasks) == 5 and function == f"name_{task}_fault"
         docstring = getattr(test_faults.faults, function).__doc__
         assert all(f'"{fault}": ' in docstring for fault in test_faults.TASKS[task][1])
-    test = make.TASKS["faults"][0][-1]
-    run = subprocess.run([sys.executable, "-m", "pytest", "-qx", *shlex.split(test)], cwd=handout,
-                         text=True, capture_output=True)
-    assert run.returncode == 1 and "NotImplementedError: not written yet" in run.stdout
