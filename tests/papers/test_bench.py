@@ -1,6 +1,5 @@
 """papers/bench.py on tiny models: the rows, the work, the table; never a time."""
 import re
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -55,29 +54,12 @@ def test_a_training_batch_is_full(max_tokens, sentences):
 
 
 def test_the_command_prints_a_table(capsys):
-    rows = ["torch", "--agg em --agg-at enc"]
-    bench.main([*SMALL, "--repeats", "1", "--rows", *rows])
-    heading, *_, header, baseline, torchs, em = capsys.readouterr().out.splitlines()
+    """torch is measured in a process of its own."""
+    bench.main([*SMALL, "--repeats", "1", "--rows", "torch"])
+    heading, *_, header, baseline, torchs = capsys.readouterr().out.splitlines()
     assert "; size tiny, vocabulary 300, batches of 128 tokens; float32" in heading
     assert baseline.split()[0] == "baseline" and baseline.split()[-2:] == ["1.00", "1.00"]
-    assert torchs.split()[0] == "torch" and torchs.count("nan") == 3     # no decoding, no GPU
-    assert em.startswith("--agg em --agg-at enc  ")
-    with pytest.raises(SystemExit):
-        bench.main([*SMALL, "--rows", "--heads 3"])
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-@pytest.mark.parametrize("device, threads, clock, calls", [
-    ("cpu", 1, "process_time", 3), ("cpu", 2, "perf_counter", 3), ("cuda", 1, "perf_counter", 7)])
-def test_the_first_two_calls_do_not_count(device, threads, clock, calls, monkeypatch):
-    """A call takes ten seconds."""
-    now = []
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr(bench.time, clock, lambda: 10 * len(now))
-    monkeypatch.setattr(torch, "get_device_module", lambda device:
-                        SimpleNamespace(synchronize=lambda: None))
-    assert bench.measure_seconds(lambda: now.append(1), torch.device(device)) == 10
-    assert len(now) == calls
+    assert torchs.split()[0] == "torch" and torchs.count("nan") == 3         # no decoding, no GPU
 
 
 def test_ratios_are_medians_within_a_turn():

@@ -1,15 +1,11 @@
-"""papers/reproduce.py: which runs a table has, how they are started and ended, what is printed."""
-import os
+"""papers/reproduce.py: which runs a table has, and what is printed."""
 import re
-import signal
-import threading
-import time
 
 import pytest
 from small_run import TINY, small_corpus
 
 from papers import reproduce
-from papers.reproduce import plan, settings_of, train_all
+from papers.reproduce import plan, settings_of
 from papers.tables import TABLES, Row, Table
 
 
@@ -53,52 +49,6 @@ def test_mistakes_are_one_line(words, message, capsys):
         reproduce.main([*words.split(), "--dry-run"])
     error = capsys.readouterr().err
     assert exit.value.code == 2 and message in error and error.count("\n") == 1
-
-
-# ---- Processes
-
-SCRIPT = """
-import pathlib, signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: sys.exit("saved"))
-print(*sys.argv[1:], flush=True)
-if "--wait" in sys.argv:
-    time.sleep(60)
-sys.exit(3 * ("--fail" in sys.argv))
-"""
-
-
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    """A program in place of train_mt.py."""
-    path = tmp_path / "train_mt.py"
-    path.write_text(SCRIPT, "utf-8")
-    monkeypatch.setattr(reproduce, "TRAIN", path)
-
-
-def test_a_run_that_fails_does_not_stop_the_others(script, tmp_path, monkeypatch):
-    monkeypatch.setattr(reproduce.torch.cuda, "device_count", lambda: 2)
-    commands = {tmp_path / "runs" / name: [name, f"--{name}"] for name in ("go", "fail", "last")}
-    statuses = train_all(commands, 2)
-    assert {path.name: status for path, status in statuses.items()} == dict(go=0, fail=3, last=0)
-    logs = [(tmp_path / "runs" / f"{name}.log").read_text("utf-8") for name in ("go", "fail")]
-    assert logs == ["--device cuda:0 go --go\n", "--device cuda:1 fail --fail\n"]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows ends processes without signals")
-def test_ctrl_c_ends_all_trainings(script, tmp_path):
-    def interrupt():
-        while not all(log.exists() and log.read_text("utf-8") for log in logs):
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    logs = [tmp_path / f"{name}.log" for name in "ab"]
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)        # a shell may ignore it
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
-        train_all({tmp_path / name: ["--wait"] for name in "abc"}, 2)
-    signal.signal(signal.SIGINT, before)
-    assert [log.read_text("utf-8") for log in logs] == ["--wait\nsaved\n"] * 2
-    assert not (tmp_path / "c.log").exists()
 
 
 # ---- Tables
