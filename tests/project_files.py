@@ -24,9 +24,3 @@ def project_files() -> list[Path]:
         if path.is_file() and not others:
             paths.append(path)
     return paths
-
-
-def python_files(folder: str) -> list[Path]:
-    """The Python files of the project directly in a folder ("" is its root)."""
-    return sorted(path for path in project_files()
-                  if path.parent == ROOT / folder and path.suffix == ".py")

@@ -129,14 +129,6 @@ def test_files_and_flags_of_commands_exist(document):
     assert not wrong
 
 
-@every_document
-def test_every_row_belongs_to_a_table(document):
-    """A blank line within a table would show the rows below it as text."""
-    prose = re.sub(r"```.*?```", "", document.read_text("utf-8"), flags=re.DOTALL)
-    starts = re.findall(r"\n\n([^\n]* \| [^\n]* \| [^\n]*)\n(.*)", prose)
-    assert [row for row, below in starts if not re.fullmatch(r"[|:-]+", below)] == []
-
-
 def test_the_loop_in_the_readme_is_that_of_the_code():
     readme = (ROOT / "README.md").read_text("utf-8")
     block = re.search(r"```python\n(for t in .*?)```", readme, flags=re.DOTALL)[1]

@@ -39,7 +39,7 @@ def ids_of(pairs, side: str, i: int) -> list[int]:
     return getattr(pairs, f"{side}_ids")[start:end].tolist()
 
 
-@pytest.mark.parametrize("blank", [" ", "  ", "\t", "\xa0", "\u3000", "\x0b", "\r", " \ufeff"])
+@pytest.mark.parametrize("blank", ["  ", "\t", "\u3000", " \ufeff"])
 def test_blanks_and_composition_make_no_difference(blank, tokenizer):
     """For what BPE learns neither."""
     lines = ["the tree is running", "a", "läuft of 犬"]

