@@ -69,7 +69,7 @@ def test_the_table_of_the_results_is_that_of_the_runs():
 
 
 def test_the_planned_test_is_the_paired_one_for_two_arms():
-    """score = arm + seed with one residual variance."""
+    """The model is score = arm + seed with one residual variance."""
     a, b = np.random.default_rng(0).normal(size=(2, 8))
     x, = summary.planned_differences({"b": b, "a": a})
     test = stats.ttest_rel(a, b)
@@ -85,7 +85,7 @@ def test_the_planned_test_is_welchs_where_variances_differ():
 
 
 def test_holms_adjustment():
-    """Times 3, 2 and 1 from the smallest p on, and never less than that of a smaller p."""
+    """From the smallest p on they are times 3, 2 and 1, and never below a smaller one's."""
     assert summary.holm([0.03, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
     assert summary.holm([0.6, 0.7]) == pytest.approx([1, 1])
 

@@ -37,7 +37,7 @@ def test_every_pair_once_within_max_tokens(max_tokens, shuffle):
     assert all(size(source, target, b) <= max_tokens or len(b) == 1 for b in index_batches)
 
 
-def test_seed_and_epoch_put_the_batches_together_anew_in_random_order():
+def test_seed_and_epoch_decide_the_batches_and_their_order():
     source, target = lengths()
     splits = []
     for seed, epoch in ((1, 1), (1, 1), (1, 2), (2, 1)):
@@ -52,7 +52,7 @@ def test_seed_and_epoch_put_the_batches_together_anew_in_random_order():
 # ---- Padding
 
 def test_collate_pads_on_the_right():
-    """Source, EOS; BOS, target, EOS; zeros. Sentences may be empty."""
+    """A source ends with EOS; a target has BOS and EOS. Sentences may be empty."""
     pairs = EncodedPairs(np.array([7, 8, 9], np.uint16), np.array([0, 2, 2, 3]),
                          np.array([4, 5, 6], np.uint16), np.array([0, 1, 3, 3]))
     source, target = collate(pairs, [2, 1, 0])
@@ -115,7 +115,7 @@ def test_an_epoch_has_every_pair_once_in_an_order_of_its_own(encoded):
 
 @pytest.mark.parametrize("world, accumulate", [(2, 1), (2, 3), (3, 2)])
 def test_the_processes_share_the_micro_batches_of_one(encoded, world, accumulate):
-    """Over the ends of several epochs."""
+    """They do so over the ends of several epochs."""
     alone = stream(encoded, accumulate=accumulate * world)
     single = stream(encoded)
     shards = [stream(encoded, accumulate, rank, world) for rank in range(world)]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import pytest
 
-import train_mt
 from nmt.command_line import count, flag, parse, run
 
 
@@ -25,11 +24,6 @@ def test_the_annotation_says_how_a_flag_is_read(words, values):
     assert parse("", Example, argv=words.split()) == [Example(**values)]
 
 
-def test_help_is_no_mistake():
-    with pytest.raises(SystemExit, match="0"):
-        train_mt.main(["--help"])
-
-
 def test_a_bug_keeps_its_traceback():
     def command():
         raise KeyError("x")
@@ -39,7 +33,7 @@ def test_a_bug_keeps_its_traceback():
 
 
 def test_the_output_is_utf8(monkeypatch):
-    """Whatever the terminal's encoding is, and line by line."""
+    """It is, line by line, whatever encoding the terminal has."""
     output = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="latin-1"))
 

@@ -22,8 +22,8 @@ def write_own(folder, **texts) -> DataFlags:
 
 
 def test_load_data(tmp_path):
-    """Token ids that decode to the text, and which text it was. Pairs with an empty side and those
-    above --max-length are left out in training and in the validation loss."""
+    """The token ids decode to the text. Pairs with an empty side and those above --max-length are
+    left out in training and in the validation loss."""
     flags = write_own(tmp_path, train=(["a a", "", "b b"], ["x x", "y", "y y"]),
                       valid=(["c", "c " * 99], ["z", "z"]), news=(["d"], ["w"]), web=(["e"], ["v"]))
     data = load_data(replace(flags, max_length=9), tmp_path / "tokenizer.json")
@@ -38,8 +38,8 @@ def test_load_data(tmp_path):
     assert german.startswith(data.checksums["train.de"])
 
 
-def test_the_length_of_targets(tmp_path):
-    """Of 60 pairs, two of which have much longer translations, the second largest ratio."""
+def test_the_length_ratio_is_one_that_a_pair_does_not_decide(tmp_path):
+    """Two of 60 pairs have much longer translations: it is the second largest ratio."""
     words = ["a" * n for n in range(1, 61)]
     targets = [f"{word} is {word}" for word in words]
     targets[7] = "".join(map(chr, range(0x4E00, 0x4E80)))

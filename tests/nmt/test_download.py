@@ -75,8 +75,8 @@ def test_another_file_than_the_published_one_is_refused(source, tmp_path):
     assert load(tmp_path)[2].target == ["vier"]
 
 
-def test_enja_is_plain_files_with_a_test_set_of_training_pairs(tmp_path, monkeypatch):
-    """The last ones, without those that share a side with another training pair."""
+def test_enja_has_a_test_set_of_its_last_training_pairs(tmp_path, monkeypatch):
+    """It has no pair that shares a side with another training pair."""
     texts = {"train.en": "a\nb\nc\nd\na\ne\n", "train.ja": "ア\nイ\nウ\nエ\nオ\nイ\n",
              "dev.en": "x\n", "dev.ja": "ク\n", "test.en": "y\n", "test.ja": "ケ\n"}
     archives = {name: publish(tmp_path / "source" / name, text.encode())

@@ -41,7 +41,7 @@ def ids_of(pairs, side: str, i: int) -> list[int]:
 
 @pytest.mark.parametrize("blank", ["  ", "\t", "\u3000", " \ufeff"])
 def test_blanks_and_composition_make_no_difference(blank, tokenizer):
-    """For what BPE learns neither."""
+    """They make none for what BPE learns, either."""
     lines = ["the tree is running", "a", "läuft of 犬"]
     spaced = [blank + normalize("NFD", line).replace(" ", blank) + blank for line in lines]
     a, b = (encode_pairs(tokenizer, Pairs(text, text)) for text in (lines, spaced))
@@ -81,7 +81,7 @@ def test_a_large_vocabulary_needs_wider_ids(tokenizer):
 
 
 def test_files_are_mapped_and_complete(pairs, tokenizer, tmp_path, monkeypatch):
-    """A killed program left some of them. The second time nothing is encoded."""
+    """What a killed program left is replaced. The second time nothing is encoded."""
     folder = tmp_path / "cache" / "text"
     unfinished = folder.with_name("text.tmp")
     unfinished.mkdir(parents=True)

@@ -30,9 +30,9 @@ def model_with_dropout():
 
 
 @torch.no_grad()
-def test_li2018_section5_5_validation_is_that_of_single_sentences(corpus):
-    """The loss per target token, whatever the batches hold, and D of every layer: positions by the
-    literal sum of Eq. 2, averaged over the sentences, the cosines over all valid positions."""
+def test_validation_is_that_of_single_sentences(corpus):
+    """Li 2018 §5.5: D of positions is the literal sum of Eq. 2, averaged over the sentences; the
+    cosines are averaged over all valid positions."""
     model = model_with_dropout()
     nll, D = validate(model, corpus, CROWDED)
 
@@ -58,7 +58,7 @@ def test_li2018_section5_5_validation_is_that_of_single_sentences(corpus):
             assert layer_scores == pytest.approx(expected, abs=1e-10)
 
 
-def test_validation_leaves_no_trace_and_is_about_the_same_in_bfloat16(corpus):
+def test_validation_leaves_no_trace_also_in_bfloat16(corpus):
     model = model_with_dropout().float()
     state = torch.get_rng_state()
     first = validate(model, corpus, CROWDED)
@@ -70,7 +70,7 @@ def test_validation_leaves_no_trace_and_is_about_the_same_in_bfloat16(corpus):
 
 
 def test_li2018_table4_scores():
-    """exp of the mean of D over the layers, not the mean of exp(D)."""
+    """They are exp of the mean of D over the layers, not the mean of exp(D)."""
     D = {"enc": {"subspace": [-0.1, -0.5], "position": [-6.0, -4.0], "output": [0.0, -0.2]},
          "dec": {"subspace": [-1.0, -1.0], "position": [-2.0, -2.0], "output": [-0.25, -0.75]}}
     table = evaluate.score_table(evaluate.disagreement_scores(D))

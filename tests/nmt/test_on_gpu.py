@@ -19,7 +19,7 @@ from transformer import COMPONENTS, Transformer, TransformerConfig
     dict(agg="gu-dynamic", agg_at=COMPONENTS),
     dict(agg="gu-em", agg_at=COMPONENTS, em_gradient="full")], ids=str)
 def test_replayed_steps_are_the_steps(mechanisms):
-    """With dropout; three of the five steps are replayed. Then the model translates."""
+    """Three of the five steps, which have dropout, are replayed. Then the model translates."""
     batch = Batch(*torch.randint(3, 300, (2, 4, 7)))
     config = TransformerConfig(300, d_model=8, heads=2, layers=1, d_ff=8, **mechanisms)
     results = []

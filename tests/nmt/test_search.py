@@ -78,8 +78,7 @@ def slow_beam_search(model, sentence, beam, lenpen, limit, nbest):
 @pytest.mark.parametrize("beam, nbest, lenpen", [(1, 1, 0.6), (2, 1, 0.6), (3, 3, 0.0),
                                                  (6, 3, 0.6), (4, 1, 8.0)])
 def test_beam_search_against_its_slow_twin(agg, beam, nbest, lenpen):
-    """With EM routing everywhere and capsule attention two sentences must do: its passes are
-    slow."""
+    """The twin is slow with EM routing everywhere and capsule attention: it has two sentences."""
     routed = dict(agg="em", agg_at=("enc", "cross", "dec"), capsule_attention=("enc", "dec"))
     model = tiny(**(routed if agg == "em" else {}))
     source = sentences(count=2 if agg == "em" else 5)
@@ -106,8 +105,8 @@ def test_a_translation_does_not_depend_on_its_batch(beam, plan):
 
 
 def test_length_limits():
-    """1.5 times the source's tokens, EOS among them, plus 20, or more in a text whose targets are
-    longer, or max_length; the translation's EOS counts."""
+    """They are 1.5 times the source's tokens, EOS among them, plus 20, or more in a text whose
+    targets are longer, or max_length. The translation's EOS counts."""
     source = torch.zeros(4, 10, dtype=torch.long)
     for row, length in zip(source, (0, 1, 2, 9)):
         row[:length] = 3
@@ -131,7 +130,7 @@ CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 @torch.no_grad()
 def test_a_line_out_for_every_line_in(model, tokenizer):
-    """In their order; blank lines stay blank, and a long one is translated whole."""
+    """Their order stays. Blank lines stay blank, and a long one is translated whole."""
     lines = ["the dog", "", "a man sees the dog. " * 2 + "a man.", " \t\u3000", "a"]
     translations = translate_lines(model, tokenizer, lines, beam=2, max_tokens=30, lenpen=1.5)
     for line, translation in zip(lines, translations, strict=True):
@@ -155,7 +154,7 @@ def test_a_line_is_read_in_the_form_of_training(model, tokenizer):
 
 
 def test_a_translation_is_one_line(tokenizer):
-    """Whatever the model produces from bytes."""
+    """It is, whatever the model produces from bytes."""
     model = tiny(tokenizer.get_vocab_size())
     words = [*tokenizer.encode(" a\nb\u2028\x9bc\x07 \t").ids, EOS]
 

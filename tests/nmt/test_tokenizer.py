@@ -41,13 +41,12 @@ def test_a_word_keeps_its_marks_and_joiners(word, tokenizer):
     ("\u3000a\xa0 b\tc\u2028d\r", "a b c d"), ("e\u0301 u\u0308", "é ü"),
     ("10² ½ ﬁ ！", "10² ½ ﬁ ！"), (" \t ", "")])
 def test_the_form_of_a_line(line, form):
-    """NFC and single blanks; a line in this form stays as it is."""
+    """It is NFC with single blanks. A line in this form stays as it is."""
     assert prepare_line(line) == prepare_line(form) == form
 
 
 def test_invisible_characters_are_dropped():
-    """Byte-order mark, zero-width space, soft hyphen, marks of direction and the like. Only the
-    joiners stay: they spell words."""
+    """Only the joiners stay, because they spell words."""
     for x in (0xfeff, 0x200b, 0xad, 0x200e, 0x200f, 0x61c, 0x180e, *range(0x202a, 0x202f),
               *range(0x2060, 0x2070), 0xfffc):
         assert prepare_line(f"{chr(x)}a wo{chr(x)}rd {chr(x)}") == "a word"

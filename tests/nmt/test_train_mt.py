@@ -70,7 +70,7 @@ def test_the_name_of_a_run(words, name):
 
 
 def test_vaswani_learning_rate():
-    """d_model^-0.5 min(step^-0.5, step warmup^-1.5), §5.3; --lr is its peak, rounded."""
+    """It is d_model^-0.5 min(step^-0.5, step warmup^-1.5) (§5.3); --lr is its rounded peak."""
     for arch in ("base", "big"):
         _, config, s = settings(f"--arch {arch}")
         for step in (1, 10, 3_999, 4_000, 4_001, 100_000):
@@ -121,7 +121,7 @@ HAND = ("--steps 3 --warmup 2 --lr 0.01 --decay linear --clip 0.7 --max-tokens 1
 
 
 def test_three_updates_by_hand(text, tmp_path):
-    """Loss, D, gradient norm and learning rate in the log; the validation loss after them."""
+    """The log has their loss, D, gradient norm and learning rate, and the validation loss."""
     assert train(text, HAND) == 0
     folder = tmp_path / "runs" / "a"
     expected, model, data = by_hand([*text, *TINY.split(), *HAND.split()])
@@ -143,7 +143,7 @@ def test_three_updates_by_hand(text, tmp_path):
 
 
 def test_a_log_line_is_about_all_steps_since_the_last_one(text, tmp_path):
-    """Means per target token, and the largest norm of a gradient."""
+    """It has means per target token, and the largest norm of a gradient."""
     words = f"{HAND} --log-every 3 --clip 0"
     assert train(text, words) == 0
     row, = rows(tmp_path / "runs" / "a", "train")

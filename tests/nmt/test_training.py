@@ -77,7 +77,7 @@ def test_the_test_has_its_beam_and_length_penalty(flags, line, chinese, tmp_path
 
 
 def test_test_sets_are_scored_one_by_one_and_together(chinese, tmp_path):
-    """Without case; in the end the model writes one line."""
+    """Case does not count. In the end the model writes one line."""
     line = "der Hund sieht es hier"
     write_text(tmp_path, "train", ["the dog sees it", "a dog sees it"] * 20, [line] * 40)
     write_text(tmp_path, "valid", ["the dog sees it"], [line])
@@ -103,7 +103,7 @@ def test_without_test_sets_the_validation_set_is_tested(text, tmp_path):
 
 
 @pytest.mark.parametrize("more", ["", "--log-every 9"])
-def test_a_loss_that_is_not_finite_ends_the_run_and_is_not_saved(more, text, tmp_path, monkeypatch,
+def test_a_loss_that_is_not_finite_ends_the_run_unsaved(more, text, tmp_path, monkeypatch,
                                                                  capsys):
     """It is noticed where it is logged, and where the run would be saved."""
     words = "--steps 4 --name a"

@@ -54,8 +54,6 @@ def test_from_a_file_into_a_file(run, model, tokenizer, capfd):
 
 
 def test_odd_text_gives_as_many_lines(run, capfd):
-    """Windows line ends, a byte-order mark, NUL, right-to-left text, emoji, other line separators,
-    a very long word."""
     write_text(run, "odd", ODD, [])
     call("run --input odd.en --beam 1")
     lines = capfd.readouterr().out.split("\n")[:-1]
@@ -73,7 +71,6 @@ def test_at_a_terminal_it_translates_line_by_line(run, model, tokenizer, monkeyp
 
 
 @pytest.mark.parametrize("words, message", [
-    ("runs/nowhere --input in.txt", "nowhere"),
     ("run --checkpoint step-9 --input in.txt", "step-9.pt"),
     ("run --input gone.txt", "gone.txt"), ("run --input latin.txt", "latin.txt, line 2: not UTF-8"),
     ("run --input in.txt --beam 0", "--beam: invalid count value: '0'")])

@@ -42,7 +42,7 @@ def run(folders):
 
 @pytest.mark.parametrize("component", ["enc", "cross", "dec"])
 def test_li2021_fig3_head_vectors(run, component):
-    """The mean over the words, sentence by sentence, whatever the batches."""
+    """They are the mean over the words, whatever the batches."""
     total = 0
     words = 0
     for i in range(len(run.data.valid)):
@@ -73,7 +73,7 @@ def test_a_plane_of_few_points():
 # ---- Attention
 
 def test_a_character_of_several_tokens_is_at_its_first(run):
-    """Whatever else is in the last of them."""
+    """So it is, whatever else is in the last of them."""
     tokens = [BOS, *run.data.tokenizer.encode("猫 é.").ids, EOS]
     assert analyze.token_labels(run.data.tokenizer, tokens) == [
         SPECIAL_TOKENS[BOS], "猫", "·", "·", "\u2423", "é", "·", ".", SPECIAL_TOKENS[EOS]]
@@ -81,7 +81,7 @@ def test_a_character_of_several_tokens_is_at_its_first(run):
 
 @pytest.mark.parametrize("component, layer", [("cross", 1), ("enc", 2), ("dec", 2)])
 def test_attention_map(run, component, layer):
-    """The model's own weights, of that component and layer; tokens on their axes."""
+    """It has the model's weights of that component and layer, and the tokens of both axes."""
     A, queries, keys = analyze.attention_map(run, component, layer, run.data.valid, 1)
     source, target = collate(run.data.valid, [1])
     with torch.no_grad():
@@ -95,7 +95,7 @@ def test_attention_map(run, component, layer):
 
 
 def test_the_pair_that_is_drawn(run):
-    """The first one with 8 to 16 tokens on both sides, or the shortest."""
+    """It is the first one with 8 to 16 tokens on both sides, or the shortest."""
     def choose(source, target):
         valid = SimpleNamespace(source_lengths=np.array(source), target_lengths=np.array(target))
         return analyze.choose_pair(run._replace(data=SimpleNamespace(valid=valid)), None)[1]
@@ -144,7 +144,7 @@ def test_trace(run, kind, monkeypatch):
 
 
 def test_routing_statistics(run):
-    """Means over the validation set, whatever the batches."""
+    """They are means over the validation set, whatever the batches."""
     whole = analyze.routing_statistics(run, 10 ** 6)
     assert whole.keys() == {"enc:1", "enc:2", "cross:1", "cross:2"}
     for place, x in analyze.routing_statistics(run, 40).items():
@@ -158,12 +158,12 @@ def test_routing_statistics(run):
     ([20] * 99 + [500], [(16, math.inf)]),
     ([7] * 94 + [90] * 6, [(1, 20), (81, math.inf)])])
 def test_bins_fit_the_lengths(lengths, bins):
-    """As wide as 1, 2, 5, 10, ...; the open one holds 1 sentence in 20 at least."""
+    """They are 1, 2, 5, 10, ... wide; the open one holds at least 1 sentence in 20."""
     assert analyze.fitting_bins(list(lengths)) == bins
 
 
 def test_lengths_of_lines():
-    """In words, or in characters where spaces do not separate words."""
+    """They count words, or characters where spaces do not separate words."""
     assert analyze.source_lengths(["a bc  def", ""], "en") == [3, 1]
     assert analyze.source_lengths(["猫 和狗", "", "狗"], "src") == [3, 1, 1]
 

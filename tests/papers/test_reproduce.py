@@ -20,17 +20,6 @@ def test_tables_share_runs_which_come_seed_by_seed():
         assert folder.name == s.name
 
 
-def test_every_row_is_a_model_with_one_run_in_all_tables():
-    """At size base, where no two layer ranges of a table coincide."""
-    names = {}                          # model -> its runs
-    commands, _ = plan([name for name in TABLES if not TABLES[name].probed], ["--arch", "base"],
-                       [1])
-    for folder, command in commands.items():
-        _, config, _ = settings_of(command)
-        names.setdefault(repr(config), set()).add(folder)
-    assert max(map(len, names.values())) == 1
-
-
 def test_big_is_twice_the_size_of_all_rows():
     commands, folders = plan(["li2018-3", "li2021-6"], ["--d-model", "32"], [1])
     sizes = []

@@ -53,7 +53,7 @@ def test_padding_changes_nothing(changes):
 
 
 def test_two_queries_pool_each_formula():
-    """For one pair: every formula's states by both queries, then 4d -> d -> d -> 7."""
+    """The four vectors of a pair go through 4d -> d -> d -> 7."""
     model = build()
     formulas, _ = some_pairs()
     in_proj = model.pooling.in_proj
@@ -70,7 +70,7 @@ def test_two_queries_pool_each_formula():
 
 
 def test_loss_over_every_pair_of_a_batch():
-    """The mean over all ordered pairs of distinct formulas, by a loop."""
+    """It is the mean over all ordered pairs of distinct formulas."""
     model = build()
     formulas, labels = some_pairs(12, tables=True)
     losses = []
@@ -107,7 +107,7 @@ def find_places(training, ids):
 
 
 def test_spread_positions_in_a_test_are_even():
-    """floor(12 i / length), whatever the padding; a longer formula is counted."""
+    """They are floor(12 i / length), whatever the padding; a longer formula is counted."""
     for ids in (IDS_OF_FOUR, F.pad(IDS_OF_FOUR, (0, 20)), WITH_A_LONG_ONE):
         rows = find_places(False, ids)
         assert [row[:length] for row, length in zip(rows, LENGTHS)] == [
@@ -188,7 +188,7 @@ def test_the_same_command_trains_only_what_is_missing(small, tmp_path, capsys):
     assert other["seed"] == 2 and other["history"] != baseline["history"]
 
 
-def test_the_settings_are_those_of_the_paper_and_of_the_stored_results():
+def test_settings_are_those_of_the_paper_and_of_the_results():
     stored = json.loads((ROOT / "results" / "logic-bowman.json").read_text("utf-8"))
     stored = stored["settings"]
     assert logic.SMALL["sizes"].items() <= stored["models"]["baseline"].items()

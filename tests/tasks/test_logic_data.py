@@ -44,7 +44,7 @@ def value(formula, row):
 # ---- Formulas and relations
 
 def test_truth_table_is_the_value_in_all_64_rows():
-    """With or without spaces around brackets, as in the sample of Li 2021 §4.3.1."""
+    """Spaces around brackets may be left out, as in the sample of Li 2021 §4.3.1."""
     for formula in (*formulas(60), "( not ( ( a ( and a ) ) ( or ( not e ) ) ) )"):
         table = sum(1 << row for row in range(64) if value(formula, row))
         short = formula.replace("( ", "(").replace(" )", ")").replace(" (", "(")
@@ -52,7 +52,7 @@ def test_truth_table_is_the_value_in_all_64_rows():
 
 
 def test_relation_is_the_set_of_joint_values():
-    """By the definition of every relation, over the 64 rows, written out."""
+    """The definition of every relation is written out over the 64 rows."""
     relations = {"00 11": "=", "00 01 11": "<", "00 10 11": ">", "01 10": "^", "00 01 10": "|",
                  "01 10 11": "v"}
     seen_relations = set()
@@ -73,7 +73,7 @@ def test_another_text_is_no_formula(text):
 
 @pytest.mark.skipif(not FILES.is_dir(), reason="Bowman et al.'s files are not at hand")
 def test_relation_agrees_with_the_labels_of_bowman():
-    """Every fifth line, from every file."""
+    """Every fifth line of all files is compared."""
     lines = []
     for path in sorted(FILES.iterdir()):
         lines += [line.split("\t") for line in path.read_text("utf-8").splitlines()]
@@ -128,7 +128,7 @@ def test_the_last_ninth_of_a_training_file_is_for_validation(tmp_path):
 # ---- Pairs as tensors
 
 def test_encoded_pairs():
-    """Distinct formulas once, in the order of their ids; a batch has those of its pairs."""
+    """Every distinct formula is in them once, by its ids; a batch has those of its pairs."""
     data = encode_formulas([Pair("<", "( not a )", "b"), Pair("#", "c", "b")])
     a_not = [IDS[token] for token in tokenize("( not a )")]
     assert data.ids.tolist() == [a_not, [IDS["b"], 0, 0, 0], [IDS["c"], 0, 0, 0]]

@@ -41,7 +41,7 @@ def test_tokens_as_ordinary_text():
 
 
 def test_vocabulary_and_classes_are_those_of_training():
-    """Words by frequency from id 2 on, all others are unknown, 1; classes sorted."""
+    """Words have ids by frequency from 2 on, all others 1; classes are sorted."""
     parts = {
         "train": [Item("no", ("c", "b", "b", "a")), Item("maybe", ("c", "b")), Item("yes", ("b",))],
         "valid": [Item("yes", ("x", "x", "x"))],
@@ -176,7 +176,7 @@ def test_only_a_classifier_is_trained_on_a_frozen_encoder(data, tmp_path):
 
 
 def test_frozen_vectors_are_standardized_means_over_a_sentence(data, tmp_path):
-    """By mean and deviation of training; what is the same in all sentences becomes 0."""
+    """Mean and deviation are those of training; what is the same everywhere becomes 0."""
     write_run(tmp_path / "mt")
     model, tokenizer, _ = load_run(tmp_path / "mt")
     model.encoder.norm.weight.data[0] = 0
@@ -229,7 +229,7 @@ def test_a_mistake_is_one_line(flags, message, data, tmp_path, capsys):
 
 
 def test_averages_are_means_over_tasks_seed_by_seed():
-    """Ten tasks, two seeds; the paper's averages beside them."""
+    """There are ten tasks and two seeds. The paper's averages are beside them."""
     accuracies = {}
     for i, task in enumerate(TASKS):
         accuracies[task, "majority"] = [0.5]
