@@ -145,7 +145,7 @@ def test_two_processes_are_one_with_twice_the_accumulation(text, tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = ["train_mt.py", *text, *TINY.split(), *words.split(), "--accumulate", "2"]
     two = subprocess.run([*torchrun, *command, "--runs", str(tmp_path / "two")], cwd=ROOT,
-                         text=True, capture_output=True)
+                         encoding="utf-8", errors="replace", capture_output=True)
     assert two.returncode == 0, two.stderr
     for kind, names in (("train", "loss disagreement gradient_norm lr"), ("valid", "valid_loss")):
         one, both = rows(folder, kind), rows(tmp_path / "two" / "a", kind)
