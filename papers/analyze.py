@@ -13,15 +13,10 @@ runs, into that of the first.
 """
 import math
 import re
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
-
-if not __package__:
-    print("error: start it in the project's folder: python -m papers.analyze", file=sys.stderr)
-    sys.exit(2)
 
 import torch
 from matplotlib import font_manager, rc_context, rcParams

@@ -17,16 +17,11 @@ system, and with Adam as it is by default.
 """
 import gc
 import math
-import sys
 import time
 import warnings
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import NamedTuple
-
-if not __package__:
-    print("error: start it in the project's folder: python -m papers.bench", file=sys.stderr)
-    sys.exit(2)
 
 import numpy as np
 import torch

@@ -18,10 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-if not __package__:
-    print("error: start it in the project's folder: python -m papers.reproduce", file=sys.stderr)
-    sys.exit(2)
-
 import torch
 from tabulate import tabulate
 
