@@ -2,7 +2,7 @@
 
 Li et al. 2018, "Multi-Head Attention with Disagreement Regularization", §3.2, Eq. 1-3
 (Li et al. 2021, Eq. 5-7, prints the same). Training maximizes `J = likelihood + lambda D` (§3.1);
-its D is `model_disagreement`, at the end of this file.
+its D is `model_disagreement`.
 
 Every D averages over the H x H pairs of heads, i = j included, as printed. So D_subspace and
 D_output are -1 for identical heads, -1/H for orthogonal ones, and 0 only where the heads' unit
@@ -72,9 +72,8 @@ def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None,
     `D = (1/H^2) sum_i sum_j |A^i - A^j|^2`.
 
     Li 2018 footnote 2 (Li 2021 footnote 3), in words there: the "squared element-wise subtraction".
-    The papers report that it performs worse than Eq. 2's product. Form and sign are those of the
-    authors' released code (commit 24cf258): a difference grows as the heads disagree, so training
-    maximizes D.
+    The papers report that it performs worse than Eq. 2's product. A difference grows as the heads
+    disagree, so training maximizes D.
 
     weights, mask, reduce: as in `position_disagreement`. Returns a scalar >= 0 (for "mean" <= 2 -
     2/H), 0 where the heads attend alike. Raises ValueError for an unknown reduce.
@@ -157,10 +156,9 @@ def model_disagreement(config, heads: dict, source_mask: Tensor,
     """D of the training objective `J = likelihood + lambda D` (Li 2018 §3.1): the mean over the
     chosen layers of a component, summed over the chosen components and kinds.
 
-    If both attentions of the decoder are chosen, each has weight 1/2: the released code computes
-    this mean, although its loss has only the encoder's D. config: a TransformerConfig; heads:
-    {component: Heads of every layer}; masks: [B, L], True at a token. Returns a scalar. train_mt.py
-    adds lambda and the likelihood.
+    If both attentions of the decoder are chosen, each has weight 1/2, as in the released code.
+    config: a TransformerConfig; heads: {component: Heads of every layer}; masks: [B, L], True at a
+    token. Returns a scalar.
     """
     chosen = [component for component in heads if config.layers_at(config.reg_at, component)]
     both = "cross" in chosen and "dec" in chosen

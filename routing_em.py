@@ -23,11 +23,10 @@ GRADIENTS = ("full", "last")
 
 
 class EMRouting(NamedTuple):
-    """The result of `em_routing`: the capsules are those of the last M-step, the coupling is that
-    of the E-step after it."""
-    capsules: Tensor               # Omega [..., N, D]
+    """The result of `em_routing`."""
+    capsules: Tensor               # Omega [..., N, D], of the last M-step
     activations: Tensor            # A [..., N], in [0, 1]
-    coupling: Tensor               # C [..., M, N], after the last E-step; a row sums to 1
+    coupling: Tensor               # C [..., M, N], of the E-step after it; a row sums to 1
 
 
 def em_routing(votes: Tensor, beta_a: Tensor | None = None, beta_mu: Tensor | None = None,

@@ -38,7 +38,6 @@ NIST = "NIST Zh-En (LDC, not public)"
 BIG = "{big}"
 BIG_2021 = "{big} --dropout {dropout}"                   # base's dropout, 0.1
 WIDE = "{big} --dropout {dropout} --heads {H}"           # with base's heads
-BASELINE = Row("baseline")
 SHORT = "from Chinese, the paper takes sentences of at most 50 tokens: add --max-length 50"
 SHORTER = "from Chinese, the paper takes sentences of less than 50 tokens: add --max-length 49"
 LOWER = "from Chinese, the paper counts BLEU without case: add --lowercase"
@@ -257,7 +256,7 @@ TABLES["gu-3"] = Table(
 
 TABLES["gu-fig2"] = Table(
     "Gu 2019 Fig. 2", "number of output capsules, EM routing", f"{NIST}, MT04, base", (),
-    (BASELINE,
+    (Row("baseline"),
      Row("N = H/4", "--agg gu-em --capsules {H_4}"),
      Row("N = H/2", "--agg gu-em --capsules {H_2}"),
      Row("N = H", "--agg gu-em"),

@@ -8,7 +8,6 @@ over the letters a..f is written with separate brackets for every operator, as i
 its truth table, one 64-bit mask over the 2^6 assignments of the letters, so a relation is exact and
 costs four bitwise operations.
 """
-import functools
 import random
 from itertools import combinations
 from pathlib import Path
@@ -306,14 +305,9 @@ def encode_formulas(pairs, device="cpu", notation: str = "brackets",
                            known)
 
 
-@functools.cache
-def pattern_labels(device: torch.device) -> Tensor:
-    """PATTERNS as a tensor [16] of indices into RELATIONS."""
-    names = [PATTERNS.get(cells, "#") for cells in range(16)]
-    return torch.tensor([RELATIONS.index(name) for name in names], device=device)
-
-
 def table_labels(left: Tensor, right: Tensor) -> Tensor:
     """`table_relation` for tensors: truth tables [...] as 64-bit masks -> index into RELATIONS
     [...]."""
-    return pattern_labels(left.device)[pattern(left, right, every=-1)]       # -1: every bit is set
+    names = [PATTERNS.get(cells, "#") for cells in range(16)]
+    labels = torch.tensor([RELATIONS.index(name) for name in names], device=left.device)
+    return labels[pattern(left, right, every=-1)]                            # -1: every bit is set
