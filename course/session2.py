@@ -98,11 +98,11 @@ assert math.isclose(math.exp(-1 / H), 0.882, abs_tol=5e-4)
 # reach if the cosines are squared, as in an early version of the authors' code?
 
 # %%
-def uphill(D, start, steps=100):
+def uphill(D, start):
     """Returns the vectors that Adam reaches when it maximizes D from `start`."""
     x = start.clone().requires_grad_()
     optimizer = torch.optim.Adam([x], lr=0.1)
-    for _ in range(steps):
+    for _ in range(100):
         optimizer.zero_grad()
         (-D(x)).backward()
         optimizer.step()

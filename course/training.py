@@ -15,7 +15,6 @@ from transformer import Transformer, TransformerConfig
 torch.set_num_threads(1)        # the tensors are too small to share out
 STEPS = 30
 
-# 500 pairs of the embedded corpus, one byte-level BPE vocabulary for both languages
 pairs = Pairs(*zip(*toy.pairs("test")[:500]))
 tokenizer = train_tokenizer([*pairs.source, *pairs.target], vocab_size=600)
 encoded = encode_pairs(tokenizer, pairs)

@@ -3,7 +3,7 @@
     python course/exercises/make.py 3 ../handout           # session 3
     python course/exercises/make.py faults ../faults       # the project, and "name the fault"
 
-Students write the bodies and run the tests that stand above them.
+Students write the bodies and run the tests that the comments there name.
 """
 import ast
 import subprocess
