@@ -21,7 +21,6 @@ from nmt.corpus import Lines
 from transformer import PAD
 
 LETTERS = "abcdef"
-BINARY = ("and", "or")
 END = "the end"                                        # of a formula
 RELATIONS = ("=", "<", ">", "^", "|", "v", "#")        # the classes, in the order of their ids
 BINS = tuple(range(1, 13))          # operators of a pair's longer formula; 12 means 12 or more
@@ -92,7 +91,7 @@ def take_formula(tokens: list[str]) -> tuple[int, list[str]]:
         return EVERY ^ table, ["not", *short]
     left, left_short = take_formula(tokens)
     take(tokens, "(")
-    operator = take(tokens, *BINARY)
+    operator = take(tokens, "and", "or")
     right, right_short = take_formula(tokens)
     take(tokens, ")")
     take(tokens, ")")
