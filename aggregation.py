@@ -20,9 +20,8 @@ class RoutingAggregation(nn.Module):
     """Li 2019 §4.1, in place of W^O: votes from all heads, routing, the capsules concatenated.
     [B, H, L, d_k] -> [B, L, d].
 
-    `Omega_in = f(O_hat)` (Eq. 5) is `relu(hidden(norm(O_hat)))`, one hidden layer for all heads:
-    the paper writes a distinct f_h, but its parameter counts fit one shared layer, as in the
-    released code. `V = Omega_in W` (Eq. 6).
+    `Omega_in = f(O_hat)` (Eq. 5) is `relu(hidden(norm(O_hat)))`, one hidden layer for all heads,
+    where the paper writes a distinct f_h. `V = Omega_in W` (Eq. 6).
 
     capsules: N, a divisor of d_model; default d_model, capsules of width D = d_model / N = 1, the
     papers' best. routing: "em" (Alg. 2) or "dynamic" (Alg. 1). gradient: of EM routing, see

@@ -1,9 +1,7 @@
 """Scaled dot-product attention with several heads: Vaswani 2017, in the notation of Li 2018.
 
 Li et al. 2019, §2, Eq. 1-4 (Li 2018 §2, Li 2021 Eq. 1-4, Gu 2019 Eq. 1-2, Duan 2020 Eq. 1-5). The
-module that makes one vector of the heads is passed in: LinearAggregation, or one that routes
-(aggregation.py, capsule_aggregation.py). So is the routing of the attention logits
-(capsule_transformer.py). The cache for decoding step by step is at the end. The equations as loops:
+modules that aggregate the heads and that route the logits are passed in. The equations as loops:
 `attention` in tests/equations/by_hand.py.
 """
 import math

@@ -25,9 +25,8 @@ class CapsuleAggregation(nn.Module):
     without their activations.
 
     capsules: N, a divisor of d_model; default the number of heads. gradient: of EM routing, see
-    `em_routing`. With "last", the default of TransformerConfig, beta_a and beta_mu get no gradient:
-    A_n enters only couplings that are constants then. Raises ValueError for another routing or
-    gradient.
+    `em_routing`. With "last", the default of TransformerConfig, beta_a and beta_mu get no gradient.
+    Raises ValueError for another routing or gradient.
     """
 
     def __init__(self, d_model: int, heads: int, capsules: int | None = None,

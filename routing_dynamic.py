@@ -27,8 +27,7 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
     """Couples M input capsules to N output capsules by the agreement of votes and outputs.
 
     Li 2019 Alg. 1 (normalize=True, Eq. 7); Sabour et al. 2017, Gu 2019 Eq. 8-11 and Duan 2020
-    Alg. 1 (normalize=False). Line 5 of Li's names only Eq. 7; Eq. 8 follows it here in every
-    iteration, as in Sabour et al. 2017.
+    Alg. 1 (normalize=False).
 
     votes: V [..., M, N, D]; mask: [..., N], True for the output capsules that exist (the others
     get no coupling and are 0). Returns capsules [..., N, D], coupling [..., M, N] and logits

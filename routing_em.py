@@ -126,12 +126,9 @@ def inverse_temperature(t: int, T: int, schedule: str) -> float:
     """lambda_t of iteration t = 0 .. T-1, a factor in the activation. Both papers have a fixed
     schedule, but print no number and refer to Hinton et al. 2018.
 
-    "hinton": 0.01 (1 - 0.95^(t+1)), which Hinton et al. give in a reply on OpenReview (HJWLfGWRb),
-    not in the paper. For T = 3 it is below 0.0015, so A_n stays close to logistic(0) = 1/2 unless
-    the cost is in the hundreds.
-    "released": 1 + (min(T, 3) - 1) t / max(1, T-1), so 1, 2, 3 for T = 3. It is that of the code
-    that Li et al. released, which standardizes chi_n over the capsules; with the printed chi_n it
-    saturates A. Raises ValueError for an unknown schedule.
+    "hinton": 0.01 (1 - 0.95^(t+1)), that of Hinton et al., with which A_n stays close to 1/2.
+    "released": 1 + (min(T, 3) - 1) t / max(1, T-1), so 1, 2, 3 for T = 3, that of the code that Li
+    et al. released; it saturates A. Raises ValueError for an unknown schedule.
     """
     check_choice("schedule", schedule, SCHEDULES)
     if schedule == "hinton":

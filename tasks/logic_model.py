@@ -2,8 +2,7 @@
 2021 §4.3.2).
 
 Where the paper leaves a point open it follows Tran et al. 2018 ("The importance of being recurrent
-for modeling hierarchical structure"). The data: logic_data.py; training: classifier.py; the table:
-logic.py.
+for modeling hierarchical structure").
 """
 import math
 
