@@ -88,7 +88,8 @@ TASKS = {
 }
 
 # not graded, but taken out: they have the same sum (Li 2019 Eq. 7 and Eq. 10)
-ALIKE = {"3": [("routing_em.py", "m_step")], "4": [("routing_dynamic.py", "weigh_votes")]}
+ALIKE = {"3": [("routing_em.py", "m_step"), ("capsule_transformer.py", "horizontal_routing")],
+         "4": [("routing_dynamic.py", "weigh_votes")]}
 
 
 def main(session: str, folder: Path) -> None:
