@@ -5,7 +5,7 @@
     python train_mt.py --train DIR/train --valid DIR/val --src en --tgt de
 
 A run is the folder runs/NAME. The same command resumes it from its last checkpoint. The defaults
-below are those of the first command; RECIPES in this file has what another --arch changes.
+below are those of the embedded corpus; RECIPES in this file has what another --arch changes.
 """
 import contextlib
 import math
@@ -91,7 +91,7 @@ class Training:
     label_smoothing: float = flag(0.1, "label smoothing epsilon", type=share, metavar="EPS")
     seed: int = flag(1, "seed of parameters, dropout and batches", type=natural)
     eval_every: int = flag(400, "steps between validations; with --steps, a tenth of it, at least "
-                                "200", type=count)
+                                "200, except for toy", type=count)
     log_every: int = flag(100, "steps between log lines", type=count)
     average: int = flag(0, "test the average of the last N validated checkpoints; 0: the best one",
                         type=natural)

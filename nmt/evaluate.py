@@ -140,7 +140,8 @@ def score_sets(model, data, sets: dict, beam: int, lenpen: float, lowercase: boo
 
 def describe_test(row: dict, heads: int) -> str:
     """The test row of a run's metrics in words."""
-    lines = [f"test BLEU {row['bleu']:.2f}, chrF {row['chrf']:.2f}   {row['signature']}"]
+    text = "valid" if [*row["sets"]] == ["valid"] else "test"                # without --test
+    lines = [f"{text} BLEU {row['bleu']:.2f}, chrF {row['chrf']:.2f}   {row['signature']}"]
     if len(row["sets"]) > 1:
         for name, scores in row["sets"].items():
             lines.append(f"  {name}: BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}")

@@ -4,8 +4,8 @@
     python -m papers.analyze runs/A runs/B --only heads length
     python -m papers.analyze runs/NAME --only attention --sentence "A man."
 
-loss: the curves of the training. disagreement: exp(D), Li 2018 Tables 4-5. heads: t-SNE of the head
-representations, Li 2021 Fig. 3. attention: a heat map with the words, Duan 2020 Fig. 5. routing:
+loss: the curves of the training. disagreement: exp(D), Li 2018 Tables 4-5. heads: cosines, and of
+several runs t-SNE, Li 2021 Fig. 3. attention: a heat map with the words, Duan 2020 Fig. 5. routing:
 entropy and agreement of the couplings. length: BLEU by source length, Gu 2019 Fig. 3.
 
 loss.png and attention.png go into the folder of each run, heads.png and length.png, which have all
@@ -114,7 +114,7 @@ def draw_loss(folder: Path) -> None:
     UserError for a folder without metrics.jsonl."""
     rows = [row for row in read_log(folder) if row["type"] != "test"]
     if not rows:
-        raise UserError(f"{folder}: is not a run that trains (it has no metrics.jsonl)")
+        raise UserError(f"{folder} has no metrics.jsonl")
     figure = Figure(figsize=(12, 3.4), layout="constrained")
     losses, scores, disagreement = figure.subplots(1, 3)
     for axes, key, label in ((losses, "loss", "training, smoothed"),
