@@ -33,7 +33,7 @@ from train_mt import Training, learning_rate
 
 # %% [markdown]
 # ## A corpus and a training step
-# `training.py` has 500 pairs of the embedded grammar with one byte-level BPE vocabulary for both
+# `training.py` has 500 pairs of the embedded corpus with one byte-level BPE vocabulary for both
 # languages. It calls `train_step` of `train_mt.py`, whose loss is the cross-entropy per target
 # token minus $\lambda D$. Li 2021 §4.1.1 has 32K merges "for both language pairs"; it says neither
 # whether the vocabulary is joint nor whether it is byte-level.

@@ -370,7 +370,11 @@ def fitting_bins(lengths: list[int]) -> list[tuple]:
     width = next(width for width in widths if tail <= 7 * width)
     ends = [width * i for i in range(1, math.ceil(tail / width))] or [width]
     bins = zip([1, *(end + 1 for end in ends)], [*ends, math.inf])
-    return [(low, high) for low, high in bins if any(low <= length <= high for length in lengths)]
+    filled = []
+    for low, high in bins:
+        if any(low <= length <= high for length in lengths):
+            filled.append((low, high))
+    return filled
 
 
 def test_pairs(run: Run) -> Pairs:

@@ -53,7 +53,9 @@ def fit_flags(row: Row, words: list[str]) -> list[str]:
     """The flags of a row; sizes and places in braces are those of `words`, the flags of all
     rows."""
     _, config, s = settings_of(words)
-    L, d, H = config.layers, config.d_model, config.heads
+    L = config.layers
+    d = config.d_model
+    H = config.heads
     big = f"--d-model {2 * d} --d-ff {2 * config.d_ff} --heads {2 * H}"
     if s.arch == "base" and not {"--d-model", "--d-ff", "--heads"} & {*words}:
         big = "--arch big"                               # with its recipe
