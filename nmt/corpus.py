@@ -16,7 +16,7 @@ import toy
 from nmt.command_line import UserError, count, flag
 from nmt.download import CORPORA, corpus_files
 from nmt.encoded import EncodedPairs, encode_files, encode_pairs
-from nmt.tokenizer import lines_to_learn_from, load_tokenizer, train_tokenizer
+from nmt.tokenizer import lines_to_learn_from, load_tokenizer, prepare_line, train_tokenizer
 
 LANGUAGES = {"toy": ("en", "de"), **{name: languages for name, (languages, _) in CORPORA.items()}}
 VOCAB_SIZES = {"toy": 2_000, "enja": 6_000}
@@ -155,6 +155,11 @@ def read_pairs(prefix, src: str, tgt: str) -> Pairs:
     return Pairs(source, target)
 
 
+def prepare_pairs(pairs: Pairs) -> Pairs:
+    """The pairs as a model reads and writes them."""
+    return Pairs(*([prepare_line(line) for line in side] for side in pairs))
+
+
 def hash_text(lines: Iterable[str]) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of a text."""
     digest = hashlib.sha256()
@@ -176,6 +181,9 @@ def load_data(flags: DataFlags, tokenizer_path: Path) -> Data:
     for part, pairs in (("train", train), ("valid", valid)):
         for language, side in zip(languages, pairs):
             checksums[f"{part}.{language}"] = hash_text(side)
+    # references are scored in the form of the translations
+    valid = prepare_pairs(valid)
+    tests = {name: prepare_pairs(pairs) for name, pairs in tests.items()}
     if tokenizer_path.exists():
         tokenizer = load_tokenizer(tokenizer_path)
     else:

@@ -23,11 +23,13 @@ def write_own(folder, **texts) -> DataFlags:
 
 def test_load_data(tmp_path):
     """The token ids decode to the text. Pairs with an empty side and those above --max-length are
-    left out in training and in the validation loss."""
+    left out in training and in the validation loss. References have the form of translations."""
     flags = write_own(tmp_path, train=(["a a", "", "b b"], ["x x", "y", "y y"]),
-                      valid=(["c", "c " * 99], ["z", "z"]), news=(["d"], ["w"]), web=(["e"], ["v"]))
+                      valid=(["c", "c " * 99], ["z\u200b ", "z"]), web=(["e"], ["v"]),
+                      news=(["d"], ["u\u0308  w\u00ad"]))
     data = load_data(replace(flags, max_length=9), tmp_path / "tokenizer.json")
-    assert data.tests == {"news": (["d"], ["w"]), "web": (["e"], ["v"])}
+    assert data.tests == {"news": (["d"], ["ü w"]), "web": (["e"], ["v"])}
+    assert data.valid_pairs.target == ["z", "z"]
     assert data.languages == ("en", "de")
     decode = data.tokenizer.decode
     first, second = np.split(data.train.source_ids, data.train.source_offsets[1:-1])
