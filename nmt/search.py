@@ -20,7 +20,6 @@ from nmt.tokenizer import BOS, EOS, prepare_line
 from transformer import PAD
 
 LENGTH_RATIO = 1.5              # the least limit of a translation, in source tokens
-LARGEST_RATIO = 5.0             # the largest: an untrained model writes up to the limit
 # would break a line in two, or act on a terminal
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
@@ -35,9 +34,8 @@ class Hypothesis(NamedTuple):
 
 def length_limit(source: Tensor, ratio: float = LENGTH_RATIO) -> Tensor:
     """Returns the largest length of each translation of sentences [B, L_s], with EOS: `ratio` times
-    the source's plus 20, [B]. A ratio below 1.5 or above 5 counts as 1.5 or 5."""
-    ratio = min(max(ratio, LENGTH_RATIO), LARGEST_RATIO)
-    return ((source != PAD).sum(1) * ratio).long() + 20
+    the source's plus 20, [B]. A ratio below 1.5 counts as 1.5."""
+    return ((source != PAD).sum(1) * max(ratio, LENGTH_RATIO)).long() + 20
 
 
 def expand(logits: Tensor, log_p: Tensor, beam: int, last: Tensor):

@@ -112,7 +112,7 @@ def test_length_limits():
         row[:length] = 3
         row[length] = EOS
     for ratio, want in ((1.5, [21, 23, 24, 35]), (0.7, [21, 23, 24, 35]), (3.1, [23, 26, 29, 51]),
-                        (99.0, [25, 30, 35, 70])):
+                        (9.5, [29, 39, 48, 115])):
         assert length_limit(source, ratio).tolist() == want
     model = tiny(plan=lambda n: 0 * n - 1)
     for beam in (1, 2):
