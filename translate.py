@@ -5,12 +5,13 @@
 
 To score a translation: sacrebleu REFERENCE -i OUT.
 """
+import os
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 
-from nmt.command_line import count, flag, nonnegative, run
+from nmt.command_line import UserError, count, flag, nonnegative, run
 from nmt.corpus import decode_lines
 from nmt.machine import DEVICES, pick_device
 from nmt.run_folder import load_run
@@ -44,12 +45,21 @@ def translate(s: Settings) -> None:
     if not s.input and sys.stdin.isatty():
         prompt(translate_window)
         return
-    with (open(s.input, "rb") if s.input else nullcontext(sys.stdin.buffer) as source,
-          open(s.output, "w", encoding="utf-8", newline="\n") if s.output
-          else nullcontext(sys.stdout) as target):
+    with open(s.input, "rb") if s.input else nullcontext(sys.stdin.buffer) as source:
+        if s.output and is_same_file(source, s.output):
+            raise UserError(f"--output {s.output} is the input")
         lines = decode_lines(source, s.input or "standard input")
-        while window := list(islice(lines, WINDOW)):
-            target.writelines(f"{line}\n" for line in translate_window(window))
+        window = translate_window(list(islice(lines, WINDOW)))   # a mistake spares an old output
+        with (open(s.output, "w", encoding="utf-8", newline="\n") if s.output
+              else nullcontext(sys.stdout)) as target:
+            while window:
+                target.writelines(f"{line}\n" for line in window)
+                window = translate_window(list(islice(lines, WINDOW)))
+
+
+def is_same_file(file, path: str) -> bool:
+    """Whether an open file is that at `path`, also through a link."""
+    return os.path.exists(path) and os.path.samestat(os.fstat(file.fileno()), os.stat(path))
 
 
 def prompt(translate_window) -> None:

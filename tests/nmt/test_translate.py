@@ -1,5 +1,6 @@
 """The command translate.py: a line out for every line in."""
 import io
+import os
 import sys
 
 import pytest
@@ -73,10 +74,16 @@ def test_at_a_terminal_it_translates_line_by_line(run, model, tokenizer, monkeyp
 @pytest.mark.parametrize("words, message", [
     ("run --checkpoint step-9 --input in.txt", "step-9.pt"),
     ("run --input gone.txt", "gone.txt"), ("run --input latin.txt", "latin.txt, line 2: not UTF-8"),
+    ("run --input latin.txt --output in.txt", "latin.txt, line 2: not UTF-8"),
+    ("run --input in.txt --output in.txt", "--output in.txt is the input"),
+    ("run --input in.txt --output link.txt", "--output link.txt is the input"),
     ("run --input in.txt --beam 0", "--beam: invalid count value: '0'")])
 def test_a_mistake_is_one_line(words, message, run, capsys):
+    """An older output stays."""
     (run / "latin.txt").write_bytes("good\nschön\n".encode("latin-1"))
+    os.link("in.txt", "link.txt")
     with pytest.raises(SystemExit, match="2"):
         call(words)
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and message in error.replace("\\", "/")
+    assert (run / "in.txt").read_text("utf-8") == "\n".join(TEXT)
