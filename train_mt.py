@@ -72,7 +72,7 @@ SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
 # settings that may differ when a run is resumed; the text's checksums and the product of
 # --accumulate and processes may not
 FREE = ("data", "data_dir", "train", "valid", "test", "src", "tgt", "accumulate", "log_every",
-        "name", "runs", "device", "amp", "compile", "graphs")
+        "name", "runs", "device", "compile", "graphs")
 
 
 @dataclass
@@ -251,10 +251,9 @@ def train(text: DataFlags, config: TransformerConfig, s: Training) -> None:
         settings = {**asdict(text), **asdict(s)}
         free = {name: settings.pop(name) for name in FREE}
         write_config(folder, fixed={
-            "model": asdict(config), "text": data.checksums, **settings,
+            "model": asdict(config), "text": data.checksums, "languages": data.languages, **settings,
             "micro_batches": s.accumulate * machine.world,       # of an update
-        }, free={**free, "command": sys.argv[1:], "languages": data.languages,
-                 "length_ratio": data.length_ratio})
+        }, free={**free, "command": sys.argv[1:], "length_ratio": data.length_ratio})
 
     # model
     torch.manual_seed(s.seed)

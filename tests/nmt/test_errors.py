@@ -60,6 +60,8 @@ MISTAKES = [
     ("--test text text", "--test: two sets have the same name"),
     # the run's folder
     ("--name sound --clip 0.5", "holds a run of another configuration (clip was 1.0, is now 0.5)"),
+    ("--name sound --amp", "(amp was False, is now True)"),
+    ("--name sound --src de --tgt en", "(languages was ['en', 'de'], is now ['de', 'en'])"),
     ("--name sound --agg em", "(agg was linear, is now em)"),
     ("--name sound --accumulate 2", "(micro_batches was 1, is now 2)"),
     ("--name sound --train other", "(train.en was"),
