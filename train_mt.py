@@ -48,6 +48,7 @@ from nmt.run_folder import (
     load_optimizer,
     lock,
     log,
+    print_above,
     save,
     write_config,
     write_lines,
@@ -393,8 +394,8 @@ def validate_and_save(model, optimizer, progress: Progress, data: Data, folder: 
                  "valid_disagreement": D})
     lines = translations["valid"]
     for i in (step % len(lines), (step + len(lines) // 2) % len(lines)):
-        tqdm.write(f"    source      {data.valid_pairs.source[i]}\n"
-                   f"    reference   {data.valid_pairs.target[i]}\n    translation {lines[i]}")
+        print_above(f"    source      {data.valid_pairs.source[i]}\n"
+                    f"    reference   {data.valid_pairs.target[i]}\n    translation {lines[i]}")
     if s.average:
         save(folder / f"step-{step:09}.pt", model=model.state_dict())
         for older in sorted(folder.glob("step-*.pt"))[:-s.average]:

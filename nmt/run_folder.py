@@ -5,6 +5,7 @@ NAME.ref the translations of a test set and its references. last.pt is the check
 resumes from; best.pt, average.pt and step-N.pt have only weights. Loading a checkpoint executes no
 code.
 """
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -96,7 +97,13 @@ def log(folder: Path, row: dict) -> None:
             cells.append(f"{name} {value:,}")
         elif isinstance(value, float):
             cells.append(f"{name} {value:.4g}")
-    tqdm.write(f"{row['type']:5}  {'  '.join(cells)}")
+    print_above(f"{row['type']:5}  {'  '.join(cells)}")
+
+
+def print_above(text: str) -> None:
+    """Prints above the progress bar. A run outlives its terminal."""
+    with contextlib.suppress(OSError):
+        tqdm.write(text)
 
 
 def read_log(folder: Path) -> list[dict]:

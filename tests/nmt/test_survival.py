@@ -1,5 +1,6 @@
 """Runs that are stopped, killed or moved: each ends bit-identical to one left alone."""
 import itertools
+import os
 import shutil
 import signal
 import subprocess
@@ -129,6 +130,23 @@ def test_an_ignored_signal_stays_ignored():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         train_mt.catch_signals()
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+
+
+@pytest.mark.skipif(not hasattr(os, "login_tty"), reason="needs pseudo-terminals")
+def test_a_closed_terminal_saves_and_ends_the_run(text, tmp_path):
+    """It sends SIGHUP, and from then on nothing can be printed."""
+    terminal, slave = os.openpty()
+    words = "--steps 100000 --name a"
+    command = [sys.executable, "train_mt.py", *text, *TINY.split(), *words.split()]
+    run = subprocess.Popen(command, cwd=ROOT, preexec_fn=lambda: os.login_tty(slave))
+    os.close(slave)
+    output = b""
+    while b"train  step 3 " not in output:
+        output += os.read(terminal, 999)
+    os.close(terminal)
+    run.wait(99)
+    folder = tmp_path / "runs" / "a"
+    assert load(folder)["progress"]["step"] == rows(folder, "train")[-1]["step"] >= 3
 
 
 # ---- Several processes
