@@ -125,8 +125,9 @@ def recipe(s, typed) -> dict:
     on_gpu = pick_device(s.device).type == "cuda"
     values["graphs"] = (on_gpu and s.max_tokens < MAX_TOKENS and not s.compile
                         and not dist.is_torchelastic_launched())
+    graphs = s.graphs if "graphs" in typed else values["graphs"]
     # smaller models do not make up for the time of compiling
-    values["compile"] = on_gpu and s.arch in ("base", "big") and not values["graphs"]
+    values["compile"] = on_gpu and s.arch in ("base", "big") and not graphs
 
     # TEXT-ARCH-MECHANISMS-OTHERS-seedN
     words = [name_text(s), s.arch, *([] if s.agg == "linear" else [s.agg]), *s.reg]

@@ -40,12 +40,13 @@ MODEL = {
 def check_used(s, typed) -> None:
     """Raises UserError for an option whose mechanism is off: its result would be taken for the
     mechanism's. s: all flags; typed: the names of those on the command line."""
-    routed = s.agg != "linear"
     em = s.agg in ("em", "gu-em")
+    routed = em or s.agg in ("dynamic", "gu-dynamic")
     needs = {
-        "agg_at capsules": (routed, "--agg"),
+        "agg_at": (s.agg != "linear", "--agg"),
+        "capsules": (routed, "a routing"),
         "em_gradient": (em, "--agg em or gu-em"),
-        "iterations": (routed or s.capsule_attention, "--agg or --capsule-attention"),
+        "iterations": (routed or s.capsule_attention, "a routing"),
         "reg": (s.heads > 1, "--heads 2 or more"),
         "reg_at reg_weight": (s.reg, "--reg"),
         "capsule_parts": (any(place.startswith("enc") for place in s.capsule_attention),

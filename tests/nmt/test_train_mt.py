@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 
 import train_mt
 from nmt.batches import batches, collate
-from nmt.command_line import parse
+from nmt.command_line import UserError, parse
 from nmt.corpus import DataFlags, load_data
-from nmt.flags import MODEL
+from nmt.flags import MODEL, check_used
 from nmt.machine import seed_torch
 from nmt.run_folder import read_config
 from transformer import PAD, Transformer, TransformerConfig
@@ -61,12 +61,30 @@ def test_fewer_steps_have_a_shorter_warmup(words, warmup, eval_every):
     ("--train some/where/trains --valid v --src en --tgt de --accumulate 2 "
      "--device cpu --log-every 2",
      "where-trains-tiny-src-en-tgt-de-accumulate-2-seed1"),
-    ("--d-model 64 --layers 3 --agg em --lowercase --seed 3",
-     "toy-tiny-em-d-model-64-layers-3-lowercase-seed3"),
+    ("--d-model 64 --layers 3 --agg em --no-amp --seed 3",
+     "toy-tiny-em-d-model-64-layers-3-no-amp-seed3"),
     ("--name mine --agg em", "mine"),
 ])
 def test_the_name_of_a_run(words, name):
     assert settings(words)[2].name == name
+
+
+@pytest.mark.parametrize("words, graphs, compiled", [
+    ("", True, False), ("--arch base", True, False), ("--compile", False, True),
+    ("--arch base --max-tokens 32768", False, True), ("--arch base --no-graphs", False, True),
+    ("--arch base --max-tokens 32768 --graphs", True, False)])
+def test_what_is_typed_counts_on_a_gpu(words, graphs, compiled, monkeypatch):
+    monkeypatch.setattr(train_mt, "pick_device", torch.device)
+    _, _, s = settings(f"--device cuda --amp {words}")
+    assert (s.graphs, s.compile) == (graphs, compiled)
+
+
+def test_an_aggregation_without_routing_has_no_capsules():
+    _, config, _ = settings("")
+    config.agg = "mean"
+    for name in ("capsules", "iterations"):
+        with pytest.raises(UserError, match=f"--{name} is not used"):
+            check_used(config, [name])
 
 
 def test_vaswani_learning_rate():
