@@ -18,11 +18,10 @@ from routing_dynamic import at_least_float32
 
 
 def subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Disagreement on subspaces, `D_subspace = -(1/H^2) sum_i sum_j V^i . V^j / (||V^i|| ||V^j||)`.
+    """Disagreement on subspaces, D_subspace: Li 2018 Eq. 1 (Li 2021 Eq. 5).
 
-    Li 2018 Eq. 1 (Li 2021 Eq. 5). The cosine is taken between the heads' value vectors at one
-    position, and averaged over the positions. A zero vector (shorter than 1e-12) has cosine 0 with
-    everything.
+    The cosine is taken between the heads' value vectors at one position, and averaged over the
+    positions. A zero vector (shorter than 1e-12) has cosine 0 with everything.
 
     values: V^h [..., H, L_k, d_k]; mask: [..., L_k], True where a position counts. Returns a
     scalar in [-1, 0].
@@ -35,9 +34,7 @@ def subspace_disagreement(values: Tensor, mask: Tensor | None = None) -> Tensor:
 
 def position_disagreement(weights: Tensor, mask: Tensor | None = None,
                           reduce: str = "mean") -> Tensor:
-    """Disagreement on attended positions, `D_position = -(1/H^2) sum_i sum_j |A^i (*) A^j|`.
-
-    Li 2018 Eq. 2 (Li 2021 Eq. 6); (*) is the product cell by cell.
+    """Disagreement on attended positions, D_position: Li 2018 Eq. 2 (Li 2021 Eq. 6).
 
     weights: A^h [..., H, L_q, L_k], which an attention returns with need_weights=True; mask:
     [..., L_q], True where a query counts.
@@ -46,16 +43,15 @@ def position_disagreement(weights: Tensor, mask: Tensor | None = None,
     averaged over the sentences (Tables 4 and 5).
     Returns a scalar <= 0 (>= -1 for "mean"). Raises ValueError for an unknown reduce.
     """
-    # -(1/H^2) sum_i sum_j |A^i (*) A^j|                              Li 2018 Eq. 2
+    # -(1/H^2) sum_i sum_j |A^i (*) A^j|, product cell by cell        Li 2018 Eq. 2
     # = -((1/H) sum_h A^h)^2 in every cell, which costs O(H) instead of O(H^2)
     A_mean = at_least_float32(weights).mean(-3)                              # [..., L_q, L_k]
     return -reduce_queries((A_mean * A_mean).sum(-1), mask, reduce)
 
 
 def output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Disagreement on outputs, `D_output = -(1/H^2) sum_i sum_j O^i . O^j / (||O^i|| ||O^j||)`.
-
-    Li 2018 Eq. 3 (Li 2021 Eq. 7); the cosine per position, as in `subspace_disagreement`.
+    """Disagreement on outputs, D_output: Li 2018 Eq. 3 (Li 2021 Eq. 7); the cosine per position, as
+    in `subspace_disagreement`.
 
     outputs: O^h [..., H, L_q, d_k]; mask: [..., L_q], True where a position counts. Returns a
     scalar in [-1, 0].
@@ -68,10 +64,9 @@ def output_disagreement(outputs: Tensor, mask: Tensor | None = None) -> Tensor:
 
 def squared_position_disagreement(weights: Tensor, mask: Tensor | None = None,
                                   reduce: str = "mean") -> Tensor:
-    """Disagreement on attended positions by the squared difference,
-    `D = (1/H^2) sum_i sum_j |A^i - A^j|^2`.
+    """Disagreement on attended positions by the squared difference: Li 2018 footnote 2 (Li 2021
+    footnote 3), in words there: the "squared element-wise subtraction".
 
-    Li 2018 footnote 2 (Li 2021 footnote 3), in words there: the "squared element-wise subtraction".
     The papers report that it performs worse than Eq. 2's product. A difference grows as the heads
     disagree, so training maximizes D.
 
