@@ -16,6 +16,7 @@ import zlib
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 
 import torch
@@ -25,10 +26,11 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from disagreement import model_disagreement
-from nmt.batches import Step, training_steps
+from nmt.batches import Update, training_updates
 from nmt.command_line import UserError, count, flag, natural, nonnegative, positive, run, share
 from nmt.corpus import Data, DataFlags, load_data, name_text
 from nmt.evaluate import describe_test, disagreement_scores, score_sets, validate
+from nmt.files import write_lines
 from nmt.flags import MODEL, check_used
 from nmt.loss import smoothed_cross_entropy
 from nmt.machine import (
@@ -49,9 +51,9 @@ from nmt.run_folder import (
     lock,
     log,
     print_above,
+    read_log,
     save,
     write_config,
-    write_lines,
 )
 from transformer import PAD, SIZES, Transformer, TransformerConfig
 
@@ -70,10 +72,11 @@ RECIPES = {
 SAVE_SECONDS = 300              # a killed run loses at most so much training
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
            if hasattr(signal, name)]                     # Windows has no SIGHUP
-# settings that may differ when a run is resumed; the text's checksums and the product of
-# --accumulate and processes may not
-FREE = ("data", "data_dir", "train", "valid", "test", "src", "tgt", "accumulate", "log_every",
-        "name", "runs", "device", "compile", "graphs")
+# settings that change no number: they may differ when a run is resumed, and are not in its name
+FREE = ("data", "data_dir", "train", "valid", "test", "log_every", "name", "runs", "device",
+        "compile", "graphs")
+# stored as the languages, and as the micro-batches of an update over all processes
+DERIVED = ("src", "tgt", "accumulate")
 
 
 @dataclass
@@ -98,9 +101,6 @@ class Training:
                         type=natural)
     beam: int = flag(4, "beam size of the test", type=count)
     lenpen: float = flag(0.6, "length penalty of the test", type=nonnegative)
-    lowercase: bool = flag(False, "BLEU without case, as in Gu 2019's Zh-En")
-    bleu_tokenizer: str = flag("", "sacreBLEU's tokenizer (default: as the script asks)",
-                               choices=("13a", "char", "intl", "none", "zh"))
     name: str = flag("", "name of the run's folder, made from the other flags")
     runs: str = flag("runs", "where the runs' folders are", metavar="DIR")
     device: str = flag("auto", DEVICES)
@@ -111,35 +111,51 @@ class Training:
     graphs: bool = flag(False, f"CUDA graphs; on for one GPU and --max-tokens below {MAX_TOKENS}")
 
 
-def recipe(s, typed) -> dict:
-    """The defaults that depend on other flags. s: all flags; typed: the names of those on the
-    command line. Raises UserError."""
+def defaults(s, typed: dict) -> dict:
+    """The defaults that depend on other flags. s: all flags; typed: those on the command line.
+    Raises UserError."""
+    values = recipe(s, typed)
+    s = SimpleNamespace(**{**vars(s), **values, **typed})
+    check_used(s, typed)
+    return {**machine_defaults(s, typed), **values, "name": name_run(s, typed)}
+
+
+def recipe(s, typed: dict) -> dict:
+    """The defaults that depend on size, text and steps."""
     toy = s.data == "toy" and not s.train and s.arch == "tiny"
-    values = {"amp": has_bfloat16(pick_device(s.device)), **RECIPES["toy" if toy else s.arch]}
+    values = {**RECIPES["toy" if toy else s.arch]}
     if "steps" in typed:
         values["warmup"] = min(values.get("warmup", s.warmup), max(1, s.steps // 4))
         if not toy:
             values["eval_every"] = max(200, s.steps // 10)
-    s = SimpleNamespace(**{**vars(s), **values, **{name: getattr(s, name) for name in typed}})
-    check_used(s, typed)
-    on_gpu = pick_device(s.device).type == "cuda"
-    values["graphs"] = (on_gpu and s.max_tokens < MAX_TOKENS and not s.compile
-                        and not dist.is_torchelastic_launched())
-    graphs = s.graphs if "graphs" in typed else values["graphs"]
-    # smaller models do not make up for the time of compiling
-    values["compile"] = on_gpu and s.arch in ("base", "big") and not graphs
+    return values
 
-    # TEXT-ARCH-MECHANISMS-OTHERS-seedN
-    words = [name_text(s), s.arch, *([] if s.agg == "linear" else [s.agg]), *s.reg]
-    for name, value in vars(s).items():
-        free = name in FREE and name not in ("accumulate", "src", "tgt")
-        if name in typed and not free and name not in ("arch", "agg", "reg", "seed"):
-            words += write_flag(name, value)
+
+def machine_defaults(s, typed: dict) -> dict:
+    """The defaults that depend on the processor."""
+    device = pick_device(s.device)
+    on_gpu = device.type == "cuda"
+    graphs = (on_gpu and s.max_tokens < MAX_TOKENS and not s.compile
+              and not dist.is_torchelastic_launched())
+    # smaller models do not make up for the time of compiling
+    large = s.arch in ("base", "big")
+    return {"amp": has_bfloat16(device), "graphs": graphs,
+            "compile": on_gpu and large and not typed.get("graphs", graphs)}
+
+
+def name_run(s, typed: dict) -> str:
+    """TEXT-ARCH-MECHANISMS-OTHERS-seedN, OTHERS as they are typed."""
+    words = [name_text(s), s.arch]
+    if s.agg != "linear":
+        words.append(s.agg)
+    words += s.reg
+    for name in vars(s):
+        if name in typed and name not in (*FREE, "arch", "agg", "reg", "seed"):
+            words += write_flag(name, typed[name])
     name = "-".join(words).replace("--", "").replace(":", "").replace("/", "")
     if len(name) > 100:                                  # a path in Windows has at most 260
         name = f"{name[:91]}-{zlib.crc32(name.encode()):08x}"
-    values["name"] = f"{name}-seed{s.seed}"
-    return values
+    return f"{name}-seed{s.seed}"
 
 
 def write_flag(name: str, value) -> list[str]:
@@ -194,32 +210,32 @@ class Objective(nn.Module):
         return cross_entropy, D
 
 
-def train_step(objective, optimizer, step: Step, machine: Machine, reg_weight: float,
+def train_step(objective, optimizer, update: Update, machine: Machine, reg_weight: float,
                clip: float = 0.0, amp: bool = False, replay=None):
     """One update. It maximizes `J = likelihood + lambda D` (Li 2018 §3.1) per target token. D of a
     micro-batch has the weight of its target tokens, so the same micro-batches give the same J on
-    any number of processes. replay: a `Replay`, the same one for all steps of an objective. Returns
-    [cross-entropy, D times target tokens], summed over this process's micro-batches, and the norm
-    of the gradient, on the device."""
-    def add_gradient(source, target, step_tokens):
+    any number of processes. replay: a `Replay`, the same one for all updates of an objective.
+    Returns [cross-entropy, D times target tokens], summed over this process's micro-batches, and
+    the norm of the gradient, on the device."""
+    def add_gradient(source, target, update_tokens):
         """Adds the gradient of a micro-batch; returns [cross-entropy, D times target tokens]."""
         with mixed_precision(machine.device, amp):
             cross_entropy, D = objective(source, target)
         tokens = (target[:, 1:] != PAD).sum()
-        # loss = -(log-likelihood / tokens + lambda D)                Li 2018 §3.1
-        # D is the mean over the micro-batches, weighted by their target tokens
-        loss = (cross_entropy - reg_weight * D * tokens) / step_tokens
+        likelihood = -cross_entropy
+        # J = likelihood + lambda D                                   Li 2018 §3.1
+        J = (likelihood + reg_weight * D * tokens) / update_tokens
         # DistributedDataParallel averages the gradients; times the processes they are a sum
-        (loss * machine.world).backward()
+        (-J * machine.world).backward()
         return torch.stack([cross_entropy.detach(), D.detach() * tokens])
 
     optimizer.zero_grad(set_to_none=replay is None)      # a graph adds to the same tensors
     total = torch.zeros(2, device=machine.device)
-    step_tokens = torch.full((), step.tokens, device=machine.device)
-    for i, batch in enumerate(step.batches):
-        wait = machine.world > 1 and i + 1 < len(step.batches)               # to add up gradients
+    update_tokens = torch.full((), update.tokens, device=machine.device)
+    for i, batch in enumerate(update.batches):
+        wait = machine.world > 1 and i + 1 < len(update.batches)             # to add up gradients
         with objective.no_sync() if wait else contextlib.nullcontext():
-            inputs = *map(machine.move, batch), step_tokens
+            inputs = *map(machine.move, batch), update_tokens
             total += replay(add_gradient, *inputs) if replay else add_gradient(*inputs)
     norm = torch.nn.utils.clip_grad_norm_(objective.parameters(), clip or math.inf)
     optimizer.step()
@@ -232,36 +248,28 @@ def train_step(objective, optimizer, step: Step, machine: Machine, reg_weight: f
 class Progress:
     """How far a run is: what a checkpoint holds beside model and optimizer."""
     step: int = 0
-    place: tuple[int, int] = (0, 0)             # where the next update begins: `training_steps`
+    end: tuple[int, int] = (0, 0)               # where the next update begins, see `Update`
     best: tuple[float, float] = (-1.0, 0.0)     # validation BLEU and -loss of best.pt
     tokens: int = 0                             # target tokens so far
-    seconds: float = 0.0                        # spent in training
-    unvalidated: bool = False                   # saved at a validation that is yet to come
 
 
-def train(text: DataFlags, config: TransformerConfig, s: Training) -> None:
+def train(flags: DataFlags, config: TransformerConfig, settings: Training) -> None:
     """One run from start to end: data, model, resuming, training loop, test."""
-    machine = setup_machine(s.device)
-    s.graphs &= machine.device.type == "cuda" and machine.world == 1 and not s.compile
-    folder = Path(s.runs) / s.name
+    machine = setup_machine(settings.device)
+    folder = Path(settings.runs) / settings.name
     if machine.first:
         folder_lock = lock(folder)
     with machine.first_on_each_node():                   # it downloads and encodes for the others
-        data = load_data(text, folder / "tokenizer.json")
+        data = load_data(flags, folder / "tokenizer.json")
     config = replace(config, vocab_size=data.tokenizer.get_vocab_size())
     if machine.first:
-        settings = {**asdict(text), **asdict(s)}
-        free = {name: settings.pop(name) for name in FREE}
-        write_config(folder, fixed={
-            "model": asdict(config), "text": data.checksums, "languages": data.languages, **settings,
-            "micro_batches": s.accumulate * machine.world,       # of an update
-        }, free={**free, "command": sys.argv[1:], "length_ratio": data.length_ratio})
+        write_settings(folder, flags, config, settings, data, machine.world)
 
     # model
-    torch.manual_seed(s.seed)
+    torch.manual_seed(settings.seed)
     model = Transformer(config).to(machine.device)
-    objective = Objective(model, s.label_smoothing)
-    if s.compile:
+    objective = Objective(model, settings.label_smoothing)
+    if settings.compile:
         objective.compile_parts()
     if machine.world > 1:                                # betas of gu-em may have no gradient
         objective = DistributedDataParallel(objective, find_unused_parameters=config.agg == "gu-em")
@@ -275,78 +283,86 @@ def train(text: DataFlags, config: TransformerConfig, s: Training) -> None:
         load_optimizer(optimizer, checkpoint["optimizer"])
         progress = Progress(**checkpoint["progress"])
     if machine.first:
-        drop_log_after(folder, progress.step, progress.unvalidated)
+        drop_log_after(folder, progress.step)
         print(f"{folder}: {len(data.train):,} pairs, vocabulary {config.vocab_size:,}, "
               f"{sum(p.numel() for p in model.parameters()):,} parameters on {machine.world} x "
-              f"{machine.device}, step {progress.step:,} of {s.steps:,}")
-        if progress.unvalidated:                         # killed between saving and validating
-            validate_and_save(model, optimizer, progress, data, folder, s)
+              f"{machine.device}, step {progress.step:,} of {settings.steps:,}")
 
     # training loop
+    graphs = (settings.graphs and machine.device.type == "cuda" and machine.world == 1
+              and not settings.compile)
+    replay = Replay() if graphs else None
+    updates = training_updates(data.train, progress.end, machine, settings.max_tokens,
+                               settings.accumulate, settings.seed, rectangles=graphs)
     window = torch.zeros(2, device=machine.device)       # cross-entropy and D since the last log
     window_tokens = 0
     largest_norm = torch.zeros((), device=machine.device)
-    window_since = saved = time.perf_counter()
-    steps = training_steps(data.train, progress.place, machine, s.max_tokens, s.accumulate, s.seed,
-                           rectangles=s.graphs)
-    replay = Replay() if s.graphs else None
+    logged = saved = time.perf_counter()
     stop = catch_signals() if machine.world == 1 else []
-    for step in tqdm(islice(steps, s.steps - progress.step), initial=progress.step, total=s.steps,
-                     unit="step", dynamic_ncols=True, disable=None if machine.first else True):
+    for update in tqdm(islice(updates, settings.steps - progress.step), initial=progress.step,
+                       total=settings.steps, unit="step", dynamic_ncols=True,
+                       disable=None if machine.first else True):
         # update
         progress.step += 1
-        progress.place = step.place
-        lr = learning_rate(progress.step, s)
+        progress.end = update.end
+        lr = learning_rate(progress.step, settings)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        seed_torch(s.seed, machine.rank, progress.step)                      # the dropout's seed
-        total, norm = train_step(objective, optimizer, step, machine, config.reg_weight, s.clip,
-                                 s.amp, replay)
+        seed_torch(settings.seed, machine.rank, progress.step)               # the dropout's seed
+        total, norm = train_step(objective, optimizer, update, machine, config.reg_weight,
+                                 settings.clip, settings.amp, replay)
         window += total
-        window_tokens += step.tokens
-        progress.tokens += step.tokens
+        window_tokens += update.tokens
+        progress.tokens += update.tokens
         largest_norm = torch.maximum(largest_norm, norm)                     # NaN if one is NaN
 
         # log
-        validating = progress.step % s.eval_every == 0 or progress.step == s.steps
-        if validating or stop or progress.step % s.log_every == 0:
+        validating = progress.step % settings.eval_every == 0 or progress.step == settings.steps
+        if validating or stop or progress.step % settings.log_every == 0:
             cross_entropy, D = (machine.sum(window) / window_tokens).tolist()
-            check_finite(cross_entropy + largest_norm.item(), progress.step)
-            seconds = time.perf_counter() - window_since
-            progress.seconds += seconds
+            check_finite(progress.step, cross_entropy, largest_norm.item())
             if machine.first:
-                log(folder, {"type": "train", "step": progress.step, "epoch": step.place[0],
+                seconds = time.perf_counter() - logged
+                log(folder, {"type": "train", "step": progress.step, "epoch": update.end[0],
                              "loss": cross_entropy, "disagreement": D if config.reg else None,
                              "lr": lr, "gradient_norm": largest_norm.item(),
                              "tokens_per_second": window_tokens / seconds})
             window.zero_()
             window_tokens = 0
             largest_norm.zero_()
-            window_since = time.perf_counter()
-
-        # save
-        progress.unvalidated = validating
-        if machine.first and (validating or stop or time.perf_counter() - saved > SAVE_SECONDS):
-            check_finite(largest_norm.item(), progress.step)
-            saved = time.perf_counter()
-            seconds = progress.seconds + saved - window_since
-            save_last(folder, model, optimizer, replace(progress, seconds=seconds))
-        if stop:
-            print(f"{folder}: stopped at step {progress.step:,}; the same command resumes it")
-            sys.exit(128 + stop[0])
+            logged = time.perf_counter()
 
         # validate
         if machine.first and validating:
-            validate_and_save(model, optimizer, progress, data, folder, s)
-            window_since = saved = time.perf_counter()
+            validate_and_keep_best(model, progress, data, folder, settings)
+            logged = time.perf_counter()
+
+        # save
+        if machine.first and (validating or stop or time.perf_counter() - saved > SAVE_SECONDS):
+            check_finite(progress.step, largest_norm.item())
+            save(folder / "last.pt", model=model.state_dict(),
+                 optimizer=optimizer.state_dict()["state"], progress=asdict(progress))
+            saved = time.perf_counter()
+        if stop:
+            print(f"{folder}: stopped at step {progress.step:,}; the same command resumes it")
+            sys.exit(128 + stop[0])
     release_signals()                                    # all is saved
-    if machine.first and not stop:
-        test(model, progress, data, folder, s)
-    machine.wait()
+
     if machine.first:
+        test(model, progress, data, folder, settings)
         folder_lock.release()
-    if stop:
-        sys.exit(128 + stop[0])
+    machine.wait()
+
+
+def write_settings(folder: Path, flags: DataFlags, config: TransformerConfig, settings: Training,
+                   data: Data, world: int) -> None:
+    """Writes config.json, or compares the settings with those that it has. Raises UserError."""
+    fixed = {**asdict(flags), **asdict(settings)}
+    free = {name: fixed.pop(name) for name in (*FREE, *DERIVED)}
+    write_config(folder, fixed={
+        "model": asdict(config), "text": data.checksums, "languages": data.languages,
+        "micro_batches": settings.accumulate * world, **fixed,
+    }, free={**free, "command": sys.argv[1:], "length_ratio": data.length_ratio})
 
 
 def catch_signals() -> list[int]:
@@ -370,72 +386,64 @@ def release_signals() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-def check_finite(number: float, step: int) -> None:
+def check_finite(step: int, *numbers: float) -> None:
     """Raises UserError for a loss or gradient that is not finite."""
-    if not math.isfinite(number):
+    if not all(map(math.isfinite, numbers)):
         raise UserError(f"step {step:,}: the loss or its gradient is not finite: train again under "
                         "another --name, with a lower --lr or --clip 1")
 
 
-def save_last(folder: Path, model, optimizer, progress: Progress) -> None:
-    """Saves everything needed to resume."""
-    save(folder / "last.pt", model=model.state_dict(), optimizer=optimizer.state_dict()["state"],
-         progress=asdict(progress))
-
-
-def validate_and_save(model, optimizer, progress: Progress, data: Data, folder: Path,
-                      s: Training) -> None:
-    """Logs loss and greedy BLEU, prints two translations, saves checkpoints."""
+def validate_and_keep_best(model, progress: Progress, data: Data, folder: Path,
+                           settings: Training) -> None:
+    """Logs loss and greedy BLEU, prints two translations, saves the best weights, and those that
+    are averaged."""
     step = progress.step
-    loss, D = validate(model, data.valid, s.max_tokens, s.amp)
-    check_finite(loss, step)
-    translations, scores = score_sets(model, data, {"valid": data.valid_pairs}, 1, s.lenpen,
-                                      s.lowercase, s.bleu_tokenizer)
+    loss, D = validate(model, data.valid, settings.max_tokens, settings.amp)
+    check_finite(step, loss)
+    translations, scores = score_sets(model, data, {"valid": data.valid_pairs}, 1, settings.lenpen)
     log(folder, {"type": "valid", "step": step, "valid_loss": loss, "valid_bleu": scores["bleu"],
                  "valid_disagreement": D})
     lines = translations["valid"]
     for i in (step % len(lines), (step + len(lines) // 2) % len(lines)):
         print_above(f"    source      {data.valid_pairs.source[i]}\n"
                     f"    reference   {data.valid_pairs.target[i]}\n    translation {lines[i]}")
-    if s.average:
+    if settings.average:
         save(folder / f"step-{step:09}.pt", model=model.state_dict())
-        for older in sorted(folder.glob("step-*.pt"))[:-s.average]:
+        for older in sorted(folder.glob("step-*.pt"))[:-settings.average]:
             older.unlink()
     if (scores["bleu"], -loss) > progress.best:          # ties are broken by the loss
         progress.best = scores["bleu"], -loss
         save(folder / "best.pt", model=model.state_dict())
-    progress.unvalidated = False
-    save_last(folder, model, optimizer, progress)
 
 
-def test(model, progress: Progress, data: Data, folder: Path, s: Training) -> None:
+def test(model, progress: Progress, data: Data, folder: Path, settings: Training) -> None:
     """Scores the test sets with the best checkpoint or the average of the last ones, and writes
     the translations."""
     name = "best.pt"
-    if s.average:
+    if settings.average:
         name = "average.pt"
         save(folder / name, model=average(sorted(folder.glob("step-*.pt"))))
     model.load_state_dict(load(folder / name)["model"])
-    _, D = validate(model, data.valid, s.max_tokens, s.amp)
+    _, D = validate(model, data.valid, settings.max_tokens, settings.amp)
     sets = data.tests or {"valid": data.valid_pairs}
-    translations, scores = score_sets(model, data, sets, s.beam, s.lenpen, s.lowercase,
-                                      s.bleu_tokenizer)
+    translations, scores = score_sets(model, data, sets, settings.beam, settings.lenpen)
     for name, pairs in sets.items():
         write_lines(folder / f"{name}.hyp", translations[name])
         write_lines(folder / f"{name}.ref", pairs.target)
+    speeds = [row["tokens_per_second"] for row in read_log(folder) if row["type"] == "train"]
     row = {"type": "test", "step": progress.step, **scores,
            "disagreement": disagreement_scores(D), "tokens": progress.tokens,
-           "tokens_per_second": progress.tokens / max(progress.seconds, 1e-9),
+           "tokens_per_second": median(speeds),
            "parameters": sum(p.numel() for p in model.parameters())}
     log(folder, row)
     print(f"\n{folder}: {describe_test(row, model.config.heads)}")
 
 
-KINDS = DataFlags, TransformerConfig, Training           # of flags
+FLAGS = DataFlags, TransformerConfig, Training
 
 
 def main(argv=None) -> None:
-    run(train, *KINDS, argv=argv, help=MODEL, defaults=recipe)
+    run(train, *FLAGS, argv=argv, help=MODEL, defaults=defaults)
 
 
 if __name__ == "__main__":

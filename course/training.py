@@ -4,7 +4,7 @@ from itertools import islice
 import torch
 
 import toy
-from nmt.batches import training_steps
+from nmt.batches import training_updates
 from nmt.corpus import Pairs
 from nmt.encoded import encode_pairs
 from nmt.machine import Machine
@@ -31,7 +31,7 @@ def train(**mechanisms):
     objective = Objective(model, label_smoothing=0.1)
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     losses = []
-    for step in islice(training_steps(encoded, (0, 0), machine, max_tokens=256), STEPS):
+    for step in islice(training_updates(encoded, (0, 0), machine, max_tokens=256), STEPS):
         optimizer.param_groups[0]["lr"] = learning_rate(len(losses) + 1, settings)
         total, _ = train_step(objective, optimizer, step, machine, config.reg_weight, clip=1.0)
         losses.append((total / step.tokens).tolist())

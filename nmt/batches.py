@@ -81,23 +81,23 @@ def rectangle(batch: Batch, max_tokens: int) -> Batch:
     return padded
 
 
-class Step(NamedTuple):
+class Update(NamedTuple):
     """The micro-batches of one update that this process computes."""
     batches: list
     tokens: int                 # target tokens of the update, over all processes
-    place: tuple[int, int]      # (epoch, micro-batch) of the update after this one
+    end: tuple[int, int]        # (epoch, micro-batch) of the update after this one
 
 
-def training_steps(encoded: EncodedPairs, place: tuple[int, int], machine, max_tokens: int,
-                   accumulate: int = 1, seed: int = 1, rectangles: bool = False):
-    """Yields the updates from `place` on, endlessly. Each has `accumulate x world` micro-batches,
+def training_updates(encoded: EncodedPairs, start: tuple[int, int], machine, max_tokens: int,
+                     accumulate: int = 1, seed: int = 1, rectangles: bool = False):
+    """Yields the updates from `start` on, endlessly. Each has `accumulate x world` micro-batches,
     assigned to the processes round-robin; one may span two epochs. rectangles: see `rectangle`."""
-    epoch, start = place
+    epoch, first = start
     group = []                                           # the micro-batches of an update
     while True:
         index_batches = batches(encoded.source_lengths, encoded.target_lengths, max_tokens, seed,
                                 epoch)
-        for i in range(start, len(index_batches)):
+        for i in range(first, len(index_batches)):
             group.append(index_batches[i])
             if len(group) == accumulate * machine.world:
                 # EOS counts
@@ -106,7 +106,7 @@ def training_steps(encoded: EncodedPairs, place: tuple[int, int], machine, max_t
                 own = [collate(encoded, pairs) for pairs in group[machine.rank::machine.world]]
                 if rectangles:
                     own = [rectangle(batch, max_tokens) for batch in own]
-                yield Step(own, tokens, (epoch, i + 1))
+                yield Update(own, tokens, (epoch, i + 1))
                 group = []
         epoch += 1
-        start = 0
+        first = 0

@@ -4,10 +4,14 @@ Python's argparse reads them. A mistake is one line on stderr and exit status 2;
 is a bug and keeps its traceback.
 """
 import argparse
+import contextlib
+import math
 import sys
 import types
 import typing
 from dataclasses import MISSING, field, fields
+from types import SimpleNamespace
+from typing import NamedTuple
 
 
 class UserError(ValueError):
@@ -20,48 +24,25 @@ def flag(default=MISSING, help: str = "", **options):
     return field(default=default, metadata={"help": help, **options})
 
 
-def count(text: str) -> int:
-    """A whole number from 1 on, as the type of a flag."""
-    if int(text) < 1:
-        raise ValueError
-    return int(text)
+class Number(NamedTuple):
+    """The numbers that a flag takes, as its type: low <= number < high."""
+    kind: type
+    name: str
+    low: float
+    high: float = math.inf
+
+    def __call__(self, word: str):
+        with contextlib.suppress(ValueError):
+            if self.low <= self.kind(word) < self.high:
+                return self.kind(word)
+        raise argparse.ArgumentTypeError(f"{word} is not {self.name}")
 
 
-def natural(text: str) -> int:
-    """A whole number from 0 on."""
-    if int(text) < 0:
-        raise ValueError
-    return int(text)
-
-
-def share(text: str) -> float:
-    """A number from 0 to below 1."""
-    if not 0 <= float(text) < 1:
-        raise ValueError
-    return float(text)
-
-
-def positive(text: str) -> float:
-    """A number above 0."""
-    if not 0 < float(text) < float("inf"):
-        raise ValueError
-    return float(text)
-
-
-def nonnegative(text: str) -> float:
-    """A number from 0 on."""
-    if not 0 <= float(text) < float("inf"):
-        raise ValueError
-    return float(text)
-
-
-class Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Shows the defaults, where there are any, and the text as it is."""
-
-    def _get_help_string(self, action):
-        if action.default in (None, "") or isinstance(action.default, tuple):
-            return action.help
-        return super()._get_help_string(action)
+count = Number(int, "a whole number from 1 on", 1)
+natural = Number(int, "a whole number from 0 on", 0)
+share = Number(float, "from 0 to below 1", 0, 1)
+positive = Number(float, "a number above 0", math.ulp(0.0))
+nonnegative = Number(float, "a number from 0 on", 0)
 
 
 class Parser(argparse.ArgumentParser):
@@ -70,30 +51,30 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
 
 
-def make_parser(text: str, *kinds: type, help: dict = {}, defaults: bool = True) -> Parser:
-    """The parser of dataclasses, each a group of --help, headed by its docstring. text: the
-    description. help: {field: its options} of fields that are not made by `flag`. defaults: False
-    leaves out what is not typed."""
-    parser = Parser(description=text, formatter_class=Help, allow_abbrev=False,
-                    usage="%(prog)s [flags]")
+def make_parser(description: str, kinds, help: dict, defaults: dict) -> Parser:
+    """A parser that keeps only what is typed. Each dataclass is a group of --help, headed by its
+    docstring. help: see `parse`; defaults: the values that --help shows, by field."""
+    parser = Parser(description=description, allow_abbrev=False, usage="%(prog)s [flags]",
+                    argument_default=argparse.SUPPRESS,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
     for kind in kinds:
         hints = typing.get_type_hints(kind)
         group = parser.add_argument_group(kind.__doc__.split("\n")[0].rstrip("."))
         for f in fields(kind):
             options = f.metadata or help.get(f.name)
             if options:
-                name, options = argument(f, hints[f.name], options)
-                if not defaults:
-                    options["default"] = argparse.SUPPRESS
+                name, options = argument(f.name, hints[f.name], options, defaults[f.name])
                 if not name.startswith("--"):
                     parser.usage += f" {options['metavar']}"
                 group.add_argument(name, **options)
     return parser
 
 
-def argument(f, hint, options: dict) -> tuple[str, dict]:
+def argument(name: str, hint, options: dict, default) -> tuple[str, dict]:
     """A field as the arguments of `add_argument`."""
-    options = {"default": f.default, **options}
+    options = {**options}
+    if default not in (None, "", MISSING) and not isinstance(default, tuple):
+        options["help"] += f" (default: {default})"
     if isinstance(hint, types.UnionType):                # X | None
         hint = typing.get_args(hint)[0]
     if hint is bool:
@@ -106,30 +87,36 @@ def argument(f, hint, options: dict) -> tuple[str, dict]:
     if hint in (int, float):
         options.setdefault("metavar", "N" if hint is int else "X")
     if options.pop("positional", False):
-        return f.name, options
-    return "--" + f.name.replace("_", "-"), options
+        return name, options
+    return "--" + name.replace("_", "-"), options
 
 
-def parse(text: str, *kinds: type, argv=None, help: dict = {}, defaults=None,
+def parse(description: str, *kinds: type, argv=None, help: dict = {}, defaults=None,
           others: bool = False) -> list:
-    """An object of each dataclass. help: see `make_parser`. defaults: a function of what was parsed
-    so far, and of the names that were typed, to {flag: its default}, such as those that depend on
-    the model's size; it may raise UserError. others: adds the list of all other words."""
-    parser = make_parser(text, *kinds, help=help)
-    try:
+    """An object of each dataclass. help: {field: its options} of fields that are not made by
+    `flag`. defaults: a function of all values and of those that were typed, {field: value}, to the
+    defaults that depend on others, such as on the model's size; it may raise UserError. others:
+    adds the list of all other words."""
+    plain = {}
+    for kind in kinds:
+        plain |= {f.name: f.default for f in fields(kind) if f.metadata or f.name in help}
+
+    def complete(typed: dict) -> dict:
+        """The defaults of the classes, then those of `defaults`, then what was typed."""
+        values = {**plain, **typed}
         if defaults:
-            if {"-h", "--help"} & {*(sys.argv if argv is None else argv)}:
-                parser.set_defaults(**defaults(parser.parse_args([]), ()))
-            parsed = parser.parse_args(argv)
-            typed = vars(make_parser(text, *kinds, help=help, defaults=False).parse_args(argv))
-            parser.set_defaults(**defaults(parsed, typed.keys()))
-        parsed, words = parser.parse_known_args(argv)
-        if words and not others:
-            parser.error(f"unrecognized arguments: {' '.join(words)}")
-        values = vars(parsed)
-        for name, value in values.items():
-            if isinstance(value, list):
-                values[name] = tuple(value)
+            values |= defaults(SimpleNamespace(**values), typed)
+        return {**values, **typed}
+
+    parser = make_parser(description, kinds, help, complete({}))
+    parsed, words = parser.parse_known_args(argv)
+    if words and not others:
+        parser.error(f"unrecognized arguments: {' '.join(words)}")
+    typed = {}
+    for name, value in vars(parsed).items():
+        typed[name] = tuple(value) if isinstance(value, list) else value
+    try:
+        values = complete(typed)
         objects = []
         for kind in kinds:
             named = {f.name: values[f.name] for f in fields(kind) if f.name in values}
@@ -142,10 +129,10 @@ def parse(text: str, *kinds: type, argv=None, help: dict = {}, defaults=None,
 def run(command, *kinds: type, argv=None, **options) -> None:
     """Calls `command` with the objects from the command line. A mistake is one line. options: of
     `parse`."""
-    text = sys.modules[command.__module__].__doc__
+    description = sys.modules[command.__module__].__doc__
     if hasattr(sys.stdout, "reconfigure"):               # a test may have replaced it
         sys.stdout.reconfigure(encoding="utf-8", line_buffering=True)
     try:
-        command(*parse(text, *kinds, argv=argv, **options))
+        command(*parse(description, *kinds, argv=argv, **options))
     except (UserError, FileNotFoundError) as error:
-        make_parser(text).error(str(error))
+        Parser().error(str(error))

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from nmt.run_folder import replace
+from nmt.files import write_atomically
 
 
 class Archive(NamedTuple):
@@ -94,7 +94,7 @@ def paths_of(text: Path) -> list[Path]:
 def fetch(archive: Archive, path: Path) -> None:
     """Downloads an archive if it is missing. Raises ValueError if its SHA-256 differs."""
     if not path.exists():
-        replace(path, partial(download, archive))
+        write_atomically(path, partial(download, archive))
     with open(path, "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != archive.sha256:
             raise ValueError(f"{path} is not the file published at {archive.url}: delete it")
@@ -110,24 +110,25 @@ def download(archive: Archive, file) -> None:
             bar.update(len(block))
 
 
-def write_parts(paths: list[Path], parts: list[Part], place: Path) -> None:
-    """Writes both files of a parallel text atomically. place: the folder of the archives."""
+def write_parts(paths: list[Path], parts: list[Part], archives: Path) -> None:
+    """Writes both files of a parallel text atomically. archives: their folder."""
     for side, path in enumerate(paths):
         print(f"writing {path}", file=sys.stderr, flush=True)
-        lines = (pair[side] + b"\n" for pair in pair_lines(parts, place))
-        replace(path, lambda file: file.writelines(lines))
+        lines = (pair[side] + b"\n" for pair in pair_lines(parts, archives))
+        write_atomically(path, lambda file: file.writelines(lines))
 
 
-def pair_lines(parts: list[Part], place: Path):
+def pair_lines(parts: list[Part], archives: Path):
     """Yields the pairs of lines, without a member's lines beyond the end of its translation."""
     for part in parts:
-        sources, targets = (read_members(place / file.name, pattern) for file, pattern in part[:2])
+        sources, targets = (read_members(archives / archive.name, pattern)
+                            for archive, pattern in part[:2])
         members = zip(sources, targets, strict=True)
         pairs = itertools.chain.from_iterable(itertools.starmap(zip, members))
         if part.lines:
             pairs = itertools.islice(pairs, *part.lines)
         if part.unseen:
-            pairs = leave_out_seen(pairs, paths_of(place.parent / part.unseen))
+            pairs = leave_out_seen(pairs, paths_of(archives.parent / part.unseen))
         yield from pairs
 
 

@@ -94,23 +94,19 @@ def bleu_tokenizer(references, tgt: str = "") -> str:
     return "char"
 
 
-def corpus_bleu(hypotheses, references, tgt: str = "", lowercase: bool = False,
-                tokenizer: str = "") -> tuple[float, str]:
-    """BLEU (0..100) of lines in the language tgt against one reference each, and its signature.
-    tokenizer: of sacreBLEU ("": `bleu_tokenizer`)."""
-    metric = BLEU(tokenize=tokenizer or bleu_tokenizer(references, tgt), lowercase=lowercase)
+def corpus_bleu(hypotheses, references, tgt: str = "") -> tuple[float, str]:
+    """BLEU (0..100) of lines in the language tgt against one reference each, and its signature."""
+    metric = BLEU(tokenize=bleu_tokenizer(references, tgt))
     score = metric.corpus_score(list(hypotheses), [list(references)]).score
     return score, str(metric.get_signature())
 
 
-def corpus_chrf(hypotheses, references, lowercase: bool = False) -> float:
+def corpus_chrf(hypotheses, references) -> float:
     """chrF (0..100) of lines against one reference each."""
-    metric = CHRF(lowercase=lowercase)
-    return metric.corpus_score(list(hypotheses), [list(references)]).score
+    return CHRF().corpus_score(list(hypotheses), [list(references)]).score
 
 
-def score_sets(model, data, sets: dict, beam: int, lenpen: float, lowercase: bool,
-               tokenizer: str = "") -> tuple[dict, dict]:
+def score_sets(model, data, sets: dict, beam: int, lenpen: float) -> tuple[dict, dict]:
     """Translates test sets {name: pairs}, and scores them, separately and pooled. Returns the
     translations {name: lines}, and the scores."""
     _, tgt = data.languages
@@ -126,15 +122,14 @@ def score_sets(model, data, sets: dict, beam: int, lenpen: float, lowercase: boo
     seconds = time.perf_counter() - started              # text: the device has finished
     hypotheses = sum(translations.values(), [])
     references = [line for pairs in sets.values() for line in pairs.target]
-    bleu, signature = corpus_bleu(hypotheses, references, tgt, lowercase, tokenizer)
-    scores = {"bleu": bleu, "chrf": corpus_chrf(hypotheses, references, lowercase),
+    bleu, signature = corpus_bleu(hypotheses, references, tgt)
+    scores = {"bleu": bleu, "chrf": corpus_chrf(hypotheses, references),
               "signature": signature, "sets": {},
               "sentences_per_second": len(hypotheses) / seconds}
     for name, pairs in sets.items():
         lines = translations[name]
-        bleu, _ = corpus_bleu(lines, pairs.target, tgt, lowercase, tokenizer)
-        scores["sets"][name] = {"bleu": bleu,
-                                "chrf": corpus_chrf(lines, pairs.target, lowercase)}
+        bleu, _ = corpus_bleu(lines, pairs.target, tgt)
+        scores["sets"][name] = {"bleu": bleu, "chrf": corpus_chrf(lines, pairs.target)}
     return translations, scores
 
 

@@ -7,7 +7,6 @@ code.
 """
 import contextlib
 import json
-import os
 from pathlib import Path
 
 import torch
@@ -15,10 +14,11 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from nmt.command_line import UserError
+from nmt.files import write_atomically
 from nmt.tokenizer import load_tokenizer
 from transformer import Transformer, TransformerConfig
 
-VERSION = 3                     # of the folder
+VERSION = 4                     # of the folder
 
 
 # ---- Settings
@@ -43,7 +43,7 @@ def write_config(folder: Path, fixed: dict, free: dict) -> None:
     settings = json.loads(json.dumps({"version": VERSION, **fixed, **free}, default=str))
     if not (folder / "config.json").exists():
         text = json.dumps(settings, indent=1) + "\n"
-        replace(folder / "config.json", lambda file: file.write(text.encode()))
+        write_atomically(folder / "config.json", lambda file: file.write(text.encode()))
     old = flatten(read_config(folder))
     for name, value in flatten({name: settings[name] for name in fixed}).items():
         if old.get(name) != value:
@@ -66,21 +66,6 @@ def read_config(folder) -> dict:
         raise UserError(f"{folder}: another version of this project made it: train again under "
                         "another --name")
     return settings
-
-
-def replace(path: Path, write) -> None:
-    """Writes a file under another name and renames it: a killed program leaves the old file or the
-    new one. write: a function of a binary file."""
-    new = path.with_name(f"{path.name}.tmp")
-    with open(new, "wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
-
-
-def write_lines(path: Path, lines) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines), "utf-8", newline="\n")
 
 
 # ---- The log
@@ -113,22 +98,21 @@ def read_log(folder: Path) -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
-def drop_log_after(folder: Path, step: int, unvalidated: bool) -> None:
-    """Drops the rows that a run resumed at `step` writes again: those beyond, that of a test, and,
-    where it resumes in a validation, that of the validation."""
+def drop_log_after(folder: Path, step: int) -> None:
+    """Drops the rows that a run resumed at `step` writes again: those beyond, and that of a
+    test."""
     lines = []
     for row in read_log(folder):
-        again = row["type"] == "test" or (row["type"] == "valid" and unvalidated)
-        if row["step"] < step or (row["step"] == step and not again):
+        if row["step"] <= step and row["type"] != "test":
             lines.append(json.dumps(row) + "\n")
-    replace(folder / "metrics.jsonl", lambda file: file.write("".join(lines).encode()))
+    write_atomically(folder / "metrics.jsonl", lambda file: file.write("".join(lines).encode()))
 
 
 # ---- Checkpoints
 
 def save(path: Path, **state) -> None:
     """Writes a checkpoint (tensors and plain Python values) atomically."""
-    replace(path, lambda file: torch.save(state, file))
+    write_atomically(path, lambda file: torch.save(state, file))
 
 
 def load(path: Path) -> dict:

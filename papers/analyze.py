@@ -390,8 +390,7 @@ def bleu_by_length(run: Run, bins: list[tuple]) -> tuple[list[tuple], float, str
     source, references = test_pairs(run)
     hypotheses = translate(run, source)
     src, tgt = run.data.languages
-    metric = BLEU(tokenize=run.config["bleu_tokenizer"] or bleu_tokenizer(references, tgt),
-                  lowercase=run.config["lowercase"])
+    metric = BLEU(tokenize=bleu_tokenizer(references, tgt))
     bleu = metric.corpus_score(hypotheses, [references]).score
     signature = str(metric.get_signature())
     lengths = source_lengths(source, src)

@@ -29,7 +29,7 @@ import torch.nn as nn
 from tabulate import tabulate
 
 import train_mt
-from nmt.batches import Batch, Step, rectangle
+from nmt.batches import Batch, Update, rectangle
 from nmt.command_line import count, flag, run
 from nmt.machine import Machine, setup_machine
 from nmt.replay import Replay
@@ -97,7 +97,7 @@ def build(row: str, config: TransformerConfig, device) -> Transformer:
     return model
 
 
-def random_step(vocab_size: int, s: train_mt.Training) -> Step:
+def random_step(vocab_size: int, s: train_mt.Training) -> Update:
     """An update of one micro-batch of random sentences, as many as --max-tokens holds."""
     sentences = max(1, s.max_tokens // (LENGTH + 1))     # targets are followed by EOS
     source = torch.randint(len(SPECIAL_TOKENS), vocab_size, (sentences, LENGTH))
@@ -106,7 +106,7 @@ def random_step(vocab_size: int, s: train_mt.Training) -> Step:
     batch = Batch(source, target)
     if s.graphs:
         batch = rectangle(batch, s.max_tokens)
-    return Step([batch], sentences * (LENGTH + 1), (0, 0))
+    return Update([batch], sentences * (LENGTH + 1), (0, 0))
 
 
 def measure_seconds(f, device: torch.device) -> float:

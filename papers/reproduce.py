@@ -9,11 +9,12 @@ is size tiny on the embedded corpus, where a row takes minutes per seed. A row a
 a run of train_mt.py in the folder that train_mt.py gives it, so tables share runs, and the same
 command resumes.
 """
+import itertools
 import os
 import shlex
 import subprocess
 import sys
-import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -45,8 +46,8 @@ class Settings:
 
 def settings_of(words: list[str]) -> tuple:
     """The text, the model and the training of a command line of train_mt.py."""
-    return parse(train_mt.__doc__, *train_mt.KINDS, argv=words, help=MODEL,
-                 defaults=train_mt.recipe)
+    return parse(train_mt.__doc__, *train_mt.FLAGS, argv=words, help=MODEL,
+                 defaults=train_mt.defaults)
 
 
 def fit_flags(row: Row, words: list[str]) -> list[str]:
@@ -94,41 +95,27 @@ def read_test(folder: Path) -> dict | None:
 
 def train_all(commands: dict[Path, list[str]], jobs: int) -> dict[Path, int]:
     """Runs train_mt.py with each list of flags, `jobs` at a time, with the GPUs in turn. A run that
-    fails does not stop the others. Returns the exit status of every run. If this program is
-    interrupted, the trainings save and end."""
+    fails does not stop the others. Returns the exit status of every run. Ctrl-C at a terminal
+    reaches the trainings, too, which save and end."""
     threads = max(1, torch.get_num_threads() // jobs)
     env = {"OMP_NUM_THREADS": str(threads), **os.environ}
     gpus = torch.cuda.device_count()
-    waiting = [*commands]
-    free = [*range(jobs)]
-    running = {}                        # process -> (its folder, its number among the jobs)
-    statuses = {}
+
+    def train(number: int, folder: Path) -> int:
+        device = ["--device", f"cuda:{number % gpus}"] if gpus > 1 else []
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        print(f"{folder}: run {number} of {len(commands)}, output in {folder}.log")
+        with open(f"{folder}.log", "ab") as log:
+            run = subprocess.run([sys.executable, TRAIN, *device, *commands[folder]],
+                                 stdout=log, stderr=subprocess.STDOUT, env=env)
+        print(f"{folder}: exit status {run.returncode}")
+        return run.returncode
+
+    pool = ThreadPoolExecutor(jobs)
     try:
-        while waiting or running:
-            while waiting and free:
-                folder = waiting.pop(0)
-                job = free.pop(0)
-                device = ["--device", f"cuda:{job % gpus}"] if gpus > 1 else []
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                print(f"{folder}: started, output in {folder}.log")
-                with open(f"{folder}.log", "ab") as log:
-                    process = subprocess.Popen([sys.executable, TRAIN, *device, *commands[folder]],
-                                               stdout=log, stderr=subprocess.STDOUT, env=env)
-                running[process] = folder, job
-            time.sleep(0.2)
-            for process in [*running]:
-                if process.poll() is not None:
-                    folder, job = running.pop(process)
-                    free.append(job)
-                    statuses[folder] = process.returncode
-                    print(f"{folder}: exit status {process.returncode}, {len(statuses)} of "
-                          f"{len(commands)} runs")
+        return dict(zip(commands, pool.map(train, itertools.count(1), commands)))
     finally:
-        for process in running:
-            process.terminate()
-        for process in running:
-            process.wait()
-    return statuses
+        pool.shutdown(cancel_futures=True)
 
 
 # ---- Tables

@@ -40,7 +40,8 @@ BIG_2021 = "{big} --dropout {dropout}"                   # base's dropout, 0.1
 WIDE = "{big} --dropout {dropout} --heads {H}"           # with base's heads
 SHORT = "from Chinese, the paper takes sentences of at most 50 tokens: add --max-length 50"
 SHORTER = "from Chinese, the paper takes sentences of less than 50 tokens: add --max-length 49"
-LOWER = "from Chinese, the paper counts BLEU without case: add --lowercase"
+LOWER = ("from Chinese, the paper counts BLEU without case: `sacrebleu -lc` does, on a run's .ref "
+         "and .hyp")
 DEPARTURE = ("here EM routing has the gradient of the last iteration only, our default; the paper "
              "refers to Hinton et al. 2018, who backpropagate through all iterations")
 TABLES = {}                     # by the name that reproduce.py takes

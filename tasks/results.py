@@ -5,7 +5,7 @@ import statistics
 from pathlib import Path
 
 from nmt.command_line import UserError
-from nmt.run_folder import replace
+from nmt.files import write_atomically
 
 
 def read_rows(path: Path, settings: dict) -> list[dict]:
@@ -33,7 +33,7 @@ def add_row(path: Path, settings: dict, row: dict) -> None:
     rows = [*read_rows(path, settings), row]
     text = json.dumps({"settings": settings, "rows": rows}, indent=1) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace(path, lambda file: file.write(text.encode()))
+    write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def percent(shares: list[float], digits: int) -> str:

@@ -17,8 +17,7 @@ from attention import Cache, LinearAggregation
 from disagreement import KINDS
 from nmt.command_line import parse
 from nmt.flags import MODEL
-from train_mt import KINDS as FLAGS
-from train_mt import recipe
+from train_mt import FLAGS, defaults
 from transformer import Transformer, TransformerConfig, positions
 
 READ = {"subspace": ["V"], "position": ["Q", "K"], "output": ["Q", "K", "V"],
@@ -376,7 +375,7 @@ def test_what_does_not_exist_is_one_clear_error(changes, message):
 
 def flags(words: str) -> TransformerConfig:
     """The model that the flags of train_mt.py describe."""
-    _, found, _ = parse("", *FLAGS, argv=words.split(), help=MODEL, defaults=recipe)
+    _, found, _ = parse("", *FLAGS, argv=words.split(), help=MODEL, defaults=defaults)
     return replace(found, vocab_size=13)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_run import random_pairs
 
-from nmt.batches import Batch, batches, collate, rectangle, training_steps
+from nmt.batches import Batch, batches, collate, rectangle, training_updates
 from nmt.encoded import EncodedPairs
 from nmt.machine import Machine
 from nmt.tokenizer import BOS, EOS
@@ -87,10 +87,10 @@ def encoded():
     return random_pairs(50, longest=8)
 
 
-def stream(encoded, accumulate=1, rank=0, world=1, place=(0, 0), **rectangles):
+def stream(encoded, accumulate=1, rank=0, world=1, start=(0, 0), **rectangles):
     """The updates of a process."""
     machine = Machine(torch.device("cpu"), rank, world)
-    return training_steps(encoded, place, machine, 40, accumulate, seed=1, **rectangles)
+    return training_updates(encoded, start, machine, 40, accumulate, seed=1, **rectangles)
 
 
 def pairs_of(micro_batches) -> list:
@@ -100,15 +100,15 @@ def pairs_of(micro_batches) -> list:
 
 
 def test_an_epoch_has_every_pair_once_in_an_order_of_its_own(encoded):
-    updates = [*itertools.takewhile(lambda update: update.place[0] < 2, stream(encoded))]
-    first = [update for update in updates if update.place[0] == 0]
+    updates = [*itertools.takewhile(lambda update: update.end[0] < 2, stream(encoded))]
+    first = [update for update in updates if update.end[0] == 0]
     second = updates[len(first):]
     single = [collate(encoded, [i]) for i in range(50)]
     for epoch in (first, second):
         assert pairs_of(batch for update in epoch for batch in update.batches) == pairs_of(single)
         assert sum(update.tokens for update in epoch) == encoded.target_lengths.sum() + 50
     assert [pairs_of(x.batches) for x in first[:3]] != [pairs_of(x.batches) for x in second[:3]]
-    resumed = stream(encoded, place=first[2].place)      # the rest of the first, all of the second
+    resumed = stream(encoded, start=first[2].end)        # the rest of the first, all of the second
     for expected, update in zip([*first[3:], *second], resumed):
         assert pairs_of(update.batches) == pairs_of(expected.batches) and update[1:] == expected[1:]
 
@@ -126,4 +126,4 @@ def test_the_processes_share_the_micro_batches_of_one(encoded, world, accumulate
         parts = [next(shard) for shard in shards]
         assert all(len(part.batches) == accumulate for part in parts)
         assert pairs_of(whole.batches) == pairs_of([b for part in parts for b in part.batches])
-        assert {whole[1:]} == {part[1:] for part in parts}               # tokens, place
+        assert {whole[1:]} == {part[1:] for part in parts}               # tokens, end

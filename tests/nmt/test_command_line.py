@@ -12,7 +12,7 @@ from nmt.command_line import count, flag, parse, run
 class Example:
     """Every kind of flag."""
     files: tuple[str, ...] = flag((), "which files", positional=True, nargs="*", metavar="FILE")
-    pairs: int | None = flag(None, "how many, 100 % of them", type=count)
+    pairs: int | None = flag(None, "how many", type=count)
     kinds: tuple[str, ...] = flag((), "kinds", choices=("a", "b"))
     long_name: bool = flag(True, "yes or no")
 

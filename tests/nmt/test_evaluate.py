@@ -91,11 +91,8 @@ def test_the_script_of_the_references_chooses_the_tokenizer(line, tgt, tokenizer
     assert f"case:mixed|eff:no|tok:{tokenizer}|" in corpus_bleu([line], [line], tgt)[1]
 
 
-def test_case_and_tokenizer_can_be_chosen():
-    assert "tok:char|" in corpus_bleu(["猫和狗"], ["猫和狗"], tokenizer="char")[1]
+def test_case_counts():
     reference = "the old woman sees the dog"
-    assert corpus_bleu([reference.upper()], [reference], lowercase=True)[0] == pytest.approx(100)
-    assert corpus_chrf([reference.upper()], [reference], lowercase=True) == pytest.approx(100)
     assert corpus_bleu([reference.upper()], [reference])[0] < 10
     assert corpus_chrf([reference.upper()], [reference]) < 10
 
@@ -105,7 +102,7 @@ def test_translations_are_as_long_as_the_training_text_asks(tokenizer):
     model = small(tokenizer)
     data = SimpleNamespace(tokenizer=tokenizer, length_ratio=3.0, languages=("en", "de"))
     sets = {"test": Pairs(TEXT[:2], TEXT[2:4])}
-    translations, scores = score_sets(model, data, sets, beam=2, lenpen=0.6, lowercase=False)
+    translations, scores = score_sets(model, data, sets, beam=2, lenpen=0.6)
     long, short = (translate_lines(model, tokenizer, TEXT[:2], beam=2, length_ratio=ratio)
                    for ratio in (3.0, 1.5))
     assert translations["test"] == long != short

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from disagreement import KINDS
-from nmt.batches import Batch, Step
+from nmt.batches import Batch, Update
 from nmt.machine import Machine
 from nmt.replay import Replay
 from nmt.search import beam_search
@@ -29,7 +29,7 @@ def test_replayed_steps_are_the_steps(mechanisms):
         optimizer = torch.optim.Adam(objective.parameters(), lr=0.01, fused=True)
         for seed in range(5):
             torch.manual_seed(seed)
-            total, norm = train_step(objective, optimizer, Step([batch], 24, (0, 0)),
+            total, norm = train_step(objective, optimizer, Update([batch], 24, (0, 0)),
                                      Machine(torch.device("cuda")), 1.0, 1.0, True, replay)
             results.append([*total.tolist(), norm.item()])
         source = torch.ones(3, 6, dtype=torch.long, device="cuda")

@@ -3,7 +3,7 @@ import pytest
 import torch
 from small_run import random_pairs
 
-from nmt.batches import Batch, Step, collate, rectangle
+from nmt.batches import Batch, Update, collate, rectangle
 from nmt.machine import Machine
 from train_mt import Objective, train_step
 from transformer import COMPONENTS, Transformer, TransformerConfig
@@ -27,7 +27,7 @@ def gradients(mechanisms: dict, batch: Batch, replay=None):
     config = TransformerConfig(50, 16, 4, 1, 32, dropout=0.0, **mechanisms)
     objective = Objective(Transformer(config), 0.1).double()
     optimizer = torch.optim.SGD(objective.parameters(), lr=0)
-    results = train_step(objective, optimizer, Step([batch], 20, (0, 0)),
+    results = train_step(objective, optimizer, Update([batch], 20, (0, 0)),
                          Machine(torch.device("cpu")), 0.7, replay=replay)
     grads = [p.grad for p in objective.parameters() if p.grad is not None]   # betas of gu-em: None
     return *results, *grads

@@ -7,6 +7,7 @@ from small_run import train, write_run
 
 from nmt import run_folder
 from nmt.command_line import UserError
+from nmt.files import write_atomically
 from nmt.run_folder import average, drop_log_after, load, load_run, log, read_log, save
 from nmt.tokenizer import load_tokenizer
 
@@ -82,7 +83,7 @@ def test_a_write_that_ends_midway_keeps_the_old_file(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_folder.replace(path, write_half)
+        write_atomically(path, write_half)
     assert load(path) == {"step": 1}
     save(path, step=2)
     assert load(path) == {"step": 2}
@@ -99,7 +100,7 @@ def test_a_row_that_a_kill_cut_off_is_dropped(tmp_path):
     for cut in (2, 20):
         path.write_bytes(whole[:-cut])
         assert read_log(tmp_path) == rows[:2]
-        drop_log_after(tmp_path, 2, False)
+        drop_log_after(tmp_path, 2)
         log(tmp_path, rows[2])
         assert read_log(tmp_path) == rows
 

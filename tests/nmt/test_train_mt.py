@@ -23,8 +23,7 @@ from transformer import PAD, Transformer, TransformerConfig
 def settings(words) -> tuple[DataFlags, TransformerConfig, train_mt.Training]:
     """What a command line asks for."""
     words = words.split() if isinstance(words, str) else words
-    kinds = DataFlags, TransformerConfig, train_mt.Training
-    return parse("", *kinds, argv=words, help=MODEL, defaults=train_mt.recipe)
+    return parse("", *train_mt.FLAGS, argv=words, help=MODEL, defaults=train_mt.defaults)
 
 
 # ---- Settings
@@ -74,8 +73,9 @@ def test_the_name_of_a_run(words, name):
     ("--arch base --max-tokens 32768", False, True), ("--arch base --no-graphs", False, True),
     ("--arch base --max-tokens 32768 --graphs", True, False)])
 def test_what_is_typed_counts_on_a_gpu(words, graphs, compiled, monkeypatch):
-    monkeypatch.setattr(train_mt, "pick_device", torch.device)
-    _, _, s = settings(f"--device cuda --amp {words}")
+    monkeypatch.setattr(train_mt, "pick_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(train_mt, "has_bfloat16", lambda device: True)
+    _, _, s = settings(words)
     assert (s.graphs, s.compile) == (graphs, compiled)
 
 

@@ -77,16 +77,15 @@ def test_the_test_has_its_beam_and_length_penalty(flags, line, chinese, tmp_path
 
 
 def test_test_sets_are_scored_one_by_one_and_together(chinese, tmp_path):
-    """Case does not count. In the end the model writes one line."""
+    """In the end the model writes one line."""
     line = "der Hund sieht es hier"
     write_text(tmp_path, "train", ["the dog sees it", "a dog sees it"] * 20, [line] * 40)
     write_text(tmp_path, "valid", ["the dog sees it"], [line])
     write_text(tmp_path, "old", ["the dog sees it"], ["eine Katze sieht es dort"])
-    write_text(tmp_path, "new", ["a dog sees it"] * 2, [line.upper()] * 2)
+    write_text(tmp_path, "new", ["a dog sees it"] * 2, [line] * 2)
     flags = [*name_files(tmp_path)[:-2], "--test", str(tmp_path / "old"), str(tmp_path / "new")]
-    assert train(flags, f"{LEARN} --lowercase --name a") == 0
+    assert train(flags, f"{LEARN} --name a") == 0
     row, = rows(tmp_path / "runs" / "a", "test")
-    assert "case:lc" in row["signature"]
     old, new = row["sets"]["old"], row["sets"]["new"]
     assert [new["bleu"], new["chrf"]] == pytest.approx([100, 100])
     references = ["eine Katze sieht es dort", line, line]

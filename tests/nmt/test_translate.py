@@ -77,7 +77,7 @@ def test_at_a_terminal_it_translates_line_by_line(run, model, tokenizer, monkeyp
     ("run --input latin.txt --output in.txt", "latin.txt, line 2: not UTF-8"),
     ("run --input in.txt --output in.txt", "--output in.txt is the input"),
     ("run --input in.txt --output link.txt", "--output link.txt is the input"),
-    ("run --input in.txt --beam 0", "--beam: invalid count value: '0'")])
+    ("run --input in.txt --beam 0", "--beam: 0 is not a whole number from 1 on")])
 def test_a_mistake_is_one_line(words, message, run, capsys):
     """An older output stays."""
     (run / "latin.txt").write_bytes("good\nschön\n".encode("latin-1"))
