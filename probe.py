@@ -10,6 +10,7 @@ the class. All of it is trained on the task; with --protocol frozen only the MLP
 accuracies in per cent, that of the most frequent class first, and the papers' own beside ours. The
 same command trains what is missing in results.json.
 """
+import hashlib
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,8 +157,13 @@ def published_accuracies(name: str) -> dict:
 
 def probe(s: Settings) -> None:
     """Trains and tests tasks x models x seeds, and prints the table."""
+    models = {}                                          # {name: its part of a row's key}
     for name in s.models:
-        if s.protocol != "frozen" and name not in MODELS:
+        models[name] = {"model": name}
+        if s.protocol == "frozen":                       # a changed checkpoint is measured again
+            checkpoint = (Path(name) / "best.pt").read_bytes()
+            models[name]["checkpoint"] = hashlib.sha256(checkpoint).hexdigest()[:16]
+        elif name not in MODELS:
             raise UserError(f"--models: {name} is none of {', '.join(MODELS)}")
     device = pick_device(s.device)
     keep_freed_memory()
@@ -168,10 +174,10 @@ def probe(s: Settings) -> None:
         parts = load_task(task, s.data)
         text = hash_text(map(str, parts.values()))       # a changed file is measured again
         accuracies[task, "majority"] = [majority(parts)]
-        for name in s.models:
+        for name, model in models.items():
             accuracies[task, name] = []
             for seed in s.seeds:
-                key = {"task": task, "text": text, "model": name, "seed": seed}
+                key = {"task": task, "text": text, **model, "seed": seed}
                 row = find_row(path, settings, key)
                 if row is None:
                     label = f"{task}, {name}, seed {seed}"

@@ -175,6 +175,18 @@ def test_only_a_classifier_is_trained_on_a_frozen_encoder(data, tmp_path):
     assert (tmp_path / "mt" / "best.pt").read_bytes() == before
 
 
+def test_another_checkpoint_in_a_folder_is_measured_anew(data, tmp_path):
+    write_run(tmp_path / "mt")
+    flags = f"--task Tense --protocol frozen --models {tmp_path}/mt --epochs 1"
+    first, = run(data, tmp_path / "out", flags)
+    model, _, _ = load_run(tmp_path / "mt")
+    model.encoder.norm.weight.data[:8] = 0
+    save(tmp_path / "mt" / "best.pt", model=model.state_dict())
+    again, second = run(data, tmp_path / "out", flags)
+    assert again == first and second["history"] != first["history"]
+    assert run(data, tmp_path / "out", flags) == [first, second]
+
+
 def test_frozen_vectors_are_standardized_means_over_a_sentence(data, tmp_path):
     """Mean and deviation are those of training; what is the same everywhere becomes 0."""
     write_run(tmp_path / "mt")
