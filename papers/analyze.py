@@ -30,7 +30,7 @@ from disagreement import MEASURED
 from nmt.batches import batches, collate
 from nmt.command_line import UserError, count, flag
 from nmt.command_line import run as run_command
-from nmt.corpus import Data, DataFlags, Pairs, load_data
+from nmt.corpus import Data, DataFlags, Lines, Pairs, load_data
 from nmt.encoded import EncodedPairs, encode_pairs
 from nmt.evaluate import bleu_tokenizer, validate
 from nmt.machine import DEVICES, pick_device
@@ -75,7 +75,14 @@ def load(folder: Path, device) -> Run:
     """The best checkpoint of a run. Raises UserError."""
     model, _, config = load_run(folder, device=device)
     text = DataFlags(**{field.name: config[field.name] for field in fields(DataFlags)})
-    return Run(folder, model, config, load_data(text, folder / "tokenizer.json"))
+    data = load_data(text, folder / "tokenizer.json")
+    same = data.checksums == config["text"]
+    for name, pairs in data.tests.items():
+        references = folder / f"{name}.ref"              # an unfinished run has none
+        same &= not references.exists() or [*Lines(references)] == pairs.target
+    if not same:
+        raise UserError(f"{folder}: its text is not the one it was trained and tested on")
+    return Run(folder, model, config, data)
 
 
 def translate(run: Run, lines) -> list[str]:

@@ -12,6 +12,7 @@ import torch
 from small_run import small_corpus, train
 
 from nmt.batches import collate
+from nmt.command_line import UserError
 from nmt.corpus import Pairs
 from nmt.evaluate import validate
 from nmt.tokenizer import BOS, EOS, SPECIAL_TOKENS
@@ -36,6 +37,17 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(folders):
     return analyze.load(folders[1], "cpu")
+
+
+@pytest.mark.parametrize("name", ["train.en", "valid.de", "test.de"])
+def test_another_text_than_that_of_the_training_is_refused(folders, name):
+    """Of a test set, the references are compared."""
+    path = folders[0].parents[1] / name
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"a", b"o"))
+    with pytest.raises(UserError, match="plain: its text is not the one"):
+        analyze.load(folders[0], "cpu")
+    path.write_bytes(content)
 
 
 # ---- Heads
