@@ -422,6 +422,7 @@ def print_length(runs: list[Run]) -> None:
     axes = figure.subplots()
     for run in runs:
         scores, bleu, signature = bleu_by_length(run, bins)
+        print(f"{run.folder.name}: {signature}")
         for row, (number, score, _) in zip(rows, scores):
             row.append(f"{score:.2f} ({number})")
         rows[-1].append(f"{bleu:.2f}")
@@ -430,7 +431,7 @@ def print_length(runs: list[Run]) -> None:
     axes.set(xlabel="source length", ylabel="BLEU",
              title="BLEU by source length, 95 % intervals (bootstrap over the sentences)")
     figure.legend(loc="outside lower center")
-    print_table(f"BLEU (and number of sentences) by source length (Gu 2019 Fig. 3). {signature}",
+    print_table("BLEU (and number of sentences) by source length (Gu 2019 Fig. 3).",
                 ["source length", *(run.folder.name for run in runs)], rows)
     save(figure, runs[0].folder / "length.png")
 

@@ -180,6 +180,15 @@ def test_lengths_of_lines():
     assert analyze.source_lengths(["猫 和狗", "", "狗"], "src") == [3, 1, 1]
 
 
+def test_every_run_has_its_signature(run, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(analyze, "translate", lambda run, source: source)
+    cased = run._replace(folder=tmp_path)
+    lowercased = cased._replace(config=run.config | {"lowercase": True})
+    analyze.print_length([lowercased, cased])
+    out = capsys.readouterr().out
+    assert out.count("case:lc") == 1 and out.count("case:mixed") == 1
+
+
 def test_gu_fig3_bleu_by_length(run, monkeypatch):
     """Right translations score 100, wrong ones nothing."""
     lines = ["a b c d", "e f g h i", "j k l m n o"]
