@@ -294,10 +294,15 @@ def main(argv=None) -> None:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--add", nargs="+", type=Path, default=[], metavar="RUN",
                         help="folders of finished runs that runs.jsonl lacks")
-    lines = [read_finished(folder) for folder in parser.parse_args(argv).add]
-    with (FOLDER / "runs.jsonl").open("a", encoding="utf-8", newline="\n") as file:
-        file.writelines(json.dumps(line) + "\n" for line in lines)
     runs = read_runs()
+    for folder in parser.parse_args(argv).add:
+        run = read_finished(folder)
+        if run_key(run) in map(run_key, runs):
+            parser.error(f"{folder}: runs.jsonl has this run: {run_key(run)}")
+        runs.append(run)
+        with (FOLDER / "runs.jsonl").open("a", encoding="utf-8", newline="\n") as file:
+            file.write(json.dumps(run) + "\n")
+        print(f"added: {run_key(run)}, BLEU {run['bleu']:.2f}")
     (FOLDER / "summary.txt").write_text(describe_runs(runs), "utf-8", newline="\n")
     draw_differences(runs)
 

@@ -90,14 +90,34 @@ def test_holms_adjustment():
     assert summary.holm([0.6, 0.7]) == pytest.approx([1, 1])
 
 
-def test_an_added_run_has_its_flags_and_its_last_test(tmp_path):
+def write_finished(folder) -> None:
+    """The folder of a run with seed 3 that was tested twice."""
     command = "--heads 8 --agg em --agg-at enc cross:1 --steps 9 --seed 3 --runs elsewhere".split()
-    (tmp_path / "config.json").write_text(json.dumps({"command": command, "seed": 3}), "utf-8")
+    (folder / "config.json").write_text(json.dumps({"command": command, "seed": 3}), "utf-8")
     test = dict(type="test", chrf=2.0, sets={}, signature="s", disagreement={"enc": {}},
                 parameters=5, tokens_per_second=7.0)
     rows = [test | {"bleu": 1.0}, test | {"bleu": 4.0}]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+
+
+def test_an_added_run_has_its_flags_and_its_last_test(tmp_path):
+    write_finished(tmp_path)
     line = summary.read_finished(tmp_path)
     assert summary.run_key(line) == ("--heads 8 --steps 9", "base",
                                      "--agg em --agg-at enc cross:1", 3)
     assert line["bleu"] == 4.0 and line["commit"]
+
+
+def test_a_run_is_added_once(tmp_path, monkeypatch, capsys):
+    write_finished(tmp_path)
+    stored = (summary.FOLDER / "runs.jsonl").read_bytes()
+    (tmp_path / "runs.jsonl").write_bytes(stored)
+    monkeypatch.setattr(summary, "FOLDER", tmp_path)
+    summary.main(["--add", str(tmp_path)])
+    out = capsys.readouterr().out
+    assert "'--agg em --agg-at enc cross:1', 3), BLEU 4.00" in out and out.count("\n") == 1
+    added = (tmp_path / "runs.jsonl").read_bytes()
+    assert added.startswith(stored) and added.count(b"\n") == stored.count(b"\n") + 1
+    with pytest.raises(SystemExit, match="2"):
+        summary.main(["--add", str(tmp_path)])
+    assert (tmp_path / "runs.jsonl").read_bytes() == added
