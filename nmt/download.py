@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from filelock import FileLock
 from tqdm import tqdm
 
 from nmt.files import write_atomically
@@ -72,18 +73,25 @@ CORPORA = read_corpora_table()
 
 def corpus_files(name: str, data_dir: Path) -> list[Path]:
     """The prefixes DATA_DIR/NAME/TEXT of the training, validation and test texts of a known corpus.
-    Downloads what is missing."""
+    Downloads what is missing, one program at a time."""
     folder = data_dir / name
-    for text, parts in CORPORA[name][1].items():
-        paths = paths_of(folder / text)
-        if not all(path.is_file() for path in paths):
-            archives = folder / "archives"
-            archives.mkdir(parents=True, exist_ok=True)
-            for archive in dict.fromkeys(archive for part in parts for archive, _ in part[:2]):
-                fetch(archive, archives / archive.name)
-            write_parts(paths, parts, archives)
-    shutil.rmtree(folder / "archives", ignore_errors=True)
+    archives = folder / "archives"
+    if missing_texts(folder):                            # a complete one may be read-only
+        archives.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            for text in missing_texts(folder):
+                parts = CORPORA[name][1][text]
+                for archive in dict.fromkeys(archive for part in parts for archive, _ in part[:2]):
+                    fetch(archive, archives / archive.name)
+                write_parts(paths_of(folder / text), parts, archives)
+    shutil.rmtree(archives, ignore_errors=True)
     return [folder / text for text in CORPORA[name][1]]
+
+
+def missing_texts(folder: Path) -> list[str]:
+    """The texts of a known corpus that are not in DATA_DIR/NAME."""
+    texts = CORPORA[folder.name][1]
+    return [text for text in texts if not all(map(Path.is_file, paths_of(folder / text)))]
 
 
 def paths_of(text: Path) -> list[Path]:

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
 from tqdm import tqdm
 
 from nmt.tokenizer import prepare_line
@@ -59,13 +60,16 @@ def encode_pairs(tokenizer, pairs, max_length: int | None = None) -> EncodedPair
 
 def encode_files(tokenizer, pairs, max_length: int, folder: Path) -> EncodedPairs:
     """The same as `encode_pairs`, mapped from the files in `folder`, which the first call makes."""
-    if not folder.exists():
+    if not folder.exists():                              # a complete one may be read-only
         unfinished = folder.with_name(f"{folder.name}.tmp")
-        shutil.rmtree(unfinished, ignore_errors=True)    # left by a killed program
-        unfinished.mkdir(parents=True)
-        encoded = encode_pairs(tokenizer, pairs, max_length)
-        for name in ARRAYS:
-            np.save(unfinished / f"{name}.npy", getattr(encoded, name))
-        os.replace(unfinished, folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder.parent}.lock"):
+            if not folder.exists():                      # another program may have made it
+                shutil.rmtree(unfinished, ignore_errors=True)        # left by a killed program
+                unfinished.mkdir()
+                encoded = encode_pairs(tokenizer, pairs, max_length)
+                for name in ARRAYS:
+                    np.save(unfinished / f"{name}.npy", getattr(encoded, name))
+                os.replace(unfinished, folder)
     arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS]
     return EncodedPairs(*arrays)

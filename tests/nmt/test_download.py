@@ -3,7 +3,9 @@ their folder."""
 import gzip
 import hashlib
 import io
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -46,7 +48,7 @@ def names_in(folder) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_download_once(source, tmp_path):
+def test_download_once(source, tmp_path, monkeypatch):
     """The files get their names, the archives go, and later only what is missing is downloaded."""
     _, train, valid, tests = load(tmp_path)
     assert list(train.source) == ["one", "two"]
@@ -58,8 +60,27 @@ def test_download_once(source, tmp_path):
     assert load(tmp_path)[2] == valid
     for archive in source.iterdir():
         archive.unlink()
+    monkeypatch.setattr(download, "FileLock", None)      # a read-only folder has no lock
     languages, _, back, _ = load(tmp_path, src="de")
     assert languages == ("de", "en") and back == (["vier"], ["four"])
+
+
+def test_three_at_once_download_once(source, tmp_path, monkeypatch):
+    archives = []
+
+    def download_slowly(archive, file):
+        archives.append(archive)
+        time.sleep(0.05)
+        file.write((source / archive.name).read_bytes())
+
+    monkeypatch.setattr(download, "download", download_slowly)
+    with ThreadPoolExecutor() as pool:
+        runs = [pool.submit(load, tmp_path) for _ in range(3)]
+    for run in runs:
+        _, train, valid, _ = run.result()
+        assert list(train.source) == ["one", "two"] and valid.target == ["vier"]
+    assert len(archives) == 8
+    assert len(names_in(tmp_path / "data" / "multi30k")) == 8
 
 
 def test_another_file_than_the_published_one_is_refused(source, tmp_path):

@@ -1,5 +1,7 @@
 """Encoded corpora: what training reads, in memory and memory-mapped the same."""
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 from unicodedata import normalize
 
 import numpy as np
@@ -94,3 +96,20 @@ def test_files_are_mapped_and_complete(pairs, tokenizer, tmp_path, monkeypatch):
         for name in encoded.ARRAYS:
             assert np.array_equal(getattr(mapped, name), getattr(expected, name))
         monkeypatch.setattr(encoded, "encode_pairs", None)
+        monkeypatch.setattr(encoded, "FileLock", None)   # a read-only folder has no lock
+
+
+def test_three_at_once_make_the_files_once(pairs, tokenizer, tmp_path, monkeypatch):
+    calls = []
+
+    def encode_slowly(*arguments):
+        calls.append(arguments)
+        time.sleep(0.3)
+        return encode_pairs(*arguments)
+
+    monkeypatch.setattr(encoded, "encode_pairs", encode_slowly)
+    with ThreadPoolExecutor() as pool:
+        runs = [pool.submit(encode_files, tokenizer, pairs, 100, tmp_path / "cache" / "text")
+                for _ in range(3)]
+    lengths = {len(run.result()) for run in runs}
+    assert lengths == {298} and len(calls) == 1
