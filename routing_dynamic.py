@@ -39,7 +39,7 @@ def dynamic_routing(votes: Tensor, iterations: int = 3, normalize: bool = True,
     torch.Size([2, 7, 16, 4])
     """
     V = at_least_float32(votes)
-    # B_mn = 0                                                        Li 2019 Alg. 1 line 2
+    # B_mn = 0                                      Li 2019 Alg. 1 line 2, Duan 2020 Alg. 1
     B = V.new_zeros(V.shape[:-1])                                            # [..., M, N]
     for _ in range(iterations):
         # C = softmax(B), in logarithms                 Li 2019 Alg. 1 line 4, Gu 2019 Eq. 9

@@ -113,7 +113,7 @@ def e_step(V: Tensor, mu: Tensor, log_sigma: Tensor, log_A: Tensor,
     log_divisor = (log_sigma + math.log(2 * math.pi) / 2).unsqueeze(-3)      # [..., 1, N, D]
     check_choice("density", density, DENSITIES)
     if density == "product":
-        # P_mn = prod_i Normal(V_mn^i | mu_n^i, sigma_n^i)            Hinton 2018 Procedure 1
+        # P_mn = prod_i Normal(V_mn^i | mu_n^i, sigma_n^i)            Li 2019 §4.2.2, in words
         log_P = exponent.sum(-1) - log_divisor.sum(-1)                       # [..., M, N]
     else:
         # P_mn = sum_i Normal(V_mn^i | mu_n^i, sigma_n^i)             Li 2019 §4.2.2
