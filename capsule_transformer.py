@@ -58,7 +58,7 @@ def horizontal_routing(logits: Tensor, iterations: int = 3, mask: Tensor | None 
     # Omega_l = ROUTING({V_{t->h}}, T), t <= l                        Duan 2020 Alg. 3, Eq. 14
     # For one l this loop is dynamic_routing of the rows t <= l with normalize=False. All l run side
     # by side, in two matrix products an iteration
-    with torch.autocast(V.device.type, enabled=False):                       # in full precision
+    with torch.autocast(V.device.type, enabled=False):                       # no half precision
         for _ in range(iterations):
             # R_{t->h} = softmax_h(B_{t->h})                          Duan 2020 Alg. 1
             R = B.softmax(-3) * routed                                       # [..., H, l, t]
