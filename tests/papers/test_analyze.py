@@ -182,11 +182,11 @@ def test_lengths_of_lines():
 
 def test_every_run_has_its_signature(run, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(analyze, "translate", lambda run, source: source)
-    cased = run._replace(folder=tmp_path)
-    lowercased = cased._replace(config=run.config | {"lowercase": True})
-    analyze.print_length([lowercased, cased])
+    data = run.data._replace(tests={"test": Pairs(["a b"], ["狗看见猫"])})
+    chinese = run._replace(folder=tmp_path, data=data)
+    analyze.print_length([chinese, run._replace(folder=tmp_path)])
     out = capsys.readouterr().out
-    assert out.count("case:lc") == 1 and out.count("case:mixed") == 1
+    assert out.count("tok:zh") == 1 and out.count("tok:13a") == 1
 
 
 def test_gu_fig3_bleu_by_length(run, monkeypatch):
