@@ -163,7 +163,7 @@ def write_flag(name: str, value) -> list[str]:
     dashed = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{dashed}" if value else f"--no-{dashed}"]
-    return [f"--{dashed}", *map(str, value if isinstance(value, (list, tuple)) else [value])]
+    return [f"--{dashed}", *map(str, value if isinstance(value, tuple) else [value])]
 
 
 # ---- One update
