@@ -64,7 +64,7 @@ class Settings:
                                  choices=TASKS, metavar="TASK")
     protocol: str = flag("small", "small: 2 layers of width 64; li2019, li2021: 3 and 6 of width "
                          "512; frozen: encoders of translation models", choices=tuple(PROTOCOLS))
-    data: str = flag("toy", "toy: the embedded tasks; or the folder of SentEval's files")
+    data: str = flag("embedded", "embedded: those in tasks/; or the folder of SentEval's files")
     models: tuple[str, ...] = flag(
         (), f"some of {', '.join(MODELS)} (default: those of the paper); with --protocol frozen "
         "run folders", metavar="MODEL")

@@ -1,15 +1,15 @@
-"""The data of linguistic probing: ten tasks, in the files of SentEval and in toy/.
+"""The data of linguistic probing: ten tasks, in the files of SentEval and in this folder.
 
 The tasks are those of Conneau et al. 2018, "What you can cram into a single vector". Their files,
 in the folder data/probing of github.com/facebookresearch/SentEval, have one example per line,
-`tr|va|te TAB label TAB tokens`, the tokens with spaces between them. toy/ has the same tasks on
-sentences of the embedded corpus.
+`tr|va|te TAB label TAB tokens`, the tokens with spaces between them. TASK.txt.gz in this folder is
+the same task on generated sentences (see README.md).
 """
+import gzip
 import re
 from pathlib import Path
 from typing import Iterable, NamedTuple
 
-import toy
 from nmt.corpus import Lines
 
 GROUPS = {"surface": ("SeLen", "WC"), "syntactic": ("TrDep", "ToCo", "BShif"),
@@ -34,9 +34,10 @@ Parts = dict[str, list[Item]]   # {"train": [...], "valid": [...], "test": [...]
 
 
 def load_task(task: str, data: str) -> Parts:
-    """The parts of a task. data: "toy", or the folder of SentEval's files."""
-    if data == "toy":
-        return read_task(toy.task(task))
+    """The parts of a task. data: "embedded", or the folder of SentEval's files."""
+    if data == "embedded":
+        file = Path(__file__).with_name(f"{task}.txt.gz")
+        return read_task(gzip.decompress(file.read_bytes()).decode().splitlines())
     return read_task(Lines(Path(data) / FILES[task]))
 
 

@@ -1,4 +1,4 @@
-"""The embedded corpus: English-German sentence pairs and ten probing tasks (see README.md).
+"""The embedded corpus: English-German sentence pairs (see README.md).
 
     import toy
     for english, german in toy.pairs("test")[:5]:
@@ -11,12 +11,6 @@ from pathlib import Path
 def pairs(part: str) -> list[tuple[str, str]]:
     """The (English, German) sentences of a part: "train", "valid" or "test"."""
     return list(zip(read_lines(f"{part}.en"), read_lines(f"{part}.de")))
-
-
-def task(name: str) -> list[str]:
-    """The examples of a probing task such as "Tense", as the lines of SentEval's files:
-    "tr|va|te TAB label TAB tokens"."""
-    return read_lines(f"{name}.txt")
 
 
 def read_lines(name: str) -> list[str]:
