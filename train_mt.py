@@ -57,10 +57,11 @@ from nmt.run_folder import (
 )
 from transformer import PAD, SIZES, Transformer, TransformerConfig
 
-# what --arch changes; toy is size tiny on the embedded corpus, base and big are Vaswani et al.'s
+# what --arch changes; tatoeba is size tiny on this corpus, base and big are Vaswani et al.'s
 RECIPES = {
-    "toy": dict(steps=1_800, warmup=150, lr=2.9e-3, max_tokens=512, eval_every=450, dropout=0.0,
-                amp=False, **SIZES["tiny"]),     # small matrices gain nothing from bfloat16
+    # small matrices gain nothing from bfloat16
+    "tatoeba": dict(steps=3_000, warmup=150, lr=2.9e-3, max_tokens=512, eval_every=750, dropout=0.0,
+                    amp=False, **SIZES["tiny"]),
     "tiny": SIZES["tiny"],
     "small": dict(steps=10_000, warmup=1_000, lr=1.6e-3, max_tokens=4096, eval_every=1_000,
                   **SIZES["small"]),
@@ -95,7 +96,7 @@ class Training:
     label_smoothing: float = flag(0.1, "label smoothing epsilon", type=share, metavar="EPS")
     seed: int = flag(1, "seed of parameters, dropout and batches", type=natural)
     eval_every: int = flag(400, "steps between validations; with --steps, a tenth of it, at least "
-                                "200, except for toy", type=count)
+                                "200, except for tatoeba", type=count)
     log_every: int = flag(100, "steps between log lines", type=count)
     average: int = flag(0, "test the average of the last N validated checkpoints; 0: the best one",
                         type=natural)
@@ -105,7 +106,7 @@ class Training:
     runs: str = flag("runs", "where the runs' folders are", metavar="DIR")
     device: str = flag("auto", DEVICES)
     amp: bool = flag(False, "bfloat16 matrix products; on where the processor has them, except "
-                            "for toy")
+                            "for tatoeba")
     compile: bool = flag(False, "torch.compile the layers; on for base and big on a GPU without "
                                 "graphs")
     graphs: bool = flag(False, f"CUDA graphs; on for one GPU and --max-tokens below {MAX_TOKENS}")
@@ -122,11 +123,11 @@ def defaults(s, typed: dict) -> dict:
 
 def recipe(s, typed: dict) -> dict:
     """The defaults that depend on size, text and steps."""
-    toy = s.data == "toy" and not s.train and s.arch == "tiny"
-    values = {**RECIPES["toy" if toy else s.arch]}
+    embedded = s.data == "tatoeba" and not s.train and s.arch == "tiny"
+    values = {**RECIPES["tatoeba" if embedded else s.arch]}
     if "steps" in typed:
         values["warmup"] = min(values.get("warmup", s.warmup), max(1, s.steps // 4))
-        if not toy:
+        if not embedded:
             values["eval_every"] = max(200, s.steps // 10)
     return values
 

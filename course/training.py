@@ -3,7 +3,7 @@ from itertools import islice
 
 import torch
 
-import toy
+import tatoeba
 from nmt.batches import training_updates
 from nmt.corpus import Pairs
 from nmt.encoded import encode_pairs
@@ -15,7 +15,7 @@ from transformer import Transformer, TransformerConfig
 torch.set_num_threads(1)        # the tensors are too small to share out
 STEPS = 30
 
-pairs = Pairs(*zip(*toy.pairs("test")[:500]))
+pairs = Pairs(*zip(*tatoeba.pairs("train")[:500]))
 tokenizer = train_tokenizer([*pairs.source, *pairs.target], vocab_size=600)
 encoded = encode_pairs(tokenizer, pairs)
 

@@ -12,14 +12,15 @@ from typing import Iterable, Iterator, NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-import toy
+import tatoeba
 from nmt.command_line import UserError, count, flag
 from nmt.download import CORPORA, corpus_files
 from nmt.encoded import EncodedPairs, encode_files, encode_pairs
 from nmt.tokenizer import lines_to_learn_from, load_tokenizer, prepare_line, train_tokenizer
 
-LANGUAGES = {"toy": ("en", "de"), **{name: languages for name, (languages, _) in CORPORA.items()}}
-VOCAB_SIZES = {"toy": 2_000, "enja": 6_000}
+LANGUAGES = {"tatoeba": ("en", "de"),
+             **{name: languages for name, (languages, _) in CORPORA.items()}}
+VOCAB_SIZES = {"tatoeba": 3_000, "enja": 6_000}
 LARGE = 1_000_000               # pairs: a text of so many has 32,000 tokens, a smaller one 10,000
 CACHE_FROM = 250_000            # training pairs: from here on, they are encoded into files
 
@@ -80,7 +81,7 @@ class Data(NamedTuple):
 @dataclass
 class DataFlags:
     """Text."""
-    data: str = flag("toy", "corpus; toy is embedded, the others are downloaded",
+    data: str = flag("tatoeba", "corpus; tatoeba is embedded, the others are downloaded",
                      choices=tuple(LANGUAGES))
     data_dir: str = flag("data", "where downloads and encoded texts go", metavar="DIR")
     train: str | None = flag(None, "own text: PREFIX.SRC and PREFIX.TGT", metavar="PREFIX")
@@ -89,8 +90,9 @@ class DataFlags:
     src: str | None = flag(None, "source language, the ending of the files' names")
     tgt: str | None = flag(None, "target language")
     pairs: int | None = flag(None, "the first N training pairs (default: all)", type=count)
-    vocab_size: int | None = flag(None, "tokens of the joint BPE vocabulary (default: toy 2000, "
-                                  "enja 6000, multi30k 10000, WMT 32000, own text 10000 or 32000)",
+    vocab_size: int | None = flag(None, "tokens of the joint BPE vocabulary (default: tatoeba "
+                                  "3000, enja 6000, multi30k 10000, WMT 32000, own text 10000 or "
+                                  "32000)",
                                   type=count)
     max_length: int = flag(256, "longest side of a pair, in tokens", type=count)
 
@@ -117,8 +119,9 @@ def load_text(flags: DataFlags):
         if flags.valid or flags.test:
             raise UserError("--valid and --test need --train")
         languages = known_languages(flags)
-        if flags.data == "toy":
-            train, valid, test = (toy_pairs(part, languages) for part in ("train", "valid", "test"))
+        if flags.data == "tatoeba":
+            train, valid, test = (embedded_pairs(part, languages)
+                                  for part in ("train", "valid", "test"))
             return languages, train, valid, {"test": test}
         prefixes = corpus_files(flags.data, Path(flags.data_dir))
     train, valid, *tests = [read_pairs(prefix, *languages) for prefix in prefixes]
@@ -138,9 +141,9 @@ def known_languages(flags: DataFlags) -> tuple[str, str]:
     raise UserError(f"--data {flags.data} is between {src} and {tgt}")
 
 
-def toy_pairs(part: str, languages: tuple[str, str]) -> Pairs:
+def embedded_pairs(part: str, languages: tuple[str, str]) -> Pairs:
     """A part of the embedded corpus, from English or from German."""
-    english, german = map(list, zip(*toy.pairs(part)))
+    english, german = map(list, zip(*tatoeba.pairs(part)))
     return Pairs(english, german) if languages[0] == "en" else Pairs(german, english)
 
 

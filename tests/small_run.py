@@ -144,7 +144,7 @@ def write_run(folder, tokenizer, seed=0):
     """The folder of such a model, which is returned."""
     model = small(tokenizer, seed)
     folder.mkdir(parents=True, exist_ok=True)
-    run_folder.write_config(folder, fixed={"model": asdict(model.config), "data": "toy"},
+    run_folder.write_config(folder, fixed={"model": asdict(model.config), "data": "tatoeba"},
                             free={"languages": ["en", "de"], "length_ratio": 3.0})
     run_folder.save(folder / "best.pt", model=model.state_dict())
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -19,7 +19,7 @@ for name in ("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
 def test_a_module_prints_nothing_and_keeps_the_environment():
     """A session of the course is a script."""
     names = ["lesson", "training"]
-    folders = [ROOT / name for name in ("", "nmt", "tasks", "toy", "papers", "docs")]
+    folders = [ROOT / name for name in ("", "nmt", "tasks", "tatoeba", "papers", "docs")]
     for path in project_files():
         if path.suffix == ".py" and path.parent in folders:
             names.append(".".join(path.relative_to(ROOT).with_suffix("").parts))

@@ -54,11 +54,11 @@ def test_the_length_ratio_is_one_that_a_pair_does_not_decide(tmp_path):
 def test_the_embedded_corpus_in_both_directions():
     languages, train, valid, tests = load_text(DataFlags())
     assert languages == ("en", "de")
-    assert [len(part.source) for part in (train, valid, tests["test"])] == [30_000, 500, 1_000]
+    assert [len(part.source) for part in (train, valid, tests["test"])] == [57_000, 500, 1_000]
     back = load_text(DataFlags(src="de"))
     assert back[0] == ("de", "en") and back[1] == (train.target, train.source)
     assert load_text(DataFlags(tgt="en")) == back
-    with pytest.raises(UserError, match="--data toy is between"):
+    with pytest.raises(UserError, match="--data tatoeba is between"):
         load_text(DataFlags(src="fr"))
 
 

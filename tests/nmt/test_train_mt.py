@@ -29,7 +29,7 @@ def settings(words) -> tuple[DataFlags, TransformerConfig, train_mt.Training]:
 # ---- Settings
 
 @pytest.mark.parametrize("words, expected", [
-    ("", (1_800, 150, 2.9e-3, "linear", 1.0, 512, 450)),
+    ("", (3_000, 150, 2.9e-3, "linear", 1.0, 512, 750)),
     ("--train a --valid b --src en --tgt de", (4_000, 500, 3.2e-3, "linear", 1.0, 2048, 400)),
     ("--arch small", (10_000, 1_000, 1.6e-3, "linear", 1.0, 4096, 1_000)),
     # Vaswani et al. 2017
@@ -45,7 +45,7 @@ def test_the_recipe_of_every_size(words, expected):
 
 
 @pytest.mark.parametrize("words, warmup, eval_every", [
-    ("--steps 96", 24, 450), ("--steps 3", 1, 450), ("--steps 96 --warmup 50", 50, 450),
+    ("--steps 96", 24, 750), ("--steps 3", 1, 750), ("--steps 96 --warmup 50", 50, 750),
     ("--arch small --steps 3000", 750, 300), ("--data multi30k --steps 1900", 475, 200)])
 def test_fewer_steps_have_a_shorter_warmup(words, warmup, eval_every):
     """It is at most a quarter of --steps, unless it is given."""
@@ -54,14 +54,14 @@ def test_fewer_steps_have_a_shorter_warmup(words, warmup, eval_every):
 
 
 @pytest.mark.parametrize("words, name", [
-    ("", "toy-tiny-seed1"),
+    ("", "tatoeba-tiny-seed1"),
     ("--data multi30k --agg em --reg output position --agg-at enc:1-2 dec",
      "multi30k-tiny-em-output-position-agg-at-enc1-2-dec-seed1"),
     ("--train some/where/trains --valid v --src en --tgt de --accumulate 2 "
      "--device cpu --log-every 2",
      "where-trains-tiny-src-en-tgt-de-accumulate-2-seed1"),
     ("--d-model 64 --layers 3 --agg em --no-amp --seed 3",
-     "toy-tiny-em-d-model-64-layers-3-no-amp-seed3"),
+     "tatoeba-tiny-em-d-model-64-layers-3-no-amp-seed3"),
     ("--name mine --agg em", "mine"),
 ])
 def test_the_name_of_a_run(words, name):
