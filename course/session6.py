@@ -204,7 +204,7 @@ model, losses = train(capsule_attention=("enc",))
 print(f"cross-entropy {losses[0][0]:.2f} -> {losses[-1][0]:.2f}")
 assert losses[-1][0] < losses[0][0] - 1
 model.eval()
-words = tokenizer.encode(pairs.source[0])
+words = tokenizer.encode(pairs.source[5])
 number = 0                              # of the layer, from 0
 layer = model.encoder.layers[number]
 with torch.no_grad():
@@ -264,10 +264,10 @@ print("lambda    ", *(f"{share:.2f}" for share in shares))
 assert shares.max() > 0.9
 
 # %% [markdown]
-# Every head divides a coupling of 1 among the 21 tokens, so the four heads have 4 to give. Every
-# iteration gives more of it to the tokens whose capsules agree with the votes, until four tokens
-# have nearly all. Their rows have a length near 1, and all other rows are almost empty. With longer
-# votes, so with larger logits, this takes fewer iterations (session 3).
+# Every head divides a coupling of 1 among the 16 tokens, so the four heads have 4 to give. Every
+# iteration gives more of it to the tokens whose capsules agree with the votes, until three tokens
+# have nearly all. Their rows have a length near 1, and the others are short. With longer votes, so
+# with larger logits, this takes fewer iterations (session 3).
 #
 # $W$ is small, but it multiplies sums over all tokens. So the numbers in $\Lambda$ lie far apart,
 # the softmax gives nearly everything to the largest, and only that head gets the vertical part.
@@ -278,7 +278,7 @@ assert shares.max() > 0.9
 # can routing overrule a logit? (The smaller they are, down to about 0.5, the more often: a row of
 # $\Omega$ is shorter than 1.) In "Long sentences", the size of the logits again (with `2 *
 # torch.randn` a vertical cell at L = 100 is 0.007 in place of 0.001), the lengths (5, 25, 100) and
-# the iterations of `vertical_routing`. In the trained model, the sentence (`pairs.source[0]`), the
+# the iterations of `vertical_routing`. In the trained model, the sentence (`pairs.source[5]`), the
 # layer (`number`), and the model: train one with `python train_mt.py --capsule-attention enc`, and
 # write `from nmt.run_folder import load_run`, `model, tokenizer, _ = load_run("runs/NAME")` in
 # place of the line with `train` and the two below it.

@@ -85,9 +85,9 @@ show("session7-training")
 # <details><summary>Answer</summary>
 #
 # Less than 0.1, with and without aggregation. But after 30 steps no model can translate, so there
-# is little to lose. With 100 steps (`training.STEPS = 100`) the reward costs about 0.1 without
-# aggregation. In the command of session 2, after 300 steps of a larger model, it costs nearly all
-# BLEU.
+# is little to lose. With 100 steps (`training.STEPS = 100`) the reward costs 0.05 without
+# aggregation and 0.2 with it. In the command of session 2, after 300 steps of a larger model, it
+# costs nearly all BLEU.
 #
 # </details>
 
@@ -109,8 +109,8 @@ show("session7-rate")
 # Table 5 shows what both together gain over the better of the two. To find a true difference
 # $\delta$ at the 5 % level with a power of 80 %, if the spread between seeds is $s$, takes
 # about $n = 2 \, (1.96 + 0.84)^2 \, (s / \delta)^2$ seeds of each model; the t test, whose power
-# we compute, takes one or two more. On the embedded corpus the spread between seeds of such models
-# is 0.1 to 1.8 (`results/README.md`); we take 0.2.
+# we compute, takes one or two more. The spread between seeds of such models was mostly 0.1 to 1
+# (`results/summary.txt`); we take 0.2.
 #
 # **Predict before you run.** How many runs of each model does a gain of 0.15 take, and one of 0.05?
 
@@ -146,10 +146,9 @@ for first, size in ((0, "base"), (4, "big ")):
 # %% [markdown]
 # ## To vary
 # The number of steps and the peak learning rate in `training.py`; $\lambda$ (`reg_weight=`); the
-# spread between seeds that "How many seeds?" assumes (0.2): what if it is 1.0, which occurs on the
-# embedded corpus?
+# spread between seeds that "How many seeds?" assumes (0.2): what if it is 1.0?
 #
-# Two full trainings, about four minutes each on two cores:
+# Two full trainings, TODO-NUMBER minutes each on two cores:
 #
 #     python train_mt.py
 #     python train_mt.py --agg em --reg output
@@ -162,9 +161,8 @@ for first, size in ((0, "base"), (4, "big ")):
 # 3. An update may compute its sentences in several parts, the micro-batches. Why are these weighted
 #    by target tokens?
 # 4. After 30 steps the regularized models have a higher cross-entropy. Is that a result?
-# 5. Read what `results/README.md` says about Li 2019 and Gu 2019. On the generated text EM routing
-#    gains 1.0 BLEU: why is that no gain of the routing? How firm is the verdict on Gu 2019 on the
-#    real text?
+# 5. Read what `results/README.md` says about Li 2019 and Gu 2019. Which control shows whether the
+#    routing causes a gain of EM routing? How firm is the verdict on Gu 2019 on the real text?
 #
 # <details><summary>Answers</summary>
 #
@@ -178,7 +176,7 @@ for first, size in ((0, "base"), (4, "big ")):
 #    the same micro-batches have the same objective on any number of GPUs. A different division
 #    still changes a $D$ that is a mean over source tokens.
 # 4. No: first steps of one seed. `results/README.md` has full trainings over seeds.
-# 5. The same layer without routing gains as much. The verdict on Gu 2019 is close: with other seeds
-#    or by another test it loses.
+# 5. The same layers without routing, which gain as much. The verdict on Gu 2019 is close: with
+#    other seeds or by another test it loses.
 #
 # </details>
