@@ -18,8 +18,8 @@ SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
            if hasattr(signal, name)]                     # Windows has no SIGHUP
 TEXT = ["a man sees the dog.", "the dog sees a man.", "ein Mann sieht den Hund.",
         "der Hund sieht einen Mann."] * 3
-TINY = ("--layers 1 --d-model 16 --heads 2 --d-ff 16 --vocab-size 290 --max-tokens 256 --beam 1 "
-        "--log-every 1 --device cpu --no-amp")
+TINY = ("--layers 1 --d-model 16 --heads 2 --d-ff 16 --vocab-size 290 --max-tokens 256 --beam 3 "
+        "--log-every 2 --device cpu --no-amp")
 
 
 # ---- Text

@@ -3,6 +3,7 @@ import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from nmt.command_line import UserError, parse
 from nmt.corpus import DataFlags, load_data
 from nmt.flags import MODEL, check_used
 from nmt.machine import seed_torch
-from nmt.run_folder import read_config
+from nmt.run_folder import read_config, read_log
 from transformer import PAD, Transformer, TransformerConfig
 
 
@@ -135,7 +136,8 @@ def by_hand(words):
 
 
 HAND = ("--steps 3 --warmup 2 --lr 0.01 --decay linear --clip 0.7 --max-tokens 160 --accumulate 2 "
-        "--dropout 0.1 --label-smoothing 0.2 --reg output --reg-weight 0.5 --seed 3 --name a")
+        "--dropout 0.1 --label-smoothing 0.2 --reg output --reg-weight 0.5 --seed 3 --log-every 1 "
+        "--name a")
 
 
 def test_three_updates_by_hand(text, tmp_path):
@@ -170,6 +172,34 @@ def test_a_log_line_is_about_all_steps_since_the_last_one(text, tmp_path):
     assert row["loss"] == pytest.approx(expected[:, 0] @ tokens / tokens.sum(), rel=1e-4)
     assert row["disagreement"] == pytest.approx(expected[:, 1] @ tokens / tokens.sum(), rel=1e-4)
     assert row["gradient_norm"] == pytest.approx(expected[:, 2].max(), rel=1e-4)
+
+
+def test_speed_is_that_of_the_updates(text, tmp_path, monkeypatch):
+    """An update takes 2 seconds here, and a validation 100. The test has the median."""
+    seconds = [0.0]
+    tokens = []
+    defaults = []
+    train_step, validate = train_mt.train_step, train_mt.validate
+
+    def timed_step(objective, optimizer, update, *others):
+        seconds[0] += 2
+        tokens.append(update.tokens)
+        defaults.append(optimizer.defaults)
+        return train_step(objective, optimizer, update, *others)
+
+    def timed_validation(*args):
+        seconds[0] += 100
+        return validate(*args)
+
+    monkeypatch.setattr(train_mt, "time", SimpleNamespace(perf_counter=lambda: seconds[0]))
+    monkeypatch.setattr(train_mt, "train_step", timed_step)
+    monkeypatch.setattr(train_mt, "validate", timed_validation)
+    assert train(text, "--steps 6 --eval-every 2 --name a") == 0
+    *log, test = read_log(tmp_path / "runs" / "a")
+    speeds = [row["tokens_per_second"] for row in log if row["type"] == "train"]
+    assert speeds == [(a + b) / 4 for a, b in zip(tokens[::2], tokens[1::2])]
+    assert (test["tokens"], test["tokens_per_second"]) == (sum(tokens), sorted(speeds)[1])
+    assert (defaults[0]["betas"], defaults[0]["eps"]) == ((0.9, 0.98), 1e-9)
 
 
 def test_bfloat16_is_about_the_same(text, tmp_path):

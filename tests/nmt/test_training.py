@@ -43,7 +43,7 @@ def test_the_checkpoint_with_the_best_bleu_is_tested(chinese, tmp_path):
     assert (folder / "test.ref").read_text("utf-8") == f"{B}\n"
     assert row["bleu"] == corpus_bleu([A], [B], "zh")[0]
     assert 0 < row["bleu"] < 100
-    stop_after(best["step"] + 1, chinese, f"{LEARN} --name b")
+    stop_after(best["step"] + 1, chinese, f"{LEARN} --log-every 1 --name b")
     assert train(chinese, f"{LEARN} --name b") == 0      # it knows which one was the best
     assert same(load(folder, "best"), load(tmp_path / "runs" / "b", "best"))
 
@@ -71,8 +71,9 @@ def test_where_bleu_ties_the_lower_loss_is_best(text, tmp_path):
 
 @pytest.mark.parametrize("flags, line", [("--beam 3 --lenpen 0", ""), ("--beam 3 --lenpen 5", A)])
 def test_the_test_has_its_beam_and_length_penalty(flags, line, chinese, tmp_path):
-    """After three steps the empty translation is the most probable one."""
+    """After three steps the empty translation is the most probable one. A validation is greedy."""
     assert train(chinese, f"{LEARN} --steps 3 {flags} --name a") == 0
+    assert rows(tmp_path / "runs" / "a", "valid")[-1]["valid_bleu"] == 0
     assert (tmp_path / "runs" / "a" / "test.hyp").read_text("utf-8") == f"{line}\n"
 
 
@@ -101,15 +102,19 @@ def test_without_test_sets_the_validation_set_is_tested(text, tmp_path):
     assert (tmp_path / "runs" / "a" / "valid.hyp").read_text("utf-8").count("\n") == 12
 
 
-@pytest.mark.parametrize("more", ["", "--log-every 9"])
-def test_a_loss_that_is_not_finite_ends_the_run_unsaved(more, text, tmp_path, monkeypatch,
-                                                                 capsys):
-    """It is noticed where it is logged, and where the run would be saved."""
+@pytest.mark.parametrize("more", ["--log-every 1", "--log-every 9"])
+@pytest.mark.parametrize("factor", [torch.nan, 1e-25])
+def test_a_loss_that_is_not_finite_ends_the_run_unsaved(factor, more, text, tmp_path, monkeypatch,
+                                                        capsys):
+    """It is noticed where it is logged, and where the run would be saved. So is a gradient that is
+    not finite: weights 1e-25 times as large, and the next 1e25 times, keep the loss."""
     words = "--steps 4 --name a"
     stop_after(2, text, words)
     path = tmp_path / "runs" / "a" / "last.pt"
     state = torch.load(path)
-    state["model"]["encoder.norm.weight"][0] = torch.nan
+    for name in ("weight", "bias"):
+        state["model"][f"encoder.layers.0.norm2.{name}"] *= factor
+    state["model"]["encoder.layers.0.ffn.0.weight"] /= factor
     torch.save(state, path)
     spoiled = path.read_bytes()
     monkeypatch.setattr(train_mt, "SAVE_SECONDS", 0)
