@@ -42,14 +42,14 @@ from transformer import PAD, Transformer, TransformerConfig
 LENGTH = 24                             # tokens of a sentence, without BOS and EOS
 BEAM = 4
 DEFAULTS = "--data multi30k --vocab-size 10000 --max-tokens 4096"
-ROWS = ("torch", *(row.flags for row in TABLES["readme"].rows if row.flags))
+ROWS = ("torch", *(row.flags for row in TABLES["verdicts"].rows if row.flags))
 
 
 @dataclass
 class Settings:
     """Rows."""
     rows: tuple[str, ...] = flag(ROWS, "rows beside the baseline (default: torch, and those of the "
-                                 "table `readme` of papers.reproduce)", metavar='"FLAGS"')
+                                 "table `verdicts` of papers.reproduce)", metavar='"FLAGS"')
     repeats: int = flag(3, "turns of every row", type=count)
 
 

@@ -1,4 +1,4 @@
-"""The result tables of the five papers, and one of this project: flags and published numbers.
+"""The result tables of the five papers, and those of this project: flags and published numbers.
 
 A row has the flags of train_mt.py that make its model from the baseline, in their shortest form,
 since a run is named after its flags. A published number is the printed text. In flags, {L} is the
@@ -270,13 +270,32 @@ TABLES["gu-fig2"] = Table(
 
 # ---- This project
 
-TABLES["readme"] = Table(
-    "README", "does it help, and what does it cost", "", (),
-    (Row("Transformer"),
-     Row("Li 2018", "--reg output"),
-     Row("Li 2019", "--agg em"),
+BASELINE = Row("Transformer")
+ONE_HEAD = Row("control: one head", "--heads 1")
+REWARD = Row("Li 2018", "--reg output")
+EM = Row("Li 2019", "--agg em")
+BOTH = Row("Li 2021", "--agg em --reg output")
+
+# README.md and results/plan.md
+TABLES["verdicts"] = Table(
+    "Verdicts", "does it help, and what does it cost", "", (),
+    (BASELINE, ONE_HEAD, REWARD,
+     Row("half the reward", "--reg output --reg-weight 0.5"),
+     Row("a tenth of the reward", "--reg output --reg-weight 0.1"),
+     EM,
      Row("the same without routing", "--agg em --iterations 1"),
-     Row("Li 2021", "--agg em --reg output"),
+     BOTH,
      Row("Gu 2019", "--agg gu-em"),
-     Row("Duan 2020", "--capsule-attention enc dec"),
-     Row("control: one head", "--heads 1")))
+     Row("gradient of all iterations", "--agg gu-em --em-gradient full"),
+     Row("Duan 2020", "--capsule-attention enc dec")))
+
+TABLES["verdicts-more"] = Table(
+    "Verdicts, second family", "dynamic routing, and wider layers", "", (),
+    (BASELINE,
+     Row("Li 2019, simple routing", "--agg dynamic"),
+     Row("Gu 2019, dynamic routing", "--agg gu-dynamic"),
+     Row("control: as many parameters as em", "--d-ff 321")))
+
+TABLES["verdicts-long"] = Table(
+    "Verdicts, third family", "at four times the steps", "", (),
+    (BASELINE, ONE_HEAD, REWARD, EM, BOTH))
