@@ -20,7 +20,7 @@ from nmt.tokenizer import lines_to_learn_from, load_tokenizer, prepare_line, tra
 
 LANGUAGES = {"tatoeba": ("en", "de"),
              **{name: languages for name, (languages, _) in CORPORA.items()}}
-VOCAB_SIZES = {"tatoeba": 3_000, "enja": 6_000}
+VOCAB_SIZES = {"tatoeba": 4_000, "enja": 6_000}
 LARGE = 1_000_000               # pairs: a text of so many has 32,000 tokens, a smaller one 10,000
 CACHE_FROM = 250_000            # training pairs: from here on, they are encoded into files
 
@@ -91,9 +91,8 @@ class DataFlags:
     tgt: str | None = flag(None, "target language")
     pairs: int | None = flag(None, "the first N training pairs (default: all)", type=count)
     vocab_size: int | None = flag(None, "tokens of the joint BPE vocabulary (default: tatoeba "
-                                  "3000, enja 6000, multi30k 10000, WMT 32000, own text 10000 or "
-                                  "32000)",
-                                  type=count)
+                                  "4000, enja 6000, multi30k 10000, WMT 32000, own text 10000 or "
+                                  "32000)", type=count)
     max_length: int = flag(256, "longest side of a pair, in tokens", type=count)
 
 
