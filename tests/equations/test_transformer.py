@@ -114,18 +114,20 @@ def test_dropout_is_where_it_should_be():
     """It is on embeddings, residual branches, attention weights and hidden units, the last two at
     rates of their own, and in training alone."""
     model = build(dropout=0.3, attention_dropout=0.2, ffn_dropout=0.1)
-    rates = {name: module.p for name, module in model.named_modules()
-             if isinstance(module, nn.Dropout)}
-    by_end = {"attention.dropout": 0.2, "cross.dropout": 0.2, "ffn.2": 0.1}
-    for name, rate in rates.items():
-        assert rate == by_end.get(".".join(name.split(".")[-2:]), 0.3)
-    assert len(rates) == 1 + 2 * (3 + 4)
     assert TransformerConfig(9, dropout=0.3).ffn_dropout == 0.3          # by default the one rate
     source, target = batch()
     logits, _ = model(source, target)
     assert close(logits, model(source, target, need_weights=True)[0])
-    outputs = [model.train()(source, target, need_weights)[0] for need_weights in (False, True)]
-    assert not any(close(output, logits) for output in outputs)
+    dropouts = {name: module for name, module in model.named_modules()
+                if isinstance(module, nn.Dropout)}
+    assert len(dropouts) == 1 + 2 * (3 + 4)
+    by_end = {"attention.dropout": 0.2, "cross.dropout": 0.2, "ffn.2": 0.1}
+    for name, dropout in dropouts.items():
+        assert dropout.p == by_end.get(".".join(name.split(".")[-2:]), 0.3)
+        dropout.train()                                  # this one alone
+        for need_weights in (False, True):
+            assert not close(model(source, target, need_weights)[0], logits)
+        dropout.eval()
 
 
 def test_one_matrix_for_source_target_and_output():
