@@ -91,7 +91,7 @@ def unit(vectors: Tensor) -> Tensor:
 
 
 def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean of x over the positions where the mask (broadcastable to x) is True."""
+    """Mean of x over the positions where the mask is True."""
     if mask is None:
         return x.mean()
     check_mask(mask, x.shape, "[..., L]")

@@ -71,7 +71,8 @@ def sentences_of(x: Tensor, mask: Tensor | None) -> list:
     """(x [H][L][...], valid [L]) of every sentence of x [..., H, L, width], mask [..., L]."""
     H, L, width = x.shape[-3:]
     heads = x.reshape(-1, H, L, width).tolist()
-    valid = [[True] * L] * len(heads) if mask is None else mask.reshape(-1, L).tolist()
+    mask = torch.tensor(True) if mask is None else mask
+    valid = mask.expand(*x.shape[:-3], L).reshape(-1, L).tolist()
     return list(zip(heads, valid))
 
 

@@ -161,10 +161,10 @@ def test_gradcheck_aggregation(agg):
     assert torch.autograd.gradcheck(aggregate, (outputs, *parameters), atol=1e-6, fast_mode=True)
 
 
-@pytest.mark.parametrize("gradient, learned", [("last", False), ("full", True)])
-def test_gu_betas_learn_unless_the_e_steps_are_constants(gradient, learned):
+@pytest.mark.parametrize("option, learned", [({"gradient": "last"}, False), ({}, True)], ids=str)
+def test_gu_betas_learn_unless_the_e_steps_are_constants(option, learned):
     """A_n is not in Gu's result: beta acts in the E-steps, which "last" takes as constants."""
-    layer = CapsuleAggregation(8, 2, routing="em", gradient=gradient).double()
+    layer = CapsuleAggregation(8, 2, routing="em", **option).double()
     layer(normal(3, 2, 5, 4)).square().sum().backward()
     for beta in (layer.beta_a, layer.beta_mu):
         assert (beta.grad is not None and bool(beta.grad.any())) == learned

@@ -31,9 +31,9 @@ def right_padding(lead: tuple, L: int) -> torch.Tensor:
 
 @pytest.fixture(params=itertools.product(SHAPES, ["all", "masked"]), ids=str)
 def heads(request):
-    """Random vectors [..., H, L, width], and a mask [..., L] or None."""
+    """Random vectors [..., H, L, width], and a mask [L] or [B, L], or None."""
     (lead, H, L, width), masked = request.param
-    return normal(*lead, H, L, width), right_padding(lead, L) if masked == "masked" else None
+    return normal(*lead, H, L, width), right_padding(lead[-1:], L) if masked == "masked" else None
 
 
 def assert_scalar(value, expected):

@@ -24,7 +24,7 @@ SIZES = [(1, 1, 1), (1, 4, 3), (4, 1, 3), (3, 5, 1), (2, 3, 4)]  # M, N, D
 every_size = pytest.mark.parametrize("M, N, D", SIZES, ids=str)
 with_and_without = pytest.mark.parametrize("active", [True, False], ids=["activations", "none"])
 every_density = pytest.mark.parametrize("density", DENSITIES)
-every_gradient = pytest.mark.parametrize("gradient", GRADIENTS)
+default_and_last = pytest.mark.parametrize("option", [{}, {"gradient": "last"}], ids=str)
 
 
 def betas(N: int, active: bool = True, dtype=torch.float64) -> tuple:
@@ -138,14 +138,14 @@ def test_leading_dimensions_are_a_batch(lead, active):
 
 @with_and_without
 @every_density
-@every_gradient
-def test_li2019_alg2_gradient(gradient, density, active):
+@default_and_last
+def test_li2019_alg2_gradient(option, density, active):
     """The gradient is that of the loops; with "last" their couplings are held constant."""
     votes = normal(4, 3, 2).requires_grad_()
     beta = [b.requires_grad_() for b in betas(3)] if active else [None, None]
     learned = [votes, *(b for b in beta if active)]
-    result = em_routing(votes, *beta, density=density, gradient=gradient, scale_by_activation=False)
-    by_hand = em_by_hand.em_routing(votes, *beta, T=3, density=density, gradient=gradient)
+    result = em_routing(votes, *beta, density=density, scale_by_activation=False, **option)
+    by_hand = em_by_hand.em_routing(votes, *beta, density=density, **option)
     assert_routing(result, by_hand)                      # no result depends on `gradient`
     weights = [torch.randn_like(x) for x in by_hand]
     used = (0, 1, 2) if active else (0, 2)
