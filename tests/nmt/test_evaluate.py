@@ -82,6 +82,14 @@ def test_li2018_table4_scores():
 
 # ---- BLEU and chrF
 
+def test_bleu_and_chrf_of_a_line():
+    """Of 6 words, 5, 4 and 3 n-grams 5, 3, 1 and none match; none counts as 1/2."""
+    lines, references = ["the old man sees the dog"], ["the old woman sees the dog"]
+    bleu = 100 * (5 / 6 * 3 / 5 * 1 / 4 * 1 / 6) ** (1 / 4)
+    assert corpus_bleu(lines, references)[0] == pytest.approx(bleu)
+    assert corpus_chrf(lines, references) == pytest.approx(76.24, abs=0.005)
+
+
 @pytest.mark.parametrize("line, tgt, tokenizer", [
     ("猫和狗在房子里。", "tgt", "zh"), ("东京の" + "大学生很多" * 4, "de", "zh"),
     ("猫が見る。", "jap", "char"), ("東京大学へ", "zh", "char"), ("東京大学", "ja", "char"),
@@ -101,9 +109,11 @@ def test_translations_are_as_long_as_the_training_text_asks(tokenizer):
     """A model that was not trained writes up to the limit."""
     model = small(tokenizer)
     data = SimpleNamespace(tokenizer=tokenizer, length_ratio=3.0, languages=("en", "de"))
-    sets = {"test": Pairs(TEXT[:2], TEXT[2:4])}
-    translations, scores = score_sets(model, data, sets, beam=2, lenpen=0.6)
     long, short = (translate_lines(model, tokenizer, TEXT[:2], beam=2, length_ratio=ratio)
                    for ratio in (3.0, 1.5))
+    sets = {"test": Pairs(TEXT[:2], [long[0], TEXT[3]])}
+    translations, scores = score_sets(model, data, sets, beam=2, lenpen=0.6)
     assert translations["test"] == long != short
-    assert scores["bleu"] == corpus_bleu(long, TEXT[2:4])[0]
+    bleu, chrf = corpus_bleu(long, sets["test"].target)[0], corpus_chrf(long, sets["test"].target)
+    assert (scores["bleu"], scores["chrf"]) == (bleu, chrf) != (chrf, bleu)
+    assert scores["sets"] == {"test": {"bleu": bleu, "chrf": chrf}}
