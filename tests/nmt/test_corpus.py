@@ -1,6 +1,7 @@
 """Corpora by name and by prefix, and what a run gets of them."""
 import hashlib
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from small_run import write_text
 
 from nmt import corpus
 from nmt.command_line import UserError
-from nmt.corpus import DataFlags, Lines, load_data, load_text
+from nmt.corpus import DataFlags, Lines, Pairs, load_data, load_text
 
 
 def write_own(folder, **texts) -> DataFlags:
@@ -60,6 +61,19 @@ def test_the_embedded_corpus_in_both_directions():
     assert load_text(DataFlags(tgt="en")) == back
     with pytest.raises(UserError, match="--data tatoeba is between"):
         load_text(DataFlags(src="fr"))
+
+
+@pytest.mark.parametrize("flags, large, size", [
+    ({}, False, 2_000), ({"data": "enja"}, False, 6_000), ({"data": "multi30k"}, False, 10_000),
+    ({"train": "own"}, False, 10_000), ({"train": "own"}, True, 32_000)])
+def test_default_vocabularies(flags, large, size, tokenizer, tmp_path, monkeypatch):
+    pairs = Pairs(["a"], ["x"])
+    learn = Mock(return_value=tokenizer)
+    monkeypatch.setattr(corpus, "load_text", lambda flags: (("en", "de"), pairs, pairs, {}))
+    monkeypatch.setattr(corpus, "train_tokenizer", learn)
+    monkeypatch.setattr(corpus, "LARGE", 1 if large else 2)
+    load_data(DataFlags(**flags), tmp_path / "tokenizer.json")
+    assert learn.call_args.args[1] == size
 
 
 def test_pairs_takes_the_first_training_pairs(tmp_path):

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nmt import download
+from nmt.command_line import UserError
 from nmt.corpus import DataFlags, load_text
 from nmt.download import Archive, Part, fetch, write_parts
 
@@ -63,6 +64,8 @@ def test_download_once(source, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "FileLock", None)      # a read-only folder has no lock
     languages, _, back, _ = load(tmp_path, src="de")
     assert languages == ("de", "en") and back == (["vier"], ["four"])
+    with pytest.raises(UserError, match="--data multi30k is between"):
+        load(tmp_path, src="en", tgt="fr")
 
 
 def test_three_at_once_download_once(source, tmp_path, monkeypatch):
