@@ -11,23 +11,28 @@ from tasks.results import add_row, find_row, percent
 
 class Stepping(nn.Module):
     """A model whose one weight grows by the learning rate, 1, at every step. An input names the
-    epochs at which it is right: its class is input[weight]."""
+    epochs at which it is right: its class is input[weight]. drawn: the numbers input[0] of every
+    batch, and a random number."""
 
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(()))
+        self.drawn = []
 
     def forward(self, inputs):
         share = inputs[:, round(self.weight.item())]                          # [B], 0 or 1
         return torch.stack([0.5 - share, share - 0.5], -1)
 
     def loss(self, inputs, labels):
+        self.drawn.append((*inputs[:, 0].tolist(), torch.rand(()).item()))
         return 1e4 * (2 - self.weight)
 
 
 def right_after(*epochs):
-    """Four examples of class 1; an argument per epoch has those that are right after it."""
+    """Four examples of class 1, numbered; an argument per epoch has those that are right after
+    it."""
     inputs = torch.zeros(4, 1 + len(epochs))
+    inputs[:, 0] = torch.arange(4)
     for epoch, right in enumerate(epochs, 1):
         inputs[list(right), epoch] = 1.0
     return Examples(inputs, torch.full((4,), 1 + len(epochs)), torch.ones(4, dtype=torch.long))
@@ -62,6 +67,18 @@ def test_batches_hold_every_example_once_by_length():
     assert widest != sorted(widest)
     same, other = (torch.cat(like_length_batches(lengths, 32, seed)) for seed in (1, 2))
     assert torch.equal(torch.cat(batches), same) and not torch.equal(same, other)
+
+
+def test_order_and_dropout_depend_on_seed_and_epoch():
+    examples = right_after((), ())
+    drawn = []
+    for seed in (1, 1, 2):
+        model = Stepping()
+        fit(model, examples, examples, seed, "x", epochs=2, lr=1.0, batch=4)
+        drawn.append(model.drawn)
+    assert drawn[0] == drawn[1]
+    *orders, numbers = zip(*drawn[0], *drawn[2])
+    assert len({*zip(*orders)}) == len({*numbers}) == 4
 
 
 def test_accuracy_is_of_all_examples_without_dropout():

@@ -115,14 +115,14 @@ def test_splits_are_disjoint_and_complete():
 
 def test_the_last_ninth_of_a_training_file_is_for_validation(tmp_path):
     for size in BINS:
-        lines = [f"#\ta\t( not b )\n=\t{'cdef'[i % 4]}\tb\n" for i in range(10)]
+        lines = [f"#\ta\t( not b )\n=\t{'cdef'[i % 4]}\tb\n" for i in range(9 * size)]
         (tmp_path / f"train{size}").write_text("".join(lines), "utf-8")
         (tmp_path / f"test{size}").write_text("<\ta\tc\n" * size, "utf-8")
     parts = read_files(tmp_path)
-    assert [len(parts["test"][size]) for size in BINS] == list(BINS)
-    train, valid = parts["train"][7], parts["valid"][7]
-    assert len(train) == 18 and train[0] == Pair("#", "a", "( not b )")
-    assert valid == [Pair("#", "a", "( not b )"), Pair("=", "d", "b")]
+    for part, share in (("train", 16), ("valid", 2), ("test", 1)):
+        assert [len(parts[part][size]) for size in BINS] == [share * size for size in BINS]
+    assert parts["train"][1][0] == Pair("#", "a", "( not b )")
+    assert parts["valid"][1] == [Pair("#", "a", "( not b )"), Pair("=", "c", "b")]
 
 
 # ---- Pairs as tensors

@@ -2,6 +2,7 @@
 run of each protocol, and the table."""
 import json
 from dataclasses import asdict
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -108,6 +109,7 @@ def test_the_models_and_settings_of_the_papers():
     assert places("simple", 3) == ("dynamic", (), [1, 2, 3])
     assert places("em", 3) == ("em", (), [1, 2, 3])
     assert places("disagreement", 6) == ("linear", ("output",), [])
+    assert places("aggregation", 6) == ("em", (), [1, 2])
     assert places("combined", 6) == ("em", ("output",), [1, 2])
     for name, layers in (("li2019", 3), ("li2021", 6)):
         assert probe.PROTOCOLS[name]["sizes"] == dict(layers=layers, d_model=512, heads=8,
@@ -124,15 +126,15 @@ def test_the_models_and_settings_of_the_papers():
 # ---- The script
 
 def write_tasks(folder, wrong=1):
-    """Files of Tense and SubNm. "yes" makes a sentence PAST, "no" PRES, except for `wrong` of the
-    five test sentences. Of the training sentences, most are PAST."""
+    """Files of Tense and SubNm. "yes" makes a sentence PRES, "no" PAST, except for `wrong` of the
+    five test sentences. Of the training sentences, most are PRES."""
     words = "some of these old words are here while another dozen stand there".split()
     lines = []
     for part, count, exceptions in (("tr", 60, 0), ("va", 20, 0), ("te", 5, wrong)):
         for i in range(count):
-            word, label, other = ("no", "PRES", "PAST") if i % 3 else ("yes", "PAST", "PRES")
+            word, label, other = ("no", "PAST", "PRES") if i % 3 else ("yes", "PRES", "PAST")
             if part == "tr" and i % 3 == 1:
-                word, label = "yes", "PAST"
+                word, label = "yes", "PRES"
             tokens = [*words[i % 7:i % 7 + i % 4 + 1], word, *words[:i % 2]]
             lines.append(f"{part}\t{other if i < exceptions else label}\t{' '.join(tokens)}\n")
     folder.mkdir(exist_ok=True)
@@ -163,6 +165,14 @@ def data(tmp_path, monkeypatch):
     return tmp_path / "data"
 
 
+@pytest.fixture
+def seeds(monkeypatch):
+    """Records the seeds of torch: of the weights, then that of every epoch."""
+    record = Mock(wraps=torch.manual_seed)
+    monkeypatch.setattr(torch, "manual_seed", record)
+    return record
+
+
 def run(data, out, flags):
     """The rows of results.json after a run."""
     probe.main(f"--device cpu --data {data} --out {out} {flags}".split())
@@ -170,7 +180,7 @@ def run(data, out, flags):
 
 
 def test_a_model_is_trained_and_tested(data, tmp_path, capsys):
-    """It learns that "yes" is PAST, which 1 of the 5 test sentences contradicts."""
+    """It learns that "yes" is PRES, which 1 of the 5 test sentences contradicts."""
     (row,) = run(data, tmp_path / "out", "--task Tense --models baseline")
     assert (row["task"], row["model"], row["seed"]) == ("Tense", "baseline", 1)
     assert row["valid"] == 1.0 and row["accuracy"] == 4 / 5
@@ -178,11 +188,12 @@ def test_a_model_is_trained_and_tested(data, tmp_path, capsys):
     assert ["Tense", "20.00", "80.00", "84.57"] in rows  # most frequent class, ours, the paper's
 
 
-def test_only_a_classifier_is_trained_on_a_frozen_encoder(data, tmp_path):
+def test_only_a_classifier_is_trained_on_a_frozen_encoder(data, tmp_path, seeds):
     write_run(tmp_path / "mt")
     before = (tmp_path / "mt" / "best.pt").read_bytes()
-    flags = f"--task Tense --protocol frozen --models {tmp_path}/mt"
+    flags = f"--task Tense --protocol frozen --seeds 2 --models {tmp_path}/mt"
     (row,) = run(data, tmp_path / "out", flags)
+    assert seeds.call_args_list[:2] == [call(2), call(2 * 1_000_003 + 1)]
     assert row["valid"] == 1.0 and row["accuracy"] == 4 / 5
     assert row["parameters"] == 16 * 16 + 16 + 16 * 2 + 2
     assert (tmp_path / "mt" / "best.pt").read_bytes() == before
@@ -221,7 +232,7 @@ def test_frozen_vectors_are_standardized_means_over_a_sentence(data, tmp_path):
         assert torch.equal(inputs, frozen[part].inputs[3:4])
 
 
-def test_the_same_command_trains_only_what_is_missing(data, tmp_path, capsys):
+def test_the_same_command_trains_only_what_is_missing(data, tmp_path, capsys, seeds):
     """A model does not depend on those that were trained before it."""
     flags = "--task Tense --epochs 1 --models"
     baseline, combined = run(data, tmp_path / "whole", f"{flags} baseline combined")
@@ -232,6 +243,7 @@ def test_the_same_command_trains_only_what_is_missing(data, tmp_path, capsys):
     assert "Tense, combined" not in capsys.readouterr().out
     rows = run(data, tmp_path / "part", f"{both} --task Tense SubNm --seeds 1 2")
     assert len(rows) == 8 and len({row["history"][0]["loss"] for row in rows}) == 4
+    assert seeds.call_args_list[-2:] == [call(2), call(2 * 1_000_003 + 1)]
     write_tasks(data, wrong=2)                           # other sentences are measured again
     assert len(run(data, tmp_path / "part", both)) == 10
 
