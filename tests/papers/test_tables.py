@@ -6,24 +6,67 @@ from statistics import fmean, geometric_mean
 import pytest
 from outside import SHARED
 
+from capsule_transformer import PARTS
+from disagreement import MEASURED
 from papers.reproduce import fit_flags, plan, settings_of
 from papers.tables import DEPARTURE, SCORES, SCORES_BY_LAYER, TABLES, Row
+from transformer import COMPONENTS, TransformerConfig
 
 PAPERS = SHARED / "papers"
 PUBLISHED = [name for name in TABLES if not name.startswith("verdicts")]
 
 
 @pytest.mark.parametrize("flags, fitted", [
-    ("--agg-at enc:{lower}", "--agg-at enc:1-3"), ("--agg-at enc:{upper}", "--agg-at enc:4-6"),
-    ("--agg-at enc:{two}", "--agg-at enc:1-2"), ("--agg-at enc:{top}", "--agg-at enc:5-6"),
-    ("--agg-at dec:{L}", "--agg-at dec:6"), ("--capsules {H}", "--capsules 8"),
-    ("--capsules {H_4}", "--capsules 2"), ("--capsules {H_2}", "--capsules 4"),
-    ("--capsules {H2}", "--capsules 16"), ("--capsules {H4}", "--capsules 32"),
-    ("--capsules {H8}", "--capsules 64"), ("{big}", "--arch big"),
+    ("--heads {H}", "--heads 8"), ("{big}", "--arch big"),
     ("--dropout {dropout}", "--dropout 0.1")])
-def test_words_in_braces_at_size_base(flags, fitted):
-    """It has 6 layers and 8 heads."""
+def test_sizes_in_braces_at_size_base(flags, fitted):
     assert fit_flags(Row("", flags), ["--arch", "base"]) == fitted.split()
+
+
+MAIN_RESULTS = {
+    "Disagreement": dict(reg=("output",)), "Aggregation": dict(agg="em"),
+    "Both": dict(reg=("output",), agg="em"), "Dynamic Routing": dict(agg="gu-dynamic"),
+    "EM Routing": dict(agg="gu-em"), "capsule-Transformer": dict(capsule_attention=("enc", "dec"))}
+
+
+def model_of(name: str, label: str) -> TransformerConfig:
+    """The model that the label of a row names, at size base."""
+    for word, changes in MAIN_RESULTS.items():
+        if word in label:
+            return TransformerConfig(None, **changes)
+    if label.endswith(("base", "baseline", "None", "big", "heads)")):
+        return TransformerConfig(None)
+    words = {"Enc": "enc", "E-D": "cross", "ED": "cross", "Dec": "dec"}      # as in "ED_6, Dec_6"
+    at = [words[word] + layer.replace("_", ":")
+          for word, layer in re.findall(r"(Enc|E-?D|Dec)(_\d)?", label)]
+    at += [f"enc:{layers}" for layers in re.findall(r"\[(.*)\]", label)]     # as in "[1,2]"
+    times, part = re.search(r"(\d?)H?/?(\d?)$", label).groups()              # as in "N = H/4"
+    return TransformerConfig(None, **{
+        "li2018-1": dict(reg=[x for x in MEASURED if x in label or "all" in label], reg_at=["enc"]),
+        "li2018-2": dict(reg=["output"], reg_at=at),
+        "li2019-2": dict(agg="dynamic" if "simple" in label else "em", agg_at=at),
+        "li2019-3": dict(agg="em", agg_at=at), "gu-3": dict(agg="gu-em", agg_at=at),
+        "gu-fig2": dict(agg="gu-em", capsules=8 * int(times or 1) // int(part or 1)),
+        "duan-2": dict(capsule_attention=at), "duan-4": dict(capsule_attention=at),
+        "duan-3": dict(capsule_attention=["enc"],
+                       capsule_parts=tuple(x for x in PARTS if x in label or "both" in label)),
+    }[name])
+
+
+def mechanisms(config: TransformerConfig) -> list:
+    """All that the tables compare: mechanisms, and the layers that have them."""
+    places = config.agg_at, config.reg_at, config.capsule_attention
+    layers = [config.layers_at(x, component) for x in places for component in COMPONENTS]
+    capsules = config.capsules or config.heads
+    return [config.agg, {*config.reg}, capsules, config.capsule_parts, layers]
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if not TABLES[name].probed])
+def test_a_row_trains_the_model_that_its_label_names(name):
+    for row in TABLES[name].rows:
+        flags = fit_flags(row._replace(size=""), ["--arch", "base"])
+        _, config, _ = settings_of(["--arch", "base", *flags])
+        assert mechanisms(config) == mechanisms(model_of(name, row.label)), row
 
 
 def test_every_row_of_a_table_is_a_model_with_one_run():
