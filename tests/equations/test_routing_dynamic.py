@@ -44,13 +44,18 @@ def test_squash_of_zero_is_zero_with_gradient_zero():
 @both_kinds
 @every_size
 def test_li2019_eq7_li2021_eq10_gu_eq8_duan_eq7(M, N, D, normalize):
-    """s_n is Σ_m C_mn V_mn, divided by Σ_m C_mn in Li 2019."""
-    V = normal(M, N, D)
-    C = normal(M, N).softmax(-1)
+    """s_n is Σ_m C_mn V_mn, divided by Σ_m C_mn in Li 2019, also where a capsule has next to no
+    parts; 0 for one that does not exist."""
+    V = normal(2, M, N, D)
+    C = normal(2, M, N).softmax(-1)
+    C[..., 0] *= 1e-20
+    exists = torch.arange(N) > 0
     s = weigh_votes(V, C.log(), normalize)
-    votes, coupling = V.tolist(), C.tolist()
-    want = [by_hand.weighted_votes(votes, coupling, n, normalize) for n in range(N)]
-    assert_close(s, V.new_tensor(want))
+    for b, (votes, coupling) in enumerate(zip(V.tolist(), C.tolist())):
+        want = [by_hand.weighted_votes(votes, coupling, n, normalize) for n in range(N)]
+        assert_close(s[b], V.new_tensor(want))
+    masked = s.masked_fill(~exists.unsqueeze(-1), 0)
+    assert_close(weigh_votes(V, C.log(), normalize, exists), masked)
 
 
 @every_size
@@ -69,7 +74,8 @@ def test_gu_eq11(M, N, D):
     want = []
     for V_m in V.tolist():
         want.append([by_hand.dot(omega, V_mn) for omega, V_mn in zip(capsules.tolist(), V_m)])
-    assert_close(agreement(V, capsules), V.new_tensor(want))
+    two = agreement(torch.stack([V, V]), torch.stack([capsules, 2 * capsules]))
+    assert_close(two, V.new_tensor(want) * V.new_tensor([1, 2]).view(2, 1, 1))
 
 
 # The algorithms
@@ -98,22 +104,28 @@ EXISTS = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 0, 1]]).
 def test_masked_output_capsules_behave_as_if_they_did_not_exist(T, normalize, garbage):
     votes = normal(4, 3, 4, 5)                                               # [B, M, N, D]
     votes = torch.where(EXISTS[:, None, :, None], votes, garbage * torch.rand_like(votes))
-    votes.requires_grad_()
     result = dynamic_routing(votes, T, normalize, mask=EXISTS)
     assert not result.coupling.masked_select(~EXISTS.unsqueeze(1)).any()
-    assert not result.capsules.masked_select(~EXISTS.unsqueeze(-1)).any()
-    total = result.capsules.square().sum() + result.coupling.square().sum()
-    slope, = torch.autograd.grad(total, votes)
-    exists = EXISTS[:, None, :, None]
-    assert slope.isfinite().all()
-    assert not slope.masked_select(~exists).any() and slope.masked_select(exists).any()
-    empty = dynamic_routing(votes, T, normalize, mask=torch.zeros_like(EXISTS))
-    assert not empty.capsules.any() and not empty.coupling.any()
     for b, exists in enumerate(EXISTS):
         alone = dynamic_routing(votes[b][:, exists], T, normalize)
         assert_close(result.capsules[b][exists], alone.capsules)
         assert_close(result.coupling[b][:, exists], alone.coupling)
         assert_close(result.logits[b][:, exists], alone.logits)
+
+
+@both_kinds
+@pytest.mark.parametrize("T", [1, 3])
+def test_masked_output_capsules_are_0_and_get_no_gradient(T, normalize):
+    exists = EXISTS[:, None, :, None]
+    votes = normal(4, 3, 4, 5).requires_grad_()                              # [B, M, N, D]
+    result = dynamic_routing(votes, T, normalize, mask=EXISTS)
+    assert not result.capsules.masked_select(~EXISTS.unsqueeze(-1)).any()
+    empty = dynamic_routing(votes, T, normalize, mask=torch.zeros_like(EXISTS))
+    assert not empty.capsules.any() and not empty.coupling.any()
+    total = result.capsules.square().sum() + result.coupling.square().sum()
+    slope, = torch.autograd.grad(total, votes)
+    assert slope.isfinite().all()
+    assert not slope.masked_select(~exists).any() and slope.masked_select(exists).any()
 
 
 # Gradients, hard inputs, precision

@@ -60,13 +60,16 @@ def test_li2019_eq10_eq11_li2021_eq13_eq14_gu_eq12_eq13_m_step(M, N, D, eps, lam
     C = normal(M, N).softmax(-1)
     C[:, 0] *= least
     beta_a, beta_mu = betas(N)
-    mu, log_sigma, log_A = m_step(votes, C.log(), beta_a, beta_mu, lambda_t, eps)
+    two = torch.stack([votes, votes])
+    mu, log_sigma, log_A = (x[1] for x in m_step(two, C.log(), beta_a, beta_mu, lambda_t, eps))
     S, want_mu, want_sigma = em_by_hand.m_step(votes, C, eps)
     A = em_by_hand.activations(S, want_sigma, beta_a, beta_mu, lambda_t)
     for got, want in ((mu, want_mu), (log_sigma.exp(), want_sigma), (log_A.exp(), A)):
         assert_close(got, want)
     if M == 1:
         assert_close(2 * log_sigma, torch.full_like(log_sigma, math.log(eps)))
+    without = m_step(votes, C.log(), eps=eps)            # without betas A = 1
+    assert_close(without, (mu, log_sigma, torch.zeros_like(log_A)))
 
 
 @every_density
@@ -76,8 +79,9 @@ def test_li2019_eq12_li2021_eq15_gu_eq15_coupling(M, N, D, density):
     mu = normal(N, D)
     sigma = normal(N, D).exp()
     A = torch.rand(N, dtype=torch.float64)
-    C = e_step(votes, mu, sigma.log(), A.log(), density).exp()
-    assert_close(C, em_by_hand.e_step(votes, mu, sigma, A, density))
+    two = [torch.stack([x, x]) for x in (votes, mu, sigma.log(), A.log())]
+    want = em_by_hand.e_step(votes, mu, sigma, A, density)
+    assert_close(e_step(*two, density).exp(), torch.stack([want, want]))
 
 
 def test_li2019_density_gu_eq14():
