@@ -72,6 +72,17 @@ def test_causal_hides_what_comes_after(padded, need_weights):
             start = stop
 
 
+def test_dropout_is_on_the_weights_of_the_values():
+    """With one key, every query has the weight 1, which is dropped or doubled."""
+    attention = build(8, 2)
+    attention.dropout.p = 0.5
+    _, heads = attention(normal(1, 20, 8), normal(1, 1, 8), need_weights=True)
+    factor = heads.outputs / heads.values                                    # [1, H, L_q, d_k]
+    assert (heads.weights == 1).all()                                        # before dropout
+    assert factor.unique().tolist() == [0, 2]
+    assert (factor == factor[..., :1]).all() and (factor != factor[:, :, :1]).any()
+
+
 def test_masked_keys_have_no_weight_whatever_the_logits():
     x = 1e4 * normal(1, 4, 8)
     mask = torch.tensor([True, True, False, False])[None, None, None]

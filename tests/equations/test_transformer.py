@@ -407,6 +407,10 @@ def test_li2018_every_kind_trains_the_projections_it_reads(kind, component):
     assert learns == READ[kind]
 
 
+def test_positions_from_any_start():
+    assert close(positions(3, 8, 2, dtype=torch.float64), sinusoids(5, 8)[2:])
+
+
 def test_positions_in_bfloat16_are_those_of_float32_rounded():
     rounded = positions(600, 8, dtype=torch.bfloat16)
     assert torch.equal(rounded, positions(600, 8).bfloat16())
