@@ -97,11 +97,18 @@ def test_vaswani_learning_rate():
             assert train_mt.learning_rate(step, s) == pytest.approx(expected, rel=0.01)
 
 
+def test_linear_learning_rate():
+    """It rises in 3 steps and falls in 5, the step after the last one included."""
+    _, _, s = settings("--steps 7 --warmup 3 --lr 1 --decay linear")
+    rates = [train_mt.learning_rate(step, s) for step in range(1, 8)]
+    assert rates == pytest.approx([1/3, 2/3, 1, 4/5, 3/5, 2/5, 1/5])
+
+
 # ---- Updates
 
 def by_hand(words):
     """The three updates of a run: [cross-entropy, D, gradient norm, target tokens, learning rate]
-    of each, the model after them, and its data. Two of them are warm-up."""
+    of each, the model after them, and its data."""
     text, config, s = settings(words)
     data = load_data(text, Path(s.runs) / s.name / "tokenizer.json")
     torch.manual_seed(s.seed)
@@ -110,7 +117,7 @@ def by_hand(words):
     pairs = data.train
     micro_batches = batches(pairs.source_lengths, pairs.target_lengths, s.max_tokens, s.seed)
     metrics = []
-    for step, rate in enumerate((0.005, 0.01, 0.005), start=1):
+    for step in (1, 2, 3):
         seed_torch(s.seed, 0, step)                      # process 0; the dropout's
         update = [collate(pairs, micro_batches.pop(0)) for _ in range(2)]
         tokens = sum(int((batch.target[:, 1:] != PAD).sum()) for batch in update)
@@ -129,7 +136,7 @@ def by_hand(words):
         norm = gradients.norm().item()
         for p in model.parameters():
             p.grad *= min(1, (s.clip or math.inf) / norm)
-        adam.param_groups[0]["lr"] = rate
+        adam.param_groups[0]["lr"] = rate = train_mt.learning_rate(step, s)
         adam.step()
         metrics.append([*totals / tokens, norm, tokens, rate])
     return np.array(metrics), model.eval(), data
