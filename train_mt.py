@@ -171,7 +171,7 @@ def write_flag(name: str, value) -> list[str]:
 
 def learning_rate(step: int, s: Training) -> float:
     """The learning rate of step 1, 2, ...: a linear rise to the peak --lr, then a straight line to
-    0 or a fall with step^-0.5. With --decay sqrt and the peak `(d_model warmup)^-0.5` it is
+    0 at `steps + 1`, or as step^-0.5. With --decay sqrt and the peak `(d_model warmup)^-0.5` it is
     `d_model^-0.5 min(step^-0.5, step warmup^-1.5)` (Vaswani et al. 2017 §5.3)."""
     if s.decay == "sqrt":
         falling = (s.warmup / step) ** 0.5
