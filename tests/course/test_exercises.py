@@ -1,8 +1,11 @@
-"""The exercises: a handout has no solution, its tests fail, the project's own bodies pass, and what
-grade.py makes of a class."""
-import re
+"""The exercises: handouts, what a right and a wrong body get, and the table of a class."""
+import inspect
+import shlex
 import subprocess
 import sys
+import textwrap
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -13,38 +16,17 @@ sys.path.insert(0, str(ROOT / "course" / "exercises"))
 
 import grade  # noqa: E402
 import make  # noqa: E402
-import test_faults  # noqa: E402
 
-SESSIONS = [session for session in make.TASKS if session != "faults"]
-# runs the tests of every session in its handout, and prints their exit statuses
-RUN_ALL = """
-import os, shlex, sys
-import pytest
-import make
-for session, tasks in make.TASKS.items():
-    os.chdir(os.path.join(sys.argv[1], session))
-    sys.path.insert(0, os.getcwd())
-    statuses = []
-    for *_, test in tasks:
-        words = ["-qx", "-p", "no:unraisableexception", *shlex.split(test)]  # it collects garbage
-        statuses.append(int(pytest.main(words)))
-    print("\\nstatuses", session, *statuses)
-    for name, module in [*sys.modules.items()]:          # the next handout has its own
-        if (getattr(module, "__file__", None) or "").startswith(os.getcwd()):
-            del sys.modules[name]
-    sys.path[:] = [path for path in sys.path if not path.startswith(os.getcwd())]
-"""
-
-
-# ---- Handouts
-
-@pytest.fixture(scope="module")
-def handouts(tmp_path_factory):
-    """The folder of all handouts, each under the name of its session."""
-    folder = tmp_path_factory.mktemp("handouts")
-    for session in make.TASKS:
-        make.main(session, folder / session)
-    return folder
+ROWS = {row[3]: row for tasks in make.TASKS.values() for row in tasks}       # by function
+FUNCTIONS = {x: attrgetter(x)(import_module(Path(row[2]).stem)) for x, row in ROWS.items()}
+SOURCES = {name: textwrap.dedent(inspect.getsource(f)) for name, f in FUNCTIONS.items()}
+# (verdict, function, text in its body, what is there instead); without a text, the whole function
+BODIES = Path(__file__).with_name("bodies.txt").read_text("utf-8")
+CASES = [line.split(" | ") for line in BODIES.splitlines()]
+for name in ROWS:
+    CASES.append(("wrong", name, "", "def f(*args, **names): raise NotImplementedError"))
+    if hasattr(solved_faults, name):
+        CASES.append(("right", name, "", inspect.getsource(getattr(solved_faults, name))))
 
 
 def code_lines(path: Path) -> set[str]:
@@ -53,93 +35,61 @@ def code_lines(path: Path) -> set[str]:
     return {line for line in lines if len(line) > 30 and not line.startswith(("#", "raise "))}
 
 
-@pytest.mark.parametrize("session", SESSIONS)
-def test_a_handout_has_no_line_of_its_solution(session, handouts):
-    handout = handouts / session
+@pytest.mark.parametrize("session", [name for name in make.TASKS if name != "faults"])
+def test_a_handout_has_no_line_of_its_solution(session, tmp_path):
+    handout = tmp_path / session
+    make.main(session, handout)
     solution = set()
     for _, _, file, _, test in make.TASKS[session]:
-        assert f": pytest {test}\n" in (handout / file).read_text("utf-8")
+        for page in (file, "README.md"):
+            assert f" pytest {test}\n" in (handout / page).read_text("utf-8")
         solution |= code_lines(ROOT / file) - code_lines(handout / file)
-    assert solution
+    assert solution and [*handout.glob("t*/README.md")]  # the corpus has its license
     for path in handout.rglob("*.py"):
-        assert not code_lines(path) & solution
+        assert not code_lines(path) & solution and path.name != "solved_faults.py"
 
 
-def test_every_task_of_a_handout_fails(handouts):
-    """With the project's own bodies the same tests pass, as here."""
-    run = subprocess.run([sys.executable, "-c", RUN_ALL, str(handouts)], text=True,
-                         errors="replace", capture_output=True, cwd=ROOT / "course" / "exercises")
-    rows = [line.split() for line in run.stdout.splitlines() if line.startswith("statuses ")]
-    expected = []
-    for session, tasks in make.TASKS.items():
-        expected.append(["statuses", session, *"1" * len(tasks)])
-    assert rows == expected
-    errors = re.findall("^E +NotImplementedError: not written yet$", run.stdout, re.MULTILINE)
-    assert len(errors) == sum(map(len, make.TASKS.values()))
+def test_pytest_collects_in_a_handout_of_all_sessions(tmp_path, monkeypatch):
+    monkeypatch.setitem(make.TASKS, "all", [*ROWS.values()])
+    make.main("all", tmp_path / "all")
+    assert subprocess.call([sys.executable, "-m", "pytest", "--co"], cwd=tmp_path / "all") == 0
 
 
-# ---- Grades
-
-STUDENTS = {
-    "ann": "def double(x):\n    return 2 * x",
-    "bob": "def double(x):\n    return 3 * x",
-    "no-function": "",
-    "does-not-parse": "def double(:",
-    "endless-loop": "while True:\n    pass",
-    "ends-python": "import os\nos._exit(0)",
-    "skips-the-test": "import pytest\ndef double(x):\n    pytest.skip()",
-}
+@pytest.mark.parametrize("verdict, name, old, new", CASES, ids=[" ".join(x[:2]) for x in CASES])
+def test_a_body_gets_its_points_if_it_is_right(verdict, name, old, new, monkeypatch):
+    """The other bodies of its session are right, or the project's."""
+    session = next(rows for rows in make.TASKS.values() if ROWS[name] in rows)
+    others = [x[1:] for x in CASES if x[0] == "right" and x[2] and ROWS[x[1]] in session]
+    for function, text, other in [*others, (name, old, new)]:
+        assert text in SOURCES[function]
+        source = SOURCES[function].replace(text, other) if text else other
+        exec(source, {**FUNCTIONS[function].__globals__}, names := {})
+        monkeypatch.setattr(FUNCTIONS[function], "__code__", names.popitem()[1].__code__)
+    monkeypatch.chdir(ROOT)
+    less = "-qx -p no:cacheprovider -p no:unraisableexception".split()
+    assert (pytest.main([*less, *shlex.split(ROWS[name][-1])]) == 0) == (verdict == "right")
 
 
 def test_a_table_of_a_class(tmp_path, monkeypatch, capfd):
-    """A project of one function and its test: one student has it right, the others have no
-    points. The last one has handed in nothing."""
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "student.py").write_text(STUDENTS["ann"], "utf-8")
-    (project / "test_it.py").write_text(
+    """A project of one function and its test: Ann has it right, the others have no points."""
+    students = {
+        "ann": "def double(x):\n    return 2 * x",
+        "does-not-parse": "def double(:",
+        "endless-loop": "while True:\n    pass",
+        "ends-python": "import os\nos._exit(0)",
+        "skips-the-test": "import pytest\ndef double(x):\n    pytest.skip()",
+    }
+    for name, text in {"project": students["ann"], **students}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "student.py").write_text(text, "utf-8")
+    (tmp_path / "has-nothing").mkdir()
+    (tmp_path / "project" / "test_it.py").write_text(
         "from student import double\ndef test_double():\n    assert double(4) == 8", "utf-8")
-    monkeypatch.setattr(grade, "ROOT", project)
+    monkeypatch.setattr(grade, "ROOT", tmp_path / "project")
     monkeypatch.setattr(grade, "project_files", lambda: ["student.py", "test_it.py"])
     monkeypatch.setitem(grade.TASKS, "1", [("double", 3, "student.py", "double", "test_it.py")])
     monkeypatch.setattr(grade, "SECONDS", 5)
-    for name, text in STUDENTS.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "student.py").write_text(text, "utf-8")
-    names = [*STUDENTS, "nothing"]
+    names = [*students, "has-nothing"]
     grade.main("1", [tmp_path / name for name in names])
-    points = {"ann": 3}
-    assert capfd.readouterr().out.splitlines() == [
-        "student,points,double", *(f"{x},{points.get(x, 0)},{points.get(x, 0)}" for x in names)]
-
-
-def test_a_mistake_costs_the_points_of_its_task(tmp_path, monkeypatch, capfd):
-    monkeypatch.setitem(grade.TASKS, "3", grade.TASKS["3"][:2])
-    source = (ROOT / "routing_dynamic.py").read_text("utf-8")
-    wrong = source.replace("(length / (1 + ", "(1 / (1 + ")
-    assert wrong != source
-    (tmp_path / "routing_dynamic.py").write_text(wrong, "utf-8")
-    assert grade.grade("3", tmp_path) == [0, 2]
-    assert "Mismatched elements: 1 / 1 (100.0%)" in capfd.readouterr().err   # pytest's message
-
-
-# ---- Name the fault
-
-@pytest.mark.parametrize("task, fault", test_faults.CASES)
-def test_every_fault_can_be_named(task, fault, monkeypatch):
-    with pytest.raises(AssertionError):                  # nothing is named in the handout
-        test_faults.test_the_fault_is_named(task, fault)
-    monkeypatch.setattr(test_faults, "faults", solved_faults)
-    test_faults.test_the_fault_is_named(task, fault)
-
-
-def test_the_words_of_a_task_choose_its_five_versions(handouts):
-    """Its docstring names the faults; the handout has no solution."""
-    assert not list((handouts / "faults").rglob("solved_faults.py"))
-    for *_, function, test in make.TASKS["faults"]:
-        _, word = test.split(" -k ")
-        tasks = [task for task, _ in test_faults.CASES if word in task]
-        (task,) = set(tasks)
-        assert len(tasks) == 5 and function == f"name_{task}_fault"
-        docstring = getattr(test_faults.faults, function).__doc__
-        assert all(f'"{fault}": ' in docstring for fault in test_faults.TASKS[task][1])
+    others = [f"{name},0,0" for name in names[1:]]
+    assert capfd.readouterr().out.splitlines() == ["student,points,double", "ann,3,3", *others]
