@@ -52,6 +52,10 @@ def passes(project: Path, test: str) -> bool:
 
 
 def main(session: str, students: list[Path]) -> None:
+    for student in students:
+        if not student.is_dir():                         # a shell that leaves in/*/ as it is
+            print(f"grade.py: {student} is not a folder", file=sys.stderr)
+            sys.exit(2)
     table = csv.writer(sys.stdout, lineterminator="\n")
     table.writerow(["student", "points", *[task for task, *_ in TASKS[session]]])
     for student in students:

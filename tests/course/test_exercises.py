@@ -93,3 +93,9 @@ def test_a_table_of_a_class(tmp_path, monkeypatch, capfd):
     grade.main("1", [tmp_path / name for name in names])
     others = [f"{name},0,0" for name in names[1:]]
     assert capfd.readouterr().out.splitlines() == ["student,points,double", "ann,3,3", *others]
+
+
+def test_a_missing_folder_is_a_mistake(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        grade.main("3", [tmp_path, tmp_path / "no-one"])
+    assert capsys.readouterr() == ("", f"grade.py: {tmp_path / 'no-one'} is not a folder\n")
