@@ -13,10 +13,6 @@
 # **Opening question.** What can two heads do that one head of twice the width cannot?
 
 # %%
-# on Colab, remove the # of these lines and write the address of your repository:
-# # !test -d /content/project || git clone -q ADDRESS /content/project
-# # !pip install -q -r /content/project/requirements.txt
-# # %cd /content/project/course
 import torch
 from lesson import show
 from matplotlib import pyplot

@@ -15,10 +15,6 @@
 # **Opening question.** How would you measure whether two heads do the same?
 
 # %%
-# on Colab, remove the # of these lines and write the address of your repository:
-# # !test -d /content/project || git clone -q ADDRESS /content/project
-# # !pip install -q -r /content/project/requirements.txt
-# # %cd /content/project/course
 import math
 
 import torch

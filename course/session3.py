@@ -26,10 +26,6 @@
 # **Opening question.** Four witnesses describe two events. Who saw the same one?
 
 # %%
-# on Colab, remove the # of these lines and write the address of your repository:
-# # !test -d /content/project || git clone -q ADDRESS /content/project
-# # !pip install -q -r /content/project/requirements.txt
-# # %cd /content/project/course
 import torch
 from lesson import play, show
 from matplotlib import pyplot

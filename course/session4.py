@@ -37,10 +37,6 @@
 # **Opening question.** How does a mixture of Gaussians differ from k-means?
 
 # %%
-# on Colab, remove the # of these lines and write the address of your repository:
-# # !test -d /content/project || git clone -q ADDRESS /content/project
-# # !pip install -q -r /content/project/requirements.txt
-# # %cd /content/project/course
 import math
 
 import torch

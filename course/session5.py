@@ -15,10 +15,6 @@
 # **Opening question.** What should decide how much of a head arrives at a token?
 
 # %%
-# on Colab, remove the # of these lines and write the address of your repository:
-# # !test -d /content/project || git clone -q ADDRESS /content/project
-# # !pip install -q -r /content/project/requirements.txt
-# # %cd /content/project/course
 import torch
 from lesson import show
 from matplotlib import pyplot

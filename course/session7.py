@@ -14,10 +14,6 @@
 # **Opening question.** A paper reports +0.1 BLEU from one run of each model. What do you believe?
 
 # %%
-# on Colab, remove the # of these lines and write the address of your repository:
-# # !test -d /content/project || git clone -q ADDRESS /content/project
-# # !pip install -q -r /content/project/requirements.txt
-# # %cd /content/project/course
 import math
 
 from lesson import show
