@@ -15,6 +15,7 @@ def show(name: str) -> None:
     Path("figures").mkdir(exist_ok=True)
     pyplot.savefig(f"figures/{name}.png", dpi=110)
     pyplot.close()
+    print(f"written: figures/{name}.png")
 
 
 def play(draw, frames: int, name: str, label: str) -> None:
