@@ -170,8 +170,9 @@ def infer(s: Settings) -> None:
             accuracies[name].append(row["accuracy"])
     labels = {size: test.labels.cpu() for size, test in data["test"].items()}
     summary = summarize(labels, accuracies)
-    draw(summary, Path(s.out) / "accuracy.png")
-    print(f"\n{table(summary)}\n\n{path}")
+    figure = path.with_name("accuracy.png")
+    draw(summary, figure)
+    print(f"\n{table(summary)}\n\n{path}\n{figure}")
 
 
 def main(argv=None) -> None:
