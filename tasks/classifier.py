@@ -99,7 +99,7 @@ def fit(model: nn.Module, train, valid, seed: int, label: str, *, epochs: int, l
             best_state = copy.deepcopy(model.state_dict())
         history.append({"epoch": epoch, "loss": mean_loss, "valid": valid_accuracy})
         print(f"{label}: epoch {epoch}/{epochs}  loss {mean_loss:.3f}  "
-              f"validation {valid_accuracy:.1%}")
+              f"validation {valid_accuracy:.1%}", flush=True)
     model.load_state_dict(best_state)
     parameters = sum(p.numel() for p in model.parameters())
     return {"valid": best, "parameters": parameters, "history": history}

@@ -1,5 +1,8 @@
 """tasks/classifier.py and tasks/results.py: batches, the learning rate, the epoch that is kept,
 results that belong to other settings."""
+import io
+import sys
+
 import pytest
 import torch
 import torch.nn as nn
@@ -48,6 +51,13 @@ def test_the_first_epoch_of_the_best_validation_accuracy_is_kept():
     assert result["valid"] == 0.75 == accuracy(model, valid)
     assert model.weight.item() == pytest.approx(2, abs=0.01)
     assert result["parameters"] == 1
+
+
+def test_the_line_of_an_epoch_is_written_at_once(monkeypatch):
+    file = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(file))
+    fit(Stepping(), right_after(()), right_after((0,)), 1, "x", epochs=1, lr=1.0, batch=4)
+    assert file.getvalue().startswith(b"x: epoch 1/1")
 
 
 def test_the_learning_rate_stays_or_rises_and_falls_to_0():
