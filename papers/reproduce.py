@@ -128,7 +128,7 @@ def measured_cells(tests: list[dict], base: list[dict]) -> list[str]:
     spread = f" ± {stdev(bleu):.2f}" if len(bleu) > 1 else ""
     gain = ""
     if base and base is not tests:
-        gain = f"{fmean(bleu) - fmean(test['bleu'] for test in base):+.2f}"
+        gain = f"{fmean(bleu) - fmean(test['bleu'] for test in base):+z.2f}"
     speed = fmean(test["tokens_per_second"] for test in tests)
     return [str(len(tests)), f"{fmean(bleu):.2f}{spread}", gain, f"{tests[0]['parameters']:,}",
             f"{speed:,.0f}"]

@@ -62,6 +62,7 @@ def test_a_table_has_the_numbers_of_its_runs():
         ["big", "|", "0.58", "24.56", "0.61", "28.58"],
         ["big + Disagreement", "1", "40.00", "5,000", "4,000", "|", "0.47", "25.08↑", "0.51",
          "29.28↑"]]
+    assert reproduce.measured_cells(tests_of(1, 25.0), tests_of(1, 25.001))[2] == "+0.00"
     assert heading[0].endswith(": main results. Published on WMT17 Zh-En and WMT14 En-De.")
     assert note[0].startswith("[1] ↑: significantly better")
 
