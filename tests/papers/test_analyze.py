@@ -5,6 +5,7 @@ import io
 import itertools
 import math
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,12 +21,13 @@ from papers import analyze
 from routing_dynamic import dynamic_routing
 from routing_em import em_routing
 
-ROUTED = "--agg em --agg-at enc cross --capsules 4 --reg output --name routed"
+ROUTED = ("--agg em --agg-at enc cross --capsules 4 --reg output --beam 3 --lenpen 2 --lr 0.1 "
+          "--clip 0 --name routed")
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """The folders of two runs, without and with routing."""
+    """The folders of two runs, without and with routing, whose layers differ."""
     root = tmp_path_factory.mktemp("analyze")
     text = small_corpus(root)
     with contextlib.redirect_stdout(io.StringIO()):
@@ -115,13 +117,17 @@ def test_the_pair_that_is_drawn(run):
     assert choose([30, 20, 18], [2, 20, 28]) == 1
 
 
-def test_a_users_sentence_is_drawn_with_its_translation(run):
+def test_a_users_sentence_is_drawn_with_its_translation(run, monkeypatch):
+    """It is translated as in the run's test."""
+    translate_lines = Mock(return_value=["ein Haus"])
+    monkeypatch.setattr(analyze, "translate_lines", translate_lines)
     pairs, index = analyze.choose_pair(run, " a  cat")
+    assert translate_lines.call_args.args == (run.model, run.data.tokenizer, ["a cat"])
+    assert translate_lines.call_args.kwargs == dict(beam=3, lenpen=2,
+                                                    length_ratio=run.data.length_ratio)
     _, queries, keys = analyze.attention_map(run, "cross", 1, pairs, index)
     assert "".join(keys).replace("\u2423", "") == "acat" + SPECIAL_TOKENS[EOS]
-    translation, = analyze.translate(run, ["a cat"])
-    tokens = run.data.tokenizer.encode(translation).ids
-    assert pairs.target_ids.tolist() == tokens and len(queries) == 1 + len(tokens)
+    assert "".join(queries).replace("\u2423", "") == SPECIAL_TOKENS[BOS] + "einHaus"
 
 
 # ---- Routing
@@ -129,7 +135,7 @@ def test_a_users_sentence_is_drawn_with_its_translation(run):
 @pytest.mark.parametrize("kind", ["em", "dynamic"])
 def test_trace(run, kind, monkeypatch):
     """Entropy and agreement are those of loops over words, heads and capsules."""
-    module = analyze.attentions(run.model)["cross:2"].aggregation
+    module = run.model.decoder.layers[1].cross.aggregation
     monkeypatch.setattr(module, "routing", kind)
     (heads, masks), = analyze.passes(run, 10 ** 6)
     with torch.no_grad():
@@ -159,6 +165,10 @@ def test_routing_statistics(run):
     """They are means over the validation set, whatever the batches."""
     whole = analyze.routing_statistics(run, 10 ** 6)
     assert whole.keys() == {"enc:1", "enc:2", "cross:1", "cross:2"}
+    (heads, masks), = analyze.passes(run, 10 ** 6)
+    for i, layer in enumerate(run.model.decoder.layers, 1):
+        V = layer.cross.aggregation.cast_votes(heads["cross"][i - 1].outputs)[masks["cross"]]
+        assert whole[f"cross:{i}"].equal(analyze.trace(layer.cross.aggregation, V))
     for place, x in analyze.routing_statistics(run, 40).items():
         torch.testing.assert_close(x, whole[place], atol=1e-4, rtol=0)
 
@@ -190,14 +200,16 @@ def test_every_run_has_its_signature(run, monkeypatch, capsys, tmp_path):
 
 
 def test_gu_fig3_bleu_by_length(run, monkeypatch):
-    """Right translations score 100, wrong ones nothing."""
+    """Right translations score 100, wrong ones nothing: with one of each, a quarter of the samples
+    has 100 and a quarter 0, and half of the interval is 50."""
     lines = ["a b c d", "e f g h i", "j k l m n o"]
     data = run.data._replace(tests={"one": Pairs(lines[:1], lines[:1]),
                                     "two": Pairs(lines[1:], lines[1:])})
     monkeypatch.setattr(analyze, "translate", lambda run, source: [*source[:2], "x"])
     scores, bleu, signature = analyze.bleu_by_length(run._replace(data=data),
-                                                     [(1, 5), (6, math.inf), (9, 9)])
-    assert scores[0] == pytest.approx((2, 100, 0)) and scores[1][:2] == (1, 0)
+                                                     [(1, 4), (5, math.inf), (9, 9)])
+    assert scores[0] == pytest.approx((1, 100, 0))
+    assert 0 < scores[1][1] < 100 and scores[1][::2] == pytest.approx((2, 50))
     assert scores[2][0] == 0 and math.isnan(scores[2][1])
     assert 0 < bleu < 100 and "tok:13a" in signature
 
@@ -207,7 +219,8 @@ def test_gu_fig3_bleu_by_length(run, monkeypatch):
 def test_every_part_prints_or_draws(folders, capsys):
     """exp(D) of a layer is that of the validation; the heads of the same width are one figure."""
     plain, routed = folders
-    analyze.main([str(plain), str(routed), f"{plain}/", "--device", "cpu", "--component", "cross"])
+    analyze.main([str(plain), str(routed), f"{plain}/", "--device", "cpu", "--component", "cross",
+                  "--sentence", "geht das Haus"])
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     run = analyze.load(routed, "cpu")
     _, D = validate(run.model, run.data.valid, 10 ** 6)
@@ -216,6 +229,14 @@ def test_every_part_prints_or_draws(folders, capsys):
     layers = [f"{math.exp(x):.3f}" for x in D["dec"]["position"]]
     assert ["routed", "dec", *layers, "-", "-", "-", "-"] in rows
     assert "published: output (enc) 0.989 0.006 0.997".split() in rows
+    vectors = analyze.head_vectors(run, "cross")
+    cosines = [analyze.mean_cosine(x) for x in (vectors.mean(0), *vectors)]
+    assert ["routed", *(f"{x:.3f}" for x in cosines)] in rows
+    pair = analyze.choose_pair(run, "geht das Haus")
+    A, queries, keys = analyze.attention_map(run, "cross", 2, *pair)
+    entropies = [sum(-a * math.log(a) for a in head.flatten().tolist()) / len(queries)
+                 for head in A]
+    assert ["routed", *(f"{x:.3f}" for x in entropies)] in rows and len(queries) < len(keys)
     analyze.main([str(plain), f"{plain}/", "--device", "cpu", "--only", "heads"])
     for name in ("loss", "heads", "attention", "length"):
         assert (plain / f"{name}.png").stat().st_size > 5_000
