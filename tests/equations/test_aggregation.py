@@ -138,7 +138,7 @@ def test_gu_eq3_to_eq15_routing(d, H, N, T, routing):
     (2, 2, 2, (1, 1)),
     (12, 4, 2, (6, 3)),          # 3 and 6: q of 1, 3; 1 is nearest to sqrt(3)
 ])
-def test_gu_pose_matrices(d, H, N, shape):
+def test_gu_shapes_of_the_pose_matrices(d, H, N, shape):
     assert CapsuleAggregation(d, H, capsules=N, routing="em").weight.shape == (H, N) + shape
 
 
@@ -193,7 +193,7 @@ def small(**changes) -> TransformerConfig:
 
 
 @every_routing
-def test_a_control_of_one_iteration_has_the_same_parameters(agg):
+def test_a_control_of_one_iteration_has_parameters_of_the_same_shapes(agg):
     routed, control = [Transformer(small(agg=agg, iterations=T)).state_dict() for T in (3, 1)]
     assert {name: x.shape for name, x in routed.items()} == {
         name: x.shape for name, x in control.items()}

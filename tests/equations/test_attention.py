@@ -33,7 +33,7 @@ def literal_heads(attention, query, memory, mask=None):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("B, d, L_q, L_k, H", SIZES)
 @torch.no_grad()
-def test_li2019_eq1_to_eq4_duan_eq1_to_eq3_gu_eq1_eq2_heads(B, d, L_q, L_k, H, masked):
+def test_li2019_eq1_to_eq4_duan_eq1_to_eq3_gu_eq1_eq2_heads_of_any_shape(B, d, L_q, L_k, H, masked):
     attention = build(d, H)
     query = normal(B, L_q, d)
     memory = normal(B, L_k, d)

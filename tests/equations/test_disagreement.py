@@ -46,13 +46,13 @@ def assert_scalar(value, expected):
 
 
 @both_cosines
-def test_li2018_eq1_eq3_li2021_eq5_eq7_cosines(heads, D):
+def test_li2018_eq1_eq3_li2021_eq5_eq7_cosines_of_any_shape(heads, D):
     vectors, mask = heads
     assert_scalar(D(vectors, mask), cosine_double_sum(vectors, mask))
 
 
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
-def test_li2018_eq2_footnote2_li2021_eq6_positions(heads, reduce):
+def test_li2018_eq2_footnote2_li2021_eq6_positions_of_any_shape(heads, reduce):
     logits, mask = heads
     weights = logits.softmax(-1)
     assert_scalar(position_disagreement(weights, mask, reduce),

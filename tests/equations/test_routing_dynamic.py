@@ -21,7 +21,7 @@ both_kinds = pytest.mark.parametrize("normalize", [True, False], ids=["li2019", 
 
 @pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
 @pytest.mark.parametrize("shape", [(1,), (5,), (3, 4), (2, 3, 1)], ids=str)
-def test_li2019_eq8_li2021_eq11_gu_eq10_duan_eq6(shape, size):
+def test_li2019_eq8_li2021_eq11_gu_eq10_duan_eq6_of_any_shape(shape, size):
     s = size * normal(*shape)
     want = [by_hand.squash(row) for row in s.reshape(-1, shape[-1]).tolist()]
     assert_close(squash(s), s.new_tensor(want).view(shape), atol=0, rtol=1e-6)
@@ -83,7 +83,7 @@ def test_gu_eq11(M, N, D):
 
 @both_kinds
 @every_routing
-def test_li2019_alg1_li2021_alg1_duan_alg1_gu_eq4(lead, M, N, D, T, normalize):
+def test_li2019_alg1_li2021_alg1_duan_alg1_gu_eq4_of_any_shape(lead, M, N, D, T, normalize):
     votes = normal(*lead, M, N, D)
     result = dynamic_routing(votes, T, normalize)
     items = votes.reshape(-1, M, N, D).tolist()

@@ -132,7 +132,7 @@ def test_li2019_alg2_at_any_size(size, eps):
 
 @with_and_without
 @pytest.mark.parametrize("lead", [(1,), (2, 3)], ids=str)
-def test_leading_dimensions_are_a_batch(lead, active):
+def test_any_leading_shape_is_a_batch(lead, active):
     votes = normal(*lead, 4, 3, 2)
     beta = betas(3, active)
     result = em_routing(votes, *beta)

@@ -187,7 +187,7 @@ def test_batches_that_do_not_match_are_an_error():
 
 
 @torch.no_grad()
-def test_heads_of_every_layer_come_back():
+def test_shapes_of_the_heads_of_every_layer():
     model = build(layers=3)
     source, target = batch()
     logits, heads = model(source, target, need_weights=True)
