@@ -73,7 +73,6 @@ def commands(document: Path) -> list[tuple[str, str]]:
 
 @every_document
 def test_names_exist(document):
-    """So do a file, `file: name` and `test_file::test` in code marks."""
     missing = []
     text = document.read_text("utf-8")
     prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
@@ -133,7 +132,6 @@ def test_the_loop_in_the_readme_is_that_of_the_code():
 
 
 def test_the_code_in_contributing_runs():
-    """The mechanism works alone, and the model learns."""
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     alone, training, _ = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     names = {}

@@ -213,7 +213,6 @@ def test_the_configuration_reaches_the_routing(agg, gradient):
 
 @every_kind
 def test_many_votes_are_routed_again_in_the_backward_pass(kind, monkeypatch):
-    """The layer then keeps fewer tensors, and its gradient stays the same."""
     layer = randomize(kind(12, 3, routing="em", gradient="full"))
     heads = normal(2, 3, 5, 4).requires_grad_()
     gradients = []

@@ -51,7 +51,6 @@ def test_li2019_eq1_to_eq4_duan_eq1_to_eq3_gu_eq1_eq2_heads_of_any_shape(B, d, L
 @pytest.mark.parametrize("padded", [False, True])
 @torch.no_grad()
 def test_causal_hides_what_comes_after(padded, need_weights):
-    """A whole pass, a mask [L, L] and steps with a cache give the same."""
     attention = build(6, 3)
     x = normal(2, 4, 6)
     keys = padding(4, 2) if padded else padding(4, 4)
@@ -116,7 +115,6 @@ def test_fused_kernel_equals_explicit_path(mask):
 
 @torch.no_grad()
 def test_cross_attention_keeps_the_memory_of_its_first_step():
-    """It also does where the memory is the same tensor as the query."""
     attention = build(8, 2).eval()
     x = normal(2, 4, 8)
     full, _ = attention(x, x, mask=padding(4, 2))

@@ -153,7 +153,6 @@ def test_hard_inputs_stay_finite(hard_votes, normalize):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64],
                          ids=str)
 def test_no_precision_below_float32(dtype, normalize, precision):
-    """Half precision is computed in float32, under autocast, too."""
     votes = normal(2, 4, 3, 5).to(dtype).requires_grad_()
     exact = votes.detach().to(torch.promote_types(dtype, torch.float32))
     with precision:

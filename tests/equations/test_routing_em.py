@@ -207,7 +207,6 @@ def test_a_capsule_that_loses_all_parts_stays_finite(beta):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64],
                          ids=str)
 def test_no_precision_below_float32(dtype, active, precision):
-    """Half precision is computed in float32, under autocast, too."""
     votes = normal(2, 4, 3, 5).to(dtype).requires_grad_()
     exact = votes.detach().to(torch.promote_types(dtype, torch.float32))
     beta = betas(3, active, exact.dtype)

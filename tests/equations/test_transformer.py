@@ -111,8 +111,6 @@ def test_baseline_equals_torch_transformer(norm, need_weights):
 
 @torch.no_grad()
 def test_dropout_is_where_it_should_be():
-    """It is on embeddings, residual branches, attention weights and hidden units, the last two at
-    rates of their own, and in training alone."""
     model = build(dropout=0.3, attention_dropout=0.2, ffn_dropout=0.1)
     assert TransformerConfig(9, dropout=0.3).ffn_dropout == 0.3          # by default the one rate
     source, target = batch()
@@ -160,7 +158,6 @@ def test_padding_changes_nothing(agg, capsule):
 @every_aggregation
 @torch.no_grad()
 def test_decoding_with_cache_equals_full_pass(agg, capsule):
-    """It does when sentences move, repeat or go, as the beams of a search do, too."""
     model = everywhere(agg, capsule)
     source, target = batch((5, 3, 4), (6, 6, 6))
     full, _ = model(source, target)
@@ -244,7 +241,6 @@ def test_li2018_disagreement_of_the_model(reg, reg_at, layers, reduce):
 
 
 def test_training_computes_the_weights_that_its_D_reads():
-    """Decoding computes no weights."""
     model = build(reg=("position",), reg_at=("enc:2", "dec")).train()
     source, target = batch()
     heads = model(source, target)[1]
@@ -350,7 +346,6 @@ def test_places_of_an_encoder_alone(agg, want):
     (("enc:1-2", "dec:3"), BOTH, {"enc:1", "enc:2", "dec:3"}),
     (("enc:2",), ("horizontal",), {"enc:2"}), ((), BOTH, set())])
 def test_capsule_attention_lands_where_it_was_asked_for(capsule, parts, want):
-    """In a decoder its routing is horizontal only."""
     model = Transformer(config(layers=3, capsule_attention=capsule, capsule_parts=parts,
                                iterations=2))
     for place, attention in attentions(model).items():
@@ -417,7 +412,6 @@ def test_positions_in_bfloat16_are_those_of_float32_rounded():
 
 
 def test_the_defaults_of_the_configuration_are_the_papers():
-    """They are Vaswani's size base with pre-norm, and no mechanism."""
     assert TransformerConfig(9) == TransformerConfig(
         9, 512, 8, 6, 2048, 0.1, "pre", 0.1, 0.1, "linear", (), None, 3, "full", (), EVERYWHERE,
         1.0, (), BOTH, True)

@@ -30,7 +30,6 @@ def size(source, target, batch) -> int:
 @pytest.mark.parametrize("max_tokens, shuffle", [(1, True), (40, True), (4096, True),
                                                  (4096, False), (10 ** 6, True)])
 def test_every_pair_once_within_max_tokens(max_tokens, shuffle):
-    """A wider pair is a batch by itself."""
     source, target = lengths()
     index_batches = batches(source, target, max_tokens, seed=1, epoch=2, shuffle=shuffle)
     assert np.array_equal(np.sort(np.concatenate(index_batches)), np.arange(len(source)))
@@ -51,7 +50,6 @@ def test_seed_and_epoch_decide_the_batches_and_their_order():
 # ---- Padding
 
 def test_collate_pads_on_the_right():
-    """A source ends with EOS; a target has BOS and EOS. Sentences may be empty."""
     pairs = EncodedPairs(np.array([7, 8, 9], np.uint16), np.array([0, 2, 2, 3]),
                          np.array([4, 5, 6], np.uint16), np.array([0, 1, 3, 3]))
     source, target = collate(pairs, [2, 1, 0])
@@ -61,7 +59,6 @@ def test_collate_pads_on_the_right():
 
 
 def test_rectangles_have_few_shapes_and_the_same_pairs():
-    """A row that was added has EOS as source and an empty target."""
     encoded = random_pairs(600, longest=20)
     index_batches = batches(encoded.source_lengths, encoded.target_lengths, 200)
     exact = [collate(encoded, indices) for indices in index_batches]
@@ -114,7 +111,6 @@ def test_an_epoch_has_every_pair_once_in_an_order_of_its_own(encoded):
 
 @pytest.mark.parametrize("world, accumulate", [(2, 1), (2, 3), (3, 2)])
 def test_the_processes_share_the_micro_batches_of_one(encoded, world, accumulate):
-    """They do so over the ends of several epochs."""
     alone = stream(encoded, accumulate=accumulate * world)
     single = stream(encoded)
     shards = [stream(encoded, accumulate, rank, world) for rank in range(world)]

@@ -33,7 +33,6 @@ def test_a_bug_keeps_its_traceback():
 
 
 def test_the_output_is_utf8(monkeypatch):
-    """It is, line by line, whatever encoding the terminal has."""
     output = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="latin-1"))
 

@@ -85,7 +85,6 @@ def test_pairs_takes_the_first_training_pairs(tmp_path):
 
 
 def test_a_large_text_is_encoded_once_and_never_stale(tmp_path, monkeypatch):
-    """Changed text, another --max-length and another vocabulary are encoded anew."""
     flags = write_own(tmp_path, train=(["a a a", "b b", "a b"] * 9, ["x x", "y y", "x y y"] * 9))
     in_memory = load_data(flags, tmp_path / "0.json").train
     assert not (tmp_path / "data").exists()
@@ -106,7 +105,6 @@ def test_a_large_text_is_encoded_once_and_never_stale(tmp_path, monkeypatch):
 
 
 def test_line_ends_and_byte_order_marks(tmp_path):
-    """A byte-order mark goes; \\n, \\r\\n and the end of the file end a line, nothing else does."""
     content = "\ufeffone\r\ntwo\u2028\x0b\x0c\x85\x1c still\n\nfour\rfour\n\ufefffive".encode()
     expected = ["one", "two\u2028\x0b\x0c\x85\x1c still", "", "four\rfour", "\ufefffive"]
     (tmp_path / "text").write_bytes(content)

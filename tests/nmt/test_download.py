@@ -50,7 +50,6 @@ def names_in(folder) -> set[str]:
 
 
 def test_download_once(source, tmp_path, monkeypatch):
-    """The files get their names, the archives go, and later only what is missing is downloaded."""
     _, train, valid, tests = load(tmp_path)
     assert list(train.source) == ["one", "two"]
     assert tests == {"first": (["five"], ["fünf"]), "second": (["six"], ["sechs"])}
@@ -87,7 +86,6 @@ def test_three_at_once_download_once(source, tmp_path, monkeypatch):
 
 
 def test_another_file_than_the_published_one_is_refused(source, tmp_path):
-    """Nothing of it is taken; a download that broke off is repeated."""
     whole = (source / "val.de.gz").read_bytes()
     (source / "val.de.gz").write_bytes(whole[:len(whole) // 2])
     with pytest.raises(ValueError, match="val.de.gz is not the file published"):
@@ -100,7 +98,6 @@ def test_another_file_than_the_published_one_is_refused(source, tmp_path):
 
 
 def test_enja_has_a_test_set_of_its_last_training_pairs(tmp_path, monkeypatch):
-    """It has no pair that shares a side with another training pair."""
     texts = {"train.en": "a\nb\nc\nd\na\ne\n", "train.ja": "ア\nイ\nウ\nエ\nオ\nイ\n",
              "dev.en": "x\n", "dev.ja": "ク\n", "test.en": "y\n", "test.ja": "ケ\n"}
     archives = {name: publish(tmp_path / "source" / name, text.encode())

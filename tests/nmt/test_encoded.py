@@ -42,7 +42,6 @@ def ids_of(pairs, side: str, i: int) -> list[int]:
 
 @pytest.mark.parametrize("blank", ["  ", "\t", "\u3000", " \ufeff"])
 def test_blanks_and_composition_make_no_difference(blank, tokenizer):
-    """They make none for what BPE learns, either."""
     lines = ["the tree is running", "a", "läuft of 犬"]
     spaced = [blank + normalize("NFD", line).replace(" ", blank) + blank for line in lines]
     a, b = (encode_pairs(tokenizer, Pairs(text, text)) for text in (lines, spaced))
@@ -61,7 +60,6 @@ def test_every_sentence_decodes_to_its_text(pairs, tokenizer):
 
 
 def test_empty_and_long_pairs_are_left_out(pairs, tokenizer):
-    """The length max_length itself is allowed."""
     whole = encode_pairs(tokenizer, pairs)
     train = encode_pairs(tokenizer, pairs, max_length=100)
     kept = [i for i in range(300) if i not in (7, 9, 11, 13)]

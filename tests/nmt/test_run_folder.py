@@ -61,7 +61,6 @@ def test_an_optimizer_of_another_layout_is_copied(adam):
 
 
 def test_the_average_of_checkpoints(tmp_path):
-    """It is summed in float64, and has the type of the weights."""
     paths = []
     for step, number in enumerate((1.0, 2.0 ** -24, 2.0 ** -24)):            # in float32 1 in all
         half = torch.ones(3, dtype=torch.bfloat16)

@@ -130,7 +130,6 @@ CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 @torch.no_grad()
 def test_a_line_out_for_every_line_in(model, tokenizer):
-    """Their order stays. Blank lines stay blank, and a long one is translated whole."""
     lines = ["the dog", "", "a man sees the dog. " * 2 + "a man.", " \t\u3000", "a"]
     translations = translate_lines(model, tokenizer, lines, beam=2, max_tokens=30, lenpen=1.5)
     for line, translation in zip(lines, translations, strict=True):
@@ -154,7 +153,6 @@ def test_a_line_is_read_in_the_form_of_training(model, tokenizer):
 
 
 def test_a_translation_is_one_line(tokenizer):
-    """It is, whatever the model produces from bytes."""
     model = tiny(tokenizer.get_vocab_size())
     words = [*tokenizer.encode(" a\nb\u2028\x9bc\x07 \t").ids, EOS]
 

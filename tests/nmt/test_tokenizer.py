@@ -18,7 +18,6 @@ HOSTILE = ["", "  two  spaces ", "naïve Straße 12.345,67 €", "犬も歩け�
 
 
 def test_round_trip(tokenizer):
-    """decode(encode(text)) is the text, whatever it is, and no text gives a special token."""
     rng = random.Random(1)
     letters = [chr(x) for x in (*range(0x300), *range(0x4E00, 0x4E20), *range(0x1F600, 0x1F640))]
     noise = ["".join(rng.choices(letters, k=rng.randint(1, 30))) for _ in range(300)]
@@ -55,7 +54,6 @@ def test_invisible_characters_are_dropped():
 
 
 def test_special_tokens_are_the_same_after_save_and_load(tokenizer, tmp_path):
-    """They have the ids 0 to 2, and decoding leaves them out."""
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     loaded = vocabulary.load_tokenizer(tmp_path / "tokenizer.json")
     ids = [loaded.token_to_id(token) for token in vocabulary.SPECIAL_TOKENS]

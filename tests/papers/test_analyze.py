@@ -56,7 +56,6 @@ def test_another_text_than_that_of_the_training_is_refused(folders, name):
 
 @pytest.mark.parametrize("component", ["enc", "cross", "dec"])
 def test_li2021_fig3_head_vectors(run, component):
-    """They are the mean over the words, whatever the batches."""
     total = 0
     words = 0
     for i in range(len(run.data.valid)):
@@ -87,7 +86,6 @@ def test_a_plane_of_few_points():
 # ---- Attention
 
 def test_a_character_of_several_tokens_is_at_its_first(run):
-    """So it is, whatever else is in the last of them."""
     tokens = [BOS, *run.data.tokenizer.encode("猫 é.").ids, EOS]
     assert analyze.token_labels(run.data.tokenizer, tokens) == [
         SPECIAL_TOKENS[BOS], "猫", "·", "·", "\u2423", "é", "·", ".", SPECIAL_TOKENS[EOS]]
@@ -95,7 +93,6 @@ def test_a_character_of_several_tokens_is_at_its_first(run):
 
 @pytest.mark.parametrize("component, layer", [("cross", 1), ("enc", 2), ("dec", 2)])
 def test_attention_map(run, component, layer):
-    """It has the model's weights of that component and layer, and the tokens of both axes."""
     A, queries, keys = analyze.attention_map(run, component, layer, run.data.valid, 1)
     source, target = collate(run.data.valid, [1])
     with torch.no_grad():
@@ -109,7 +106,6 @@ def test_attention_map(run, component, layer):
 
 
 def test_the_pair_that_is_drawn(run):
-    """It is the first one with 8 to 16 tokens on both sides, or the shortest."""
     def choose(source, target):
         valid = SimpleNamespace(source_lengths=np.array(source), target_lengths=np.array(target))
         return analyze.choose_pair(run._replace(data=SimpleNamespace(valid=valid)), None)[1]
@@ -118,7 +114,6 @@ def test_the_pair_that_is_drawn(run):
 
 
 def test_a_users_sentence_is_drawn_with_its_translation(run, monkeypatch):
-    """It is translated as in the run's test."""
     translate_lines = Mock(return_value=["ein Haus"])
     monkeypatch.setattr(analyze, "translate_lines", translate_lines)
     pairs, index = analyze.choose_pair(run, " a  cat")
@@ -134,7 +129,6 @@ def test_a_users_sentence_is_drawn_with_its_translation(run, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["em", "dynamic"])
 def test_trace(run, kind, monkeypatch):
-    """Entropy and agreement are those of loops over words, heads and capsules."""
     module = run.model.decoder.layers[1].cross.aggregation
     monkeypatch.setattr(module, "routing", kind)
     (heads, masks), = analyze.passes(run, 10 ** 6)
@@ -162,7 +156,6 @@ def test_trace(run, kind, monkeypatch):
 
 
 def test_routing_statistics(run):
-    """They are means over the validation set, whatever the batches."""
     whole = analyze.routing_statistics(run, 10 ** 6)
     assert whole.keys() == {"enc:1", "enc:2", "cross:1", "cross:2"}
     (heads, masks), = analyze.passes(run, 10 ** 6)
@@ -180,12 +173,10 @@ def test_routing_statistics(run):
     ([20] * 99 + [500], [(16, math.inf)]),
     ([7] * 94 + [90] * 6, [(1, 20), (81, math.inf)])])
 def test_bins_fit_the_lengths(lengths, bins):
-    """They are 1, 2, 5, 10, ... wide; the open one holds at least 1 sentence in 20."""
     assert analyze.fitting_bins(list(lengths)) == bins
 
 
 def test_lengths_of_lines():
-    """They count words, or characters where spaces do not separate words."""
     assert analyze.source_lengths(["a bc  def", ""], "en") == [3, 1]
     assert analyze.source_lengths(["猫 和狗", "", "狗"], "src") == [3, 1, 1]
 

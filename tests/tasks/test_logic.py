@@ -71,7 +71,6 @@ def test_two_queries_pool_each_formula():
 
 
 def test_loss_over_every_pair_of_a_batch():
-    """It is the mean over all ordered pairs of distinct formulas."""
     model = build()
     formulas, labels = some_pairs(12, tables=True)
     losses = []

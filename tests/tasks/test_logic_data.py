@@ -73,7 +73,6 @@ def test_another_text_is_no_formula(text):
 
 @pytest.mark.skipif(not FILES.is_dir(), reason="Bowman et al.'s files are not at hand")
 def test_relation_agrees_with_the_labels_of_bowman():
-    """Every fifth line of all files is compared."""
     lines = []
     for path in sorted(FILES.iterdir()):
         lines += [line.split("\t") for line in path.read_text("utf-8").splitlines()]
@@ -128,7 +127,6 @@ def test_the_last_ninth_of_a_training_file_is_for_validation(tmp_path):
 # ---- Pairs as tensors
 
 def test_encoded_pairs():
-    """Every distinct formula is in them once, by its ids; a batch has those of its pairs."""
     data = encode_formulas([Pair("<", "( not a )", "b"), Pair("#", "c", "b")])
     a_not = [IDS[token] for token in tokenize("( not a )")]
     assert data.ids.tolist() == [a_not, [IDS["b"], 0, 0, 0], [IDS["c"], 0, 0, 0]]
@@ -139,7 +137,6 @@ def test_encoded_pairs():
 
 
 def test_infix_notation_says_the_same():
-    """Python reads it alike, and no two formulas become one."""
     rng, texts = random.Random(0), {}
     for _ in range(300):
         text, table, count = random_formula(rng, LETTERS)

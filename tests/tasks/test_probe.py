@@ -55,7 +55,6 @@ def test_tokens_as_ordinary_text():
 
 
 def test_vocabulary_and_classes_are_those_of_training():
-    """Words have ids by frequency from 2 on, all others 1; classes are sorted."""
     parts = {
         "train": [Item("no", ("c", "b", "b", "a")), Item("maybe", ("c", "b")), Item("yes", ("b",))],
         "valid": [Item("yes", ("x", "x", "x"))],
@@ -266,7 +265,6 @@ def test_a_mistake_is_one_line(flags, message, data, tmp_path, capsys):
 
 
 def test_averages_are_means_over_tasks_seed_by_seed():
-    """There are ten tasks and two seeds. The paper's averages are beside them."""
     accuracies = {}
     for i, task in enumerate(TASKS):
         accuracies[task, "majority"] = [0.5]
