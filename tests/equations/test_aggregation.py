@@ -170,20 +170,6 @@ def test_gu_betas_learn_unless_the_e_steps_are_constants(option, learned):
         assert (beta.grad is not None and bool(beta.grad.any())) == learned
 
 
-def test_li2021_section3_3_both_together():
-    """EM routing and D_output in one model: the gradient of J = log P + λ D trains the votes."""
-    model = Transformer(small(agg="em", agg_at=("enc",), reg=("output",))).double().eval()
-    tokens = torch.randint(1, 20, (2, 5))
-    words = torch.ones(2, 5, dtype=torch.bool)
-    logits, heads = model(tokens, tokens)
-    D = model.disagreement(heads, words, words)
-    likelihood = logits.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).mean()
-    (likelihood + 1000 * D).backward()
-    for layer in model.encoder.layers:
-        assert layer.attention.aggregation.routing == "em"
-        assert layer.attention.aggregation.votes.weight.grad.any()
-
-
 # Controls and options
 
 
