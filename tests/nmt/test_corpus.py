@@ -64,7 +64,7 @@ def test_the_embedded_corpus_in_both_directions():
 
 
 @pytest.mark.parametrize("flags, large, size", [
-    ({}, False, 2_000), ({"data": "enja"}, False, 6_000), ({"data": "multi30k"}, False, 10_000),
+    ({}, False, 4_000), ({"data": "enja"}, False, 6_000), ({"data": "multi30k"}, False, 10_000),
     ({"train": "own"}, False, 10_000), ({"train": "own"}, True, 32_000)])
 def test_default_vocabularies(flags, large, size, tokenizer, tmp_path, monkeypatch):
     pairs = Pairs(["a"], ["x"])
