@@ -83,7 +83,7 @@ show("session7-training")
 # Less than 0.1, with and without aggregation. But after 30 steps no model can translate, so there
 # is little to lose. With 100 steps (`training.STEPS = 100`) the reward costs 0.05 without
 # aggregation and 0.2 with it. In the command of session 2, after 600 steps of a larger model, it
-# costs TODO-NUMBER BLEU.
+# costs 5.5 BLEU.
 #
 # </details>
 
