@@ -144,7 +144,7 @@ for first, size in ((0, "base"), (4, "big ")):
 # The number of steps and the peak learning rate in `training.py`; $\lambda$ (`reg_weight=`); the
 # spread between seeds that "How many seeds?" assumes (0.2): what if it is 1.0?
 #
-# Two full trainings, TODO-NUMBER minutes each on two cores:
+# Two full trainings:
 #
 #     python train_mt.py
 #     python train_mt.py --agg em --reg output

@@ -159,7 +159,7 @@ def read_pairs(prefix, src: str, tgt: str) -> Pairs:
 
 def prepare_pairs(pairs: Pairs) -> Pairs:
     """The pairs as a model reads and writes them."""
-    return Pairs(*([prepare_line(line) for line in side] for side in pairs))
+    return Pairs(*(list(map(prepare_line, side)) for side in pairs))
 
 
 def hash_text(lines: Iterable[str]) -> str:

@@ -102,6 +102,7 @@ def train_all(commands: dict[Path, list[str]], jobs: int) -> dict[Path, int]:
     gpus = torch.cuda.device_count()
 
     def train(number: int, folder: Path) -> int:
+        """The exit status of a run."""
         device = ["--device", f"cuda:{number % gpus}"] if gpus > 1 else []
         folder.parent.mkdir(parents=True, exist_ok=True)
         print(f"{folder}: run {number} of {len(commands)}, output in {folder}.log")
