@@ -73,7 +73,7 @@ RECIPES = {
 SAVE_SECONDS = 300              # a killed run loses at most so much training
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
            if hasattr(signal, name)]                     # Windows has no SIGHUP
-# settings that change no number: they may differ when a run is resumed, and are not in its name
+# settings that may differ when a run is resumed; its text is known by the checksums
 FREE = ("data", "data_dir", "train", "valid", "test", "log_every", "name", "runs", "device",
         "compile", "graphs")
 # stored as the languages, and as the micro-batches of an update over all processes
