@@ -12,6 +12,7 @@ import pytest
 import torch
 from small_run import small_corpus, train
 
+from capsule_aggregation import CapsuleAggregation
 from nmt.batches import collate
 from nmt.command_line import UserError
 from nmt.corpus import Pairs
@@ -127,10 +128,12 @@ def test_a_users_sentence_is_drawn_with_its_translation(run, monkeypatch):
 
 # ---- Routing
 
-@pytest.mark.parametrize("kind", ["em", "dynamic"])
+@pytest.mark.parametrize("kind", ["em", "dynamic", "gu-dynamic"])
 def test_trace(run, kind, monkeypatch):
     module = run.model.decoder.layers[1].cross.aggregation
     monkeypatch.setattr(module, "routing", kind)
+    if kind == "gu-dynamic":
+        module = CapsuleAggregation(16, 2, capsules=4, routing="dynamic")
     (heads, masks), = analyze.passes(run, 10 ** 6)
     with torch.no_grad():
         V = module.cast_votes(heads["cross"][1].outputs)[masks["cross"]][:5]         # [P, M, N, D]
@@ -141,7 +144,7 @@ def test_trace(run, kind, monkeypatch):
                 routed = em_routing(V, module.beta_a, module.beta_mu, t)
                 following = routed.coupling
             else:
-                routed = dynamic_routing(V, t)
+                routed = dynamic_routing(V, t, normalize=kind == "dynamic")
                 following = routed.logits.softmax(-1)
             entropy = agreement = 0.0
             for p, m, n in itertools.product(*map(range, C.shape)):
