@@ -62,15 +62,15 @@ def read_run(folder: Path) -> Run:
 
 
 def group_runs(runs: list[Run]) -> list[list[Run]]:
-    """The runs that differ in the seed alone, together. Raises UserError for a run of another text
-    than the first."""
+    """The runs that differ in the seed alone, together, one per seed. Raises UserError for a run of
+    another text than the first."""
     groups = {}
     for run in runs:
         if run.text != runs[0].text:
             raise UserError(f"{run.folder}: has another text or other test sets than "
                             f"{runs[0].folder}")
-        groups.setdefault(json.dumps(run.settings), []).append(run)
-    return [*groups.values()]
+        groups.setdefault(json.dumps(run.settings), {})[run.seed] = run
+    return [[*group.values()] for group in groups.values()]
 
 
 def describe_settings(group: list[Run], first: list[Run]) -> str:

@@ -44,7 +44,7 @@ def test_groups_differ_in_their_seeds(write_run, capsys):
     t(0.975, 1) = 12.706 times the standard error 0.5 is 6.35."""
     plain = [write_run("plain", 1, 40.0, MODEL), write_run("plain", 2, 42.0, MODEL)]
     em = [write_run("em", seed, bleu, EM) for seed, bleu in ((2, 44.0), (1, 41.0), (3, 99.0))]
-    _, first, second = lines_of(capsys, *plain, *em)
+    _, first, second = lines_of(capsys, *plain, *em, plain[0])               # a run named twice
     assert first.split("  ")[0] == "plain"
     assert first.split()[1:] == ["1", "2", "41.00", "±", "1.41", "42.00", "2.000", "1,234", "1,500"]
     assert second.split()[:10] == ["--agg", "em", "--agg-at", "enc:1-2", "2", "1", "3", "61.33",
