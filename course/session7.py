@@ -105,7 +105,7 @@ show("session7-rate")
 # Table 5 shows what both together gain over the better of the two. To find a true difference
 # $\delta$ at the 5 % level with a power of 80 %, if the spread between seeds is $s$, takes
 # about $n = 2 \, (1.96 + 0.84)^2 \, (s / \delta)^2$ seeds of each model; the t test, whose power
-# we compute, takes one or two more. The spread between seeds of such models was mostly 0.1 to 1
+# we compute, takes one or two more. The spread between seeds of such models was 0.1 to 0.4
 # (`results/summary.txt`); we take 0.2.
 #
 # **Predict before you run.** How many runs of each model does a gain of 0.15 take, and one of 0.05?
@@ -158,7 +158,7 @@ for first, size in ((0, "base"), (4, "big ")):
 #    by target tokens?
 # 4. After 30 steps the regularized models have a higher cross-entropy. Is that a result?
 # 5. Read what `results/README.md` says about Li 2019 and Gu 2019. Which control shows whether the
-#    routing causes a gain of EM routing? How firm is the verdict on Gu 2019 on the real text?
+#    routing causes a gain of EM routing? How firm is the verdict on Gu 2019?
 #
 # <details><summary>Answers</summary>
 #

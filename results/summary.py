@@ -3,16 +3,15 @@
     python results/summary.py                       # writes summary.txt, draws differences.png
     python results/summary.py --add runs/NAME ...   # first adds finished runs to runs.jsonl
 
-A planned difference is the mean test BLEU of an arm minus that of another arm, over the same seeds.
-Its test is a t-test in the model score = arm + seed, with one residual variance for all arms of a
-family, or Welch's t-test where the arms' variances differ (Levene's test, p < 0.01). p is adjusted
-for the tests of the family by Holm's method; only one head, the positive control, is not adjusted.
+A planned difference is the mean test BLEU of an arm minus that of another arm, over the seeds that
+all arms of the family have. Its test is a paired t-test; on English-Japanese a t-test in the model
+score = arm + seed, with one residual variance for all arms of a family. p is adjusted for the tests
+of the family by Holm's method; one head, the positive control, is not adjusted.
 """
 import argparse
 import json
 import re
 import subprocess
-from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,54 +20,53 @@ from scipy import stats
 from tabulate import tabulate
 
 FOLDER = Path(__file__).resolve().parent
-ENJA = "--arch tiny --heads 8 --data enja --vocab-size 6000 --steps 3000"
-TOY = ("--arch tiny --heads 8 --train {toy4000}/train --valid {toy4000}/valid "
-       "--test {toy4000}/test --src en --tgt de --vocab-size 2000 --steps %d --lr 2.9e-3 "
-       "--warmup 150 --max-tokens 512 --eval-every 1400")
-MULTI30K = "--arch tiny --heads 8 --data multi30k --vocab-size 6000 --steps 8000"
-# flags by arm; {em}: --agg em, with the gradient that the text was run with
+# flags by arm
 ARMS = {
-    "baseline": "", "one-head": "--heads 1", "wide-ffn": "--d-ff 385",
+    "baseline": "", "one-head": "--heads 1", "wide-ffn": "--d-ff {d_ff}",
     "output": "--reg output", "output-enc": "--reg output --reg-at enc",
-    "output-0.1": "--reg output --reg-weight 0.1",
-    "em": "{em}", "uniform": "--agg em --iterations 1",
-    "both": "{em} --reg output", "both-enc": "{em} --reg output --reg-at enc",
-    "both-0.1": "{em} --reg output --reg-weight 0.1",
-    "both-uniform": "--agg em --iterations 1 --reg output",
-    "gu-em": "--agg gu-em --em-gradient last", "gu-em-full": "--agg gu-em --em-gradient full",
-    "gu-em-beta": "--agg gu-em --em-gradient beta", "gu-dynamic": "--agg gu-dynamic",
-    "capsule": "--capsule-attention enc dec"}
+    "output-0.5": "--reg output --reg-weight 0.5", "output-0.1": "--reg output --reg-weight 0.1",
+    "em": "--agg em", "uniform": "--agg em --iterations 1", "dynamic": "--agg dynamic",
+    "both": "--agg em --reg output", "both-enc": "--agg em --reg output --reg-at enc",
+    "both-0.1": "--agg em --reg output --reg-weight 0.1",
+    "gu-em": "--agg gu-em", "gu-em-full": "--agg gu-em --em-gradient full",
+    "gu-dynamic": "--agg gu-dynamic", "capsule": "--capsule-attention enc dec"}
 
 
 class Family(NamedTuple):
     """Arms that were planned and are tested together."""
-    scale: str                          # the flags of all arms
+    flags: str                          # of all arms
     arms: str                           # the first is the one that the others are compared with
-    seeds: tuple[int, ...]              # those that all arms have
-    welch: bool = False                 # Welch's test was planned, whatever the variances
+    seeds: tuple[int, ...]              # those that were planned
+    least: int                          # fewer seeds are not tested
+    paired: bool = True                 # False: one residual variance for all arms
+    apart: tuple[str, ...] = ("one-head - baseline", "gu-em-full - gu-em")      # not adjusted
+    d_ff: int = 321                     # of the wider feed-forward layers
 
 
+ENJA = "--arch tiny --heads 8 --data enja --vocab-size 6000 --steps 3000"
 FAMILIES = {
-    "Real text": Family(
-        ENJA, "baseline one-head em uniform output both gu-em capsule", tuple(range(2, 10))),
-    "Real text, second part": Family(
-        ENJA, "baseline one-head wide-ffn gu-dynamic output-0.1 both-0.1", (2, 4, 5, 6, 7, 8)),
-    "Real text, repeated": Family(
+    "English-German": Family(
+        "", "baseline one-head output output-0.5 output-0.1 em uniform both gu-em gu-em-full "
+        "capsule", tuple(range(11, 19)), 5),
+    "English-German, second family": Family(
+        "", "baseline dynamic gu-dynamic wide-ffn", tuple(range(11, 16)), 5),
+    "English-German, four times the steps": Family(
+        "--steps 11200", "baseline one-head output em both", tuple(range(11, 16)), 3,
+        apart=()),
+    "English-Japanese": Family(
+        ENJA, "baseline one-head em uniform output both gu-em capsule", tuple(range(2, 10)), 8,
+        paired=False),
+    "English-Japanese, second part": Family(
+        ENJA, "baseline one-head wide-ffn gu-dynamic output-0.1 both-0.1", (2, 4, 5, 6, 7, 8), 6,
+        paired=False, d_ff=385),
+    "English-Japanese, repeated": Family(
         f"{ENJA} --eval-every 3000", "baseline one-head em uniform output both gu-em capsule "
-        "wide-ffn gu-dynamic output-0.1 both-0.1 output-enc both-enc", tuple(range(10, 15))),
-    "Generated text": Family(
-        TOY % 1400, "baseline one-head wide-ffn em uniform output both gu-em gu-em-full gu-dynamic "
-        "capsule gu-em-beta", tuple(range(1, 21))),
-    "Generated text, more arms": Family(
-        TOY % 1400, "baseline output-enc output-0.1 both-enc both-0.1", tuple(range(21, 28))),
-    "Generated text, control of both": Family(
-        TOY % 1400, "both both-uniform", tuple(range(21, 27))),
-    "Generated text, four times the steps": Family(
-        TOY % 5600, "baseline output gu-em", tuple(range(31, 36))),
-    "Generated text, four times the steps, one head": Family(
-        TOY % 5600, "baseline one-head", tuple(range(31, 36)), welch=True),
-    "Multi30K": Family(
-        MULTI30K, "baseline one-head wide-ffn em uniform output both", (1, 2, 3, 4))}
+        "wide-ffn gu-dynamic output-0.1 both-0.1 output-enc both-enc", tuple(range(10, 15)), 5,
+        paired=False, d_ff=385)}
+
+
+# arms that are also compared with another one than the first
+CONTROLS = (("em", "uniform"), ("gu-em-full", "gu-em"))
 
 
 class Difference(NamedTuple):
@@ -88,49 +86,37 @@ def read_runs() -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
-def run_key(run: dict) -> tuple:
-    return run["scale"], run["size"], run["flags"], run["seed"]
+def read_scores(family: Family, runs: list[dict]) -> dict[int, dict[str, float]]:
+    """{seed: {arm: test BLEU}}, for the seeds that all arms have."""
+    bleu = {(run["command"], run["seed"]): run["bleu"] for run in runs}
+    blocks = {}
+    for seed in family.seeds:
+        block = {}
+        for arm in family.arms.split():
+            command = f"{family.flags} {ARMS[arm]}".format(d_ff=family.d_ff).strip()
+            block[arm] = bleu.get((command, seed))
+        if None not in block.values():
+            blocks[seed] = block
+    return blocks
 
 
-def planned_keys(family: Family) -> dict[str, list[tuple]]:
-    """{arm: the keys of its runs, by seed}."""
-    em = "--agg em --em-gradient last"
-    if family.scale.startswith(ENJA):
-        em = "--agg em --em-gradient full"
-    keys = {}
-    for arm in family.arms.split():
-        flags = ARMS[arm].format(em=em)
-        keys[arm] = [(family.scale, "base", flags, seed) for seed in family.seeds]
-    return keys
-
-
-def read_scores(family: Family, runs: list[dict]) -> dict[str, np.ndarray]:
-    """{arm: test BLEU [seeds]}."""
-    bleu = {run_key(run): run["bleu"] for run in runs}
-    scores = {}
-    for arm, keys in planned_keys(family).items():
-        scores[arm] = np.array([bleu[key] for key in keys])
-    return scores
-
-
-def planned_differences(scores: dict[str, np.ndarray], welch: bool = False) -> list[Difference]:
-    """The differences of a family's arms from the first one, and of em from uniform. scores:
-    {arm: [seeds]}."""
-    first, *others = scores
+def planned_differences(blocks: dict[int, dict[str, float]], paired: bool) -> list[Difference]:
+    """The differences of a family's arms from the first one, and of two arms from their own
+    controls. blocks: {seed: {arm: test BLEU}}."""
+    first, *others = next(iter(blocks.values()))
     pairs = [(arm, first) for arm in others]
-    if "uniform" in scores:
-        pairs.append(("em", "uniform"))
-    x = np.array([*scores.values()])                                         # [arms, seeds]
-    welch = welch or stats.levene(*x).pvalue < 0.01
+    pairs += [pair for pair in CONTROLS if {*pair} <= {*others}]
+    x = np.array([[*block.values()] for block in blocks.values()])           # [seeds, arms]
+    scores = dict(zip([first, *others], x.T))
     # what the model score = arm + seed leaves
-    residuals = x - x.mean(0) - x.mean(1, keepdims=True) + x.mean()          # [arms, seeds]
+    residuals = x - x.mean(0) - x.mean(1, keepdims=True) + x.mean()          # [seeds, arms]
     freedom = (x.shape[0] - 1) * (x.shape[1] - 1)
-    error = ((residuals ** 2).sum() / freedom * 2 / x.shape[1]) ** 0.5       # of a difference
+    error = ((residuals ** 2).sum() / freedom * 2 / x.shape[0]) ** 0.5       # of a difference
     differences = []
     for arm, against in pairs:
         bleu = scores[arm].mean() - scores[against].mean()
-        if welch:
-            test = stats.ttest_ind(scores[arm], scores[against], equal_var=False)
+        if paired:
+            test = stats.ttest_rel(scores[arm], scores[against])
             p = test.pvalue
             low, high = test.confidence_interval(0.95)
         else:
@@ -149,65 +135,51 @@ def holm(p) -> np.ndarray:
     return adjusted.clip(max=1)
 
 
+def stored_differences(titles: tuple[str, ...], runs: list[dict]) -> dict[tuple, Difference]:
+    """The differences of families by (arm, against); a later family's replace an earlier one's."""
+    differences = {}
+    for title in titles:
+        family = FAMILIES[title]
+        blocks = read_scores(family, runs)
+        if len(blocks) >= family.least:
+            for x in planned_differences(blocks, family.paired):
+                differences[x.arm, x.against] = x
+    return differences
+
+
 # ---- What is printed
 
-def describe_family(title: str, family: Family, scores: dict[str, np.ndarray]) -> str:
+def describe_family(title: str, family: Family, blocks: dict[int, dict[str, float]]) -> str:
     """The table of a family, with the means of its arms."""
-    differences = planned_differences(scores, family.welch)
-    # the positive control is not adjusted
-    control = [x for x in differences if x.arm == "one-head"]
-    tested = [x for x in differences if x.arm != "one-head"]
-    adjusted = [*holm([x.p for x in tested]), *(x.p for x in control)]
+    differences = planned_differences(blocks, family.paired)
+    apart = [x for x in differences if f"{x.arm} - {x.against}" in family.apart]
+    tested = [x for x in differences if x not in apart]
+    adjusted = [*holm([x.p for x in tested]), *(x.p for x in apart)]
     rows = []
-    for x, p in zip(tested + control, adjusted):
+    for x, p in zip(tested + apart, adjusted):
         verdict = ""
         if p < 0.05:
             verdict = "better" if x.bleu > 0 else "worse"
         rows.append([f"{x.arm} - {x.against}", f"{x.bleu:+z.2f}",
                      f"[{x.low:+z.2f}, {x.high:+z.2f}]", f"{x.p:.4f}", f"{p:.4f}", verdict])
     header = ["difference", "BLEU", "95 %", "p", "p, Holm", ""]
-    means = "  ".join(f"{arm} {bleu.mean():.2f}" for arm, bleu in scores.items())
-    seeds = " ".join(map(str, family.seeds))
-    return (f"{title}, seeds {seeds}\n{tabulate(rows, header, disable_numparse=True)}\n"
-            f"means: {means}")
-
-
-def describe_others(runs: list[dict], planned: set[tuple]) -> list[str]:
-    """A table for every text and size with runs that were not planned: mean, standard deviation,
-    and the difference from the runs without flags that have the same seeds."""
-    groups = defaultdict(lambda: defaultdict(dict))      # scale and size -> flags -> seed -> BLEU
-    unplanned = defaultdict(set)                         # scale and size -> flags
-    for run in runs:
-        scale, size, flags, seed = run_key(run)
-        groups[scale, size][flags][seed] = run["bleu"]
-        if run_key(run) not in planned:
-            unplanned[scale, size].add(flags)
-    tables = []
-    for (scale, size), names in unplanned.items():
-        baseline = groups[scale, size][""]
-        rows = []
-        for flags in sorted(names):
-            bleu = groups[scale, size][flags]
-            scores = list(bleu.values())
-            spread = f"{np.std(scores, ddof=1):.2f}" if len(scores) > 1 else ""
-            gains = [bleu[seed] - baseline[seed] for seed in bleu if seed in baseline]
-            gain = f"{np.mean(gains):+z.2f} ({len(gains)})" if flags and gains else ""
-            seeds = " ".join(map(str, sorted(bleu)))
-            rows.append([flags or "(no flags)", seeds, f"{np.mean(scores):.2f}", spread, gain])
-        header = ["flags", "seeds", "mean", "spread", "difference (seeds)"]
-        title = f"train_mt.py {scale} {size.removeprefix('base')}".strip()
-        tables.append(f"{title}\n{tabulate(rows, header, disable_numparse=True)}")
-    return tables
+    lines = [f"{title}, seeds {' '.join(map(str, blocks))}",
+             tabulate(rows, header, disable_numparse=True), "BLEU, mean ± standard deviation:"]
+    for arm in family.arms.split():
+        bleu = [block[arm] for block in blocks.values()]
+        lines.append(f"  {arm:10} {np.mean(bleu):.2f} ± {np.std(bleu, ddof=1):.2f}")
+    return "\n".join(lines)
 
 
 def describe_runs(runs: list[dict]) -> str:
     """The text of summary.txt."""
-    parts = ["PLANNED DIFFERENCES"]
-    planned = set()
+    parts = []
     for title, family in FAMILIES.items():
-        parts.append(describe_family(title, family, read_scores(family, runs)))
-        planned.update(*planned_keys(family).values())
-    parts += ["OTHER RUNS", *describe_others(runs, planned)]
+        blocks = read_scores(family, runs)
+        if len(blocks) >= family.least:
+            parts.append(describe_family(title, family, blocks))
+        else:
+            parts.append(f"{title}: {len(blocks)} of at least {family.least} seeds")
     return "\n\n".join(parts) + "\n"
 
 
@@ -225,41 +197,32 @@ ROWS = {                                # arm and the one it is compared with: l
     ("both-enc", "baseline"): ("only in the encoder", None),
     ("both-0.1", "baseline"): ("a tenth of the reward", None),
     ("gu-em", "baseline"): ("Gu 2019: capsule layer", 0.43),
-    ("gu-em-full", "baseline"): ("gradient of all iterations", None),
     ("gu-dynamic", "baseline"): ("dynamic routing", 0.33),
     ("capsule", "baseline"): ("Duan 2020: routed logits", 0.61),
     ("one-head", "baseline"): ("one head", None)}
-SERIES = (                              # panel, families, marker, distance from the row's middle
-    (0, ("Real text, second part", "Real text"), "oC0", -0.12, "first runs"),
-    (0, ("Real text, repeated",), "sC1", 0.12, "other seeds"),
-    (1, ("Generated text", "Generated text, more arms"), "oC0", -0.12, ""),
-    (1, ("Generated text, four times the steps", "Generated text, four times the steps, one head"),
-     "DC2", 0.12, "four times the steps"))
+# panel: families, marker, distance from the row's middle, label
+PANELS = {
+    "English to Japanese": (
+        (("English-Japanese, second part", "English-Japanese"), "oC0", -0.12, "first runs"),
+        (("English-Japanese, repeated",), "sC1", 0.12, "other seeds"))}
 
 
 def draw_differences(runs: list[dict]) -> None:
     """Draws differences.png: a row per arm, a panel per text."""
     from matplotlib.figure import Figure
-    figure = Figure(figsize=(8, 7.5), dpi=120, layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    for panel, title in zip(panels, ("real text, English to Japanese", "generated text")):
+    figure = Figure(figsize=(4 + 2 * len(PANELS), 7), dpi=120, layout="constrained")
+    panels, = figure.subplots(1, len(PANELS), sharey=True, squeeze=False)
+    for panel, (title, series) in zip(panels, PANELS.items()):
         panel.set(title=title, xlabel="difference in BLEU, 95 % interval")
         panel.axvline(0, color="gray", linewidth=1)
         panel.grid(axis="y", alpha=0.3)
         printed = [(gain, place) for place, (_, gain) in enumerate(ROWS.values()) if gain]
         panel.plot(*zip(*printed), "k|", markersize=14, label="the paper's gain")
-    for i, titles, marker, shift, label in SERIES:
-        differences = {}                                 # one head is in both parts of a text
-        for title in titles:
-            family = FAMILIES[title]
-            for x in planned_differences(read_scores(family, runs), family.welch):
-                differences[x.arm, x.against] = x
-        for place, pair in enumerate(ROWS):
-            if pair in differences:
-                x = differences[pair]
-                panels[i].errorbar(x.bleu, place + shift,
-                                   xerr=[[x.bleu - x.low], [x.high - x.bleu]], fmt=marker,
-                                   markersize=5, label=label)
+        for titles, marker, shift, label in series:
+            for x in stored_differences(titles, runs).values():
+                place = [*ROWS].index((x.arm, x.against)) + shift
+                panel.errorbar(x.bleu, place, xerr=[[x.bleu - x.low], [x.high - x.bleu]],
+                               fmt=marker, markersize=5, label=label)
     panels[0].set_yticks(range(len(ROWS)), [label for label, _ in ROWS.values()])
     panels[0].invert_yaxis()
     handles = {}
@@ -272,21 +235,19 @@ def draw_differences(runs: list[dict]) -> None:
 # ---- Adding runs
 
 def read_finished(folder: Path) -> dict:
-    """The line of runs.jsonl of a finished run: its flags, seed, commit and last test."""
+    """The line of runs.jsonl of a finished run: its flags, seed, text and last test. The commit is
+    that of the clone in which the run's folder lies."""
     config = json.loads((folder / "config.json").read_text("utf-8"))
     rows = map(json.loads, (folder / "metrics.jsonl").read_text("utf-8").splitlines())
     test = [row for row in rows if row["type"] == "test"][-1]
-    # the flags of the mechanisms with their values; all other flags are the scale
-    mechanism = r"--(?:agg|reg|capsule|iterations|em-)\S*(?: (?!--)\S+)*"
     command = re.sub(r"--(?:seed|name|runs|device|data-dir) \S+", "", " ".join(config["command"]))
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=FOLDER, text=True,
-                            capture_output=True).stdout.strip()
-    return {"scale": " ".join(re.sub(mechanism, "", command).split()), "size": "base",
-            "flags": " ".join(re.findall(mechanism, command)), "seed": config["seed"],
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, text=True,
+                            capture_output=True, check=True).stdout.strip()
+    return {"command": " ".join(command.split()), "seed": config["seed"],
+            "text": config["train"] or config["data"], "checksums": config["text"],
             "bleu": test["bleu"], "chrf": test["chrf"], "sets": test["sets"],
             "signature": test["signature"], "scores": test["disagreement"]["enc"],
-            "parameters": test["parameters"], "tokens_per_second": test["tokens_per_second"],
-            "commit": commit}
+            "parameters": test["parameters"], "commit": commit}
 
 
 def main(argv=None) -> None:
@@ -297,12 +258,13 @@ def main(argv=None) -> None:
     runs = read_runs()
     for folder in parser.parse_args(argv).add:
         run = read_finished(folder)
-        if run_key(run) in map(run_key, runs):
-            parser.error(f"{folder}: runs.jsonl has this run: {run_key(run)}")
+        key = run["command"], run["seed"]
+        if key in [(other["command"], other["seed"]) for other in runs]:
+            parser.error(f"{folder}: runs.jsonl has this run: {key}")
         runs.append(run)
         with (FOLDER / "runs.jsonl").open("a", encoding="utf-8", newline="\n") as file:
             file.write(json.dumps(run) + "\n")
-        print(f"added: {run_key(run)}, BLEU {run['bleu']:.2f}")
+        print(f"added: {key}, BLEU {run['bleu']:.2f}")
     (FOLDER / "summary.txt").write_text(describe_runs(runs), "utf-8", newline="\n")
     draw_differences(runs)
 

@@ -1,6 +1,7 @@
 """results/summary.py: the planned tests, the tables that quote them, and added runs."""
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -10,78 +11,96 @@ from scipy import stats
 from results import summary
 
 ROOT = Path(__file__).resolve().parents[1]
-FLAGS = {summary.ARMS[arm].format(em="--agg em"): arm for arm in summary.ARMS}
-FLAGS["--agg gu-em"] = "gu-em"
+ARMS = {flags: arm for arm, flags in summary.ARMS.items()}
+# columns of the tables of README.md and results/README.md, from the third on
+COLUMNS = (("English-Japanese, second part", "English-Japanese"), ("English-Japanese, repeated",))
 
 
-def planned_cells() -> dict[tuple, str]:
-    """{(family, arm, against): difference ± half the interval, bold if significant}."""
+def printed_cells(titles) -> dict[tuple, str]:
+    """{(arm, against): difference ± half the interval, bold if significant} of families."""
     runs = summary.read_runs()
     text = summary.describe_runs(runs)
+    tables = "".join(text.partition(f"{title}, seeds")[2].partition("BLEU, mean")[0]
+                     for title in titles)
     cells = {}
-    for title, family in summary.FAMILIES.items():
-        table = text.partition(f"{title}, seeds")[2].partition("means:")[0]
-        for x in summary.planned_differences(summary.read_scores(family, runs), family.welch):
-            cell = f"{x.bleu:+z.1f} ± {(x.high - x.low) / 2:.1f}".replace("+0.0", "0.0")
-            significant = re.search(rf"^{x.arm} - {x.against} .*(better|worse)$", table, re.M)
-            cells[title, x.arm, x.against] = f"**{cell}**" if significant else cell
+    for (arm, against), x in summary.stored_differences(titles, runs).items():
+        cell = f"{x.bleu:+z.1f} ± {(x.high - x.low) / 2:.1f}".replace("+0.0", "0.0")
+        significant = re.search(rf"^{arm} - {against} .*(better|worse)$", tables, re.M)
+        cells[arm, against] = f"**{cell}**" if significant else cell
     return cells
+
+
+def table_rows(page: str, start: str) -> list[list[str]]:
+    """The rows of a page's table, which begins with `start`."""
+    table = (ROOT / page).read_text("utf-8").partition(start)[2].partition("\n\n")[0]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
 
 
 def test_the_summary_is_what_the_script_prints():
     runs = summary.read_runs()
     assert (summary.FOLDER / "summary.txt").read_text("utf-8") == summary.describe_runs(runs)
-    assert len({summary.run_key(run) for run in runs}) == len(runs)
+
+
+def test_every_run_is_stored_once_and_runs_of_a_text_have_its_checksums():
+    runs = summary.read_runs()
+    assert len({(run["command"], run["seed"]) for run in runs}) == len(runs)
+    checksums = {}
+    for run in runs:
+        assert checksums.setdefault(run["text"], run.get("checksums")) == run.get("checksums")
 
 
 def test_the_table_of_the_readme_is_that_of_the_runs():
-    cells = planned_cells()
-    readme = (ROOT / "README.md").read_text("utf-8")
-    table = readme.partition("| Transformer, 8 heads |")[2].partition("\n\n")[0]
-    rows = table.splitlines()[1:]
+    cells = printed_cells(COLUMNS[0])
+    baseline, *rows = table_rows("README.md", "| mechanism | gain in the paper |")
     assert len(rows) == 7
-    for row in rows:
-        label, _, real, generated, *_ = [cell.strip() for cell in row.strip("|").split("|")]
-        arm = FLAGS[re.search("`(.*)`", label)[1]]
-        assert real == cells["Real text", arm, "baseline"]
-        assert generated == cells["Generated text", arm, "baseline"]
+    for label, _, found, *_ in rows:
+        assert found == cells[ARMS[re.search("`(.*)`", label)[1]], "baseline"]
 
 
 def test_the_table_of_the_results_is_that_of_the_runs():
     """Repeated runs are bold only where the text has no others."""
-    cells = planned_cells()
-    columns = (("Real text", "Real text, second part"), ("Real text, repeated",),
-               ("Generated text", "Generated text, more arms"),
-               ("Generated text, four times the steps",
-                "Generated text, four times the steps, one head"))
-    page = (ROOT / "results" / "README.md").read_text("utf-8")
-    rows = page.partition("|---|\n")[2].partition("\n\n")[0].splitlines()
+    columns = [printed_cells(titles) for titles in COLUMNS]
+    for pair in columns[0]:
+        columns[1][pair] = columns[1][pair].strip("*")
+    rows = table_rows("results/README.md", "| mechanism (arm) |")
     assert len(rows) == len(summary.ROWS)
-    for (arm, against), row in zip(summary.ROWS, rows):
-        label, _, *found = [cell.strip() for cell in row.strip("|").split("|")]
+    for (arm, against), (label, _, *found) in zip(summary.ROWS, rows):
         assert f"`{arm}`" in label or against == "uniform"
-        for titles, printed in zip(columns, found):
-            wanted = [cells[title, arm, against] for title in titles
-                      if (title, arm, against) in cells]
-            if titles == ("Real text, repeated",) and arm not in ("output-enc", "both-enc"):
-                wanted = [cell.strip("*") for cell in wanted]
-            assert re.sub(r" \(\d seeds\)", "", printed) == (wanted or [""])[0], row
+        assert [re.sub(r" \(\d seeds\)", "", cell) for cell in found] == [
+            cells.get((arm, against), "") for cells in columns]
 
 
-def test_the_planned_test_is_the_paired_one_for_two_arms():
-    """The model is score = arm + seed with one residual variance."""
+def blocks_of(**scores) -> dict[int, dict[str, float]]:
+    return {seed: dict(zip(scores, block)) for seed, block in enumerate(zip(*scores.values()))}
+
+
+def test_the_planned_tests_are_the_paired_one_for_two_arms():
+    """The model of one residual variance is score = arm + seed."""
     a, b = np.random.default_rng(0).normal(size=(2, 8))
-    x, = summary.planned_differences({"b": b, "a": a})
     test = stats.ttest_rel(a, b)
     low, high = test.confidence_interval(0.95)
-    assert x[2:] == pytest.approx((np.mean(a - b), low, high, test.pvalue))
+    for paired in (True, False):
+        x, = summary.planned_differences(blocks_of(b=b, a=a), paired)
+        assert x[2:] == pytest.approx((np.mean(a - b), low, high, test.pvalue))
 
 
-def test_the_planned_test_is_welchs_where_variances_differ():
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=20), rng.normal(1, 9, 20)
-    x, = summary.planned_differences({"b": b, "a": a})
-    assert x.p == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
+def test_pairs_of_three_arms():
+    """A paired test does not depend on the other arms; an arm has its own control, too."""
+    a, b, c = np.random.default_rng(0).normal(size=(3, 8))
+    differences = summary.planned_differences(blocks_of(baseline=a, uniform=b, em=c), True)
+    assert [x[:2] for x in differences] == [
+        ("uniform", "baseline"), ("em", "baseline"), ("em", "uniform")]
+    for x, pair in zip(differences, ((b, a), (c, a), (c, b))):
+        assert x.p == pytest.approx(stats.ttest_rel(*pair).pvalue)
+
+
+def test_seeds_count_that_all_arms_have():
+    family = summary.Family("--steps 9", "baseline wide-ffn", (1, 2, 3), 2)
+    runs = [dict(command=command, seed=seed, bleu=10.0 * seed + len(command))
+            for command in ("--steps 9", "--steps 9 --d-ff 321") for seed in (1, 2, 3)]
+    del runs[1]
+    assert summary.read_scores(family, runs) == {
+        1: {"baseline": 19.0, "wide-ffn": 30.0}, 3: {"baseline": 39.0, "wide-ffn": 50.0}}
 
 
 def test_holms_adjustment():
@@ -90,34 +109,39 @@ def test_holms_adjustment():
     assert summary.holm([0.6, 0.7]) == pytest.approx([1, 1])
 
 
-def write_finished(folder) -> None:
-    """The folder of a run with seed 3 that was tested twice."""
+@pytest.fixture
+def finished(tmp_path):
+    """The folder of a run with seed 3 that was tested twice, in a clone."""
+    for command in ("init -q", "-c user.name=A -c user.email=a commit -q --allow-empty -m A"):
+        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
     command = "--heads 8 --agg em --agg-at enc cross:1 --steps 9 --seed 3 --runs elsewhere".split()
-    (folder / "config.json").write_text(json.dumps({"command": command, "seed": 3}), "utf-8")
+    config = {"command": command, "seed": 3, "train": None, "data": "tatoeba", "text": {"a": "1"}}
     test = dict(type="test", chrf=2.0, sets={}, signature="s", disagreement={"enc": {}},
-                parameters=5, tokens_per_second=7.0)
+                parameters=5)
     rows = [test | {"bleu": 1.0}, test | {"bleu": 4.0}]
-    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    return tmp_path
 
 
-def test_an_added_run_has_its_flags_and_its_last_test(tmp_path):
-    write_finished(tmp_path)
-    line = summary.read_finished(tmp_path)
-    assert summary.run_key(line) == ("--heads 8 --steps 9", "base",
-                                     "--agg em --agg-at enc cross:1", 3)
-    assert line["bleu"] == 4.0 and line["commit"]
+def test_an_added_run_has_its_flags_its_last_test_and_the_commit_of_its_clone(finished):
+    line = summary.read_finished(finished)
+    commit = subprocess.run(["git", "log", "--format=%h"], cwd=finished, text=True,
+                            capture_output=True).stdout.strip()
+    wanted = dict(command="--heads 8 --agg em --agg-at enc cross:1 --steps 9", seed=3, bleu=4.0,
+                  text="tatoeba", checksums={"a": "1"}, commit=commit)
+    assert line | wanted == line
 
 
-def test_a_run_is_added_once(tmp_path, monkeypatch, capsys):
-    write_finished(tmp_path)
+def test_a_run_is_added_once(finished, monkeypatch, capsys):
     stored = (summary.FOLDER / "runs.jsonl").read_bytes()
-    (tmp_path / "runs.jsonl").write_bytes(stored)
-    monkeypatch.setattr(summary, "FOLDER", tmp_path)
-    summary.main(["--add", str(tmp_path)])
+    (finished / "runs.jsonl").write_bytes(stored)
+    monkeypatch.setattr(summary, "FOLDER", finished)
+    summary.main(["--add", str(finished)])
     out = capsys.readouterr().out
-    assert "'--agg em --agg-at enc cross:1', 3), BLEU 4.00" in out and out.count("\n") == 1
-    added = (tmp_path / "runs.jsonl").read_bytes()
+    assert "--agg em --agg-at enc cross:1 --steps 9', 3), BLEU 4.00" in out and out.count("\n") == 1
+    added = (finished / "runs.jsonl").read_bytes()
     assert added.startswith(stored) and added.count(b"\n") == stored.count(b"\n") + 1
     with pytest.raises(SystemExit, match="2"):
-        summary.main(["--add", str(tmp_path)])
-    assert (tmp_path / "runs.jsonl").read_bytes() == added
+        summary.main(["--add", str(finished)])
+    assert (finished / "runs.jsonl").read_bytes() == added
