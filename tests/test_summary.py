@@ -109,6 +109,22 @@ def test_holms_adjustment():
     assert summary.holm([0.6, 0.7]) == pytest.approx([1, 1])
 
 
+def test_which_p_is_adjusted():
+    """Not that of the control; gu-em-full minus gu-em has none."""
+    family = summary.FAMILIES["English-German"]
+    scores = np.random.default_rng(0).normal(size=(11, 5))
+    blocks = blocks_of(**dict(zip(family.arms.split(), scores)))
+    rows = {}
+    for line in summary.describe_family("", family, blocks).splitlines()[3:15]:
+        pair, _, interval, *p = re.split(r"  +", line)
+        rows[pair] = [float(x) for x in p[:2]]
+    assert len(rows) == 12 and rows.pop("gu-em-full - gu-em") == []
+    control = rows.pop("one-head - baseline")
+    assert control[0] == control[1]
+    p, adjusted = zip(*rows.values())
+    assert adjusted == pytest.approx(summary.holm(p), abs=1e-3)
+
+
 @pytest.fixture
 def finished(tmp_path):
     """The folder of a run with seed 3 that was tested twice, in a clone."""
