@@ -60,8 +60,8 @@ from transformer import PAD, SIZES, Transformer, TransformerConfig
 # what --arch changes; tatoeba is size tiny on this corpus, base and big are Vaswani et al.'s
 RECIPES = {
     # small matrices gain nothing from bfloat16
-    "tatoeba": dict(steps=1_500, warmup=150, lr=2.9e-3, max_tokens=1024, eval_every=500,
-                    dropout=0.0, amp=False, **SIZES["tiny"]),
+    "tatoeba": dict(steps=2_800, warmup=150, lr=2.9e-3, max_tokens=512, eval_every=700, dropout=0.0,
+                    amp=False, **SIZES["tiny"]),
     "tiny": SIZES["tiny"],
     "small": dict(steps=10_000, warmup=1_000, lr=1.6e-3, max_tokens=4096, eval_every=1_000,
                   **SIZES["small"]),

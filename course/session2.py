@@ -250,9 +250,9 @@ assert torch.isclose(D, 2 * D_layer)
 # Train models of 4 heads with three values of $\lambda$, a few minutes each, and each student with
 # another `--seed`. Orthogonal heads have $\exp(D)$ = 0.779.
 #
-#     python train_mt.py --steps 400
-#     python train_mt.py --steps 400 --reg output --reg-weight 0.1
-#     python train_mt.py --steps 400 --reg output
+#     python train_mt.py --steps 600 --eval-every 600
+#     python train_mt.py --steps 600 --eval-every 600 --reg output --reg-weight 0.1
+#     python train_mt.py --steps 600 --eval-every 600 --reg output
 #
 # Compare test BLEU and $\exp(D)$ of the encoder's outputs, also with your neighbours' seeds.
 
@@ -264,7 +264,7 @@ assert torch.isclose(D, 2 * D_layer)
 # 3. Li 2018 §5.5 concludes from $\exp(D)$ = 0.007 in Eq. 2 that "almost all the heads attend to the
 #    same positions". Does that follow?
 # 4. $\lambda = 1$ was found with 8 heads. What changes if it is used with 4 heads?
-# 5. After 400 steps the model with $\lambda = 1$ has less BLEU than that without a reward. Is the
+# 5. After 600 steps the model with $\lambda = 1$ has less BLEU than that without a reward. Is the
 #    cause $D$ itself, or the size of $\lambda$?
 #
 # <details><summary>Answers</summary>

@@ -51,7 +51,7 @@ FAMILIES = {
     "English-German, second family": Family(
         "", "baseline dynamic gu-dynamic wide-ffn", tuple(range(11, 16)), 5),
     "English-German, four times the steps": Family(
-        "--steps 6000", "baseline one-head output em both", tuple(range(11, 16)), 3,
+        "--steps 11200", "baseline one-head output em both", tuple(range(11, 16)), 3,
         control=""),
     "English-Japanese": Family(
         ENJA, "baseline one-head em uniform output both gu-em capsule", tuple(range(2, 10)), 8,

@@ -30,7 +30,7 @@ def settings(words) -> tuple[DataFlags, TransformerConfig, train_mt.Training]:
 # ---- Settings
 
 @pytest.mark.parametrize("words, expected", [
-    ("", (1_500, 150, 2.9e-3, "linear", 1.0, 1024, 500)),
+    ("", (2_800, 150, 2.9e-3, "linear", 1.0, 512, 700)),
     ("--train a --valid b --src en --tgt de", (4_000, 500, 3.2e-3, "linear", 1.0, 2048, 400)),
     ("--arch small", (10_000, 1_000, 1.6e-3, "linear", 1.0, 4096, 1_000)),
     # Vaswani et al. 2017
@@ -46,7 +46,7 @@ def test_the_recipe_of_every_size(words, expected):
 
 
 @pytest.mark.parametrize("words, warmup, eval_every", [
-    ("--steps 96", 24, 500), ("--steps 3", 1, 500), ("--steps 96 --warmup 50", 50, 500),
+    ("--steps 96", 24, 700), ("--steps 3", 1, 700), ("--steps 96 --warmup 50", 50, 700),
     ("--arch small --steps 3000", 750, 300), ("--data multi30k --steps 1900", 475, 200)])
 def test_fewer_steps_have_a_shorter_warmup(words, warmup, eval_every):
     """It is at most a quarter of --steps, unless it is given."""
