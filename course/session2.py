@@ -285,7 +285,7 @@ assert torch.isclose(D, 2 * D_layer)
 # 4. From orthogonal to cancelling heads, $D$ rises by 1/4 with 4 heads and by 1/8 with 8 heads. The
 #    gradient at orthogonal heads is 2.6 times as large with 4.
 # 5. These runs cannot say: at $\lambda = 0.1$ both $\lambda$ and $D$ are smaller. Full training
-#    can. With $\lambda = 1$ it also ends with an $\exp(D)$ near 0.996 and regains most of the BLEU
+#    can. With $\lambda = 1$ it also ends with an $\exp(D)$ near 1 and regains most of the BLEU
 #    (`results/README.md`). So cancelling heads do not prevent translation; early in training the
 #    reward outweighs the cross-entropy.
 #

@@ -85,7 +85,7 @@ def read_runs() -> list[dict]:
 
 
 def read_scores(family: Family, runs: list[dict]) -> dict[int, dict[str, float]]:
-    """{seed: {arm: test BLEU}}, for the seeds that all arms have."""
+    """{seed: {arm: test BLEU}}, for the seeds that all arms have; empty with too few of them."""
     bleu = {(run["command"], run["seed"]): run["bleu"] for run in runs}
     blocks = {}
     for seed in family.seeds:
@@ -95,7 +95,7 @@ def read_scores(family: Family, runs: list[dict]) -> dict[int, dict[str, float]]
             block[arm] = bleu.get((command, seed))
         if None not in block.values():
             blocks[seed] = block
-    return blocks
+    return blocks if len(blocks) >= family.least else {}
 
 
 def planned_differences(blocks: dict[int, dict[str, float]], paired: bool) -> list[Difference]:
@@ -139,7 +139,7 @@ def stored_differences(titles: tuple[str, ...], runs: list[dict]) -> dict[tuple,
     for title in titles:
         family = FAMILIES[title]
         blocks = read_scores(family, runs)
-        if len(blocks) >= family.least:
+        if blocks:
             for x in planned_differences(blocks, family.paired):
                 differences[x.arm, x.against] = x
     return differences
@@ -175,10 +175,8 @@ def describe_runs(runs: list[dict]) -> str:
     parts = []
     for title, family in FAMILIES.items():
         blocks = read_scores(family, runs)
-        if len(blocks) >= family.least:
+        if blocks:
             parts.append(describe_family(title, family, blocks))
-        else:
-            parts.append(f"{title}: {len(blocks)} of at least {family.least} seeds")
     return "\n\n".join(parts) + "\n"
 
 

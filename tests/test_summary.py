@@ -33,7 +33,7 @@ def printed_cells(titles) -> dict[tuple, str]:
 def table_rows(page: str, start: str) -> list[list[str]]:
     """The rows of a page's table, which begins with `start`."""
     table = (ROOT / page).read_text("utf-8").partition(start)[2].partition("\n\n")[0]
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
+    return [re.split(r"\s*\|\s*", row)[1:-1] for row in table.splitlines()[2:]]
 
 
 def test_the_summary_is_what_the_script_prints():
@@ -101,6 +101,7 @@ def test_seeds_count_that_all_arms_have():
     del runs[1]
     assert summary.read_scores(family, runs) == {
         1: {"baseline": 19.0, "wide-ffn": 30.0}, 3: {"baseline": 39.0, "wide-ffn": 50.0}}
+    assert summary.read_scores(family._replace(least=3), runs) == {}
 
 
 def test_holms_adjustment():
