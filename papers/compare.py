@@ -1,7 +1,7 @@
 """Compares finished runs of train_mt.py, group by group; a group differs in its seeds alone.
 
     python -m papers.compare runs/A-seed1 runs/A-seed2 runs/B-seed1 runs/B-seed2
-    python -m papers.compare runs/*
+    python -m papers.compare runs/tatoeba-tiny-seed* runs/*
 
 The first run's group is what the others are compared with. A row has the flags that differ from it,
 and means over the seeds: test BLEU ± its standard deviation, chrF, and the validation loss of the
