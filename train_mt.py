@@ -425,14 +425,14 @@ def test(model, progress: Progress, data: Data, folder: Path, settings: Training
         name = "average.pt"
         save(folder / name, model=average(sorted(folder.glob("step-*.pt"))))
     model.load_state_dict(load(folder / name)["model"])
-    _, D = validate(model, data.valid, settings.max_tokens, settings.amp)
+    loss, D = validate(model, data.valid, settings.max_tokens, settings.amp)
     sets = data.tests or {"valid": data.valid_pairs}
     translations, scores = score_sets(model, data, sets, settings.beam, settings.lenpen)
     for name, pairs in sets.items():
         write_lines(folder / f"{name}.hyp", translations[name])
         write_lines(folder / f"{name}.ref", pairs.target)
     speeds = [row["tokens_per_second"] for row in read_log(folder) if row["type"] == "train"]
-    row = {"type": "test", "step": progress.step, **scores,
+    row = {"type": "test", "step": progress.step, **scores, "valid_loss": loss,
            "disagreement": disagreement_scores(D), "tokens": progress.tokens,
            "tokens_per_second": median(speeds),
            "parameters": sum(p.numel() for p in model.parameters())}

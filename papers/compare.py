@@ -43,7 +43,6 @@ class Run(NamedTuple):
     settings: dict              # without those that a group's runs may differ in
     text: tuple                 # checksums, references, and how BLEU is counted
     test: dict                  # the row of its log
-    valid_loss: float           # of the best checkpoint
 
 
 def read_run(folder: Path) -> Run:
@@ -54,11 +53,9 @@ def read_run(folder: Path) -> Run:
         raise UserError(f"{folder}: is not finished")
     test = log[-1]
     references = [(folder / f"{name}.ref").read_bytes() for name in test["sets"]]
-    best = max((row for row in log if row["type"] == "valid"),
-               key=lambda row: (row["valid_bleu"], -row["valid_loss"]))
     settings = {name: x for name, x in flatten(config).items() if name not in WITHIN}
     return Run(folder, config["seed"], settings, (config["text"], references, test["signature"]),
-               test, best["valid_loss"])
+               test)
 
 
 def group_runs(runs: list[Run]) -> list[list[Run]]:
@@ -108,7 +105,7 @@ def describe_group(group: list[Run], first: list[Run]) -> list[str]:
             " ".join(str(run.seed) for run in group),
             f"{fmean(bleu):.2f}{spread}",
             f"{fmean(run.test['chrf'] for run in group):.2f}",
-            f"{fmean(run.valid_loss for run in group):.3f}",
+            f"{fmean(run.test['valid_loss'] for run in group):.3f}",
             f"{group[0].test['parameters']:,}",
             f"{fmean(run.test['tokens_per_second'] for run in group):,.0f}",
             describe_difference(group, first)]
