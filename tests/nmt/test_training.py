@@ -59,6 +59,7 @@ def test_the_average_of_the_last_checkpoints_is_tested(chinese, tmp_path):
     valid = rows(folder, "valid")
     row, = rows(folder, "test")
     assert row["valid_loss"] not in [x["valid_loss"] for x in valid]
+    assert row["disagreement"] not in [disagreement_scores(x["valid_disagreement"]) for x in valid]
 
 
 def test_where_bleu_ties_the_lower_loss_is_best(text, tmp_path):

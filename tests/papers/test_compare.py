@@ -20,9 +20,9 @@ def write_run(tmp_path, monkeypatch):
         folder.mkdir()
         write_config(folder, {"model": model, "text": {"train.en": text}, "seed": seed, "lr": 0.1},
                      {"command": [name], "data": name, "length_ratio": seed})
-        log(folder, {"type": "test", "step": 1, "bleu": bleu, "chrf": bleu + 1, "valid_loss": 2.0,
-                     "parameters": 1234, "signature": "nrefs:1|tok:13a|v", "sets": {"test": {}},
-                     "tokens_per_second": 1000.0 * seed})
+        log(folder, {"type": "test", "step": 1, "bleu": bleu, "chrf": bleu + 1, "parameters": 1234,
+                     "signature": "nrefs:1|tok:13a|v", "sets": {"test": {}},
+                     "valid_loss": seed + 0.5, "tokens_per_second": 1000.0 * seed})
         (folder / "test.ref").write_text(ref, "utf-8")
         return folder.name
 
