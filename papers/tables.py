@@ -276,7 +276,7 @@ REWARD = Row("Li 2018", "--reg output")
 EM = Row("Li 2019", "--agg em")
 BOTH = Row("Li 2021", "--agg em --reg output")
 
-# README.md and results/plan.md
+# README.md and results/README.md
 TABLES["verdicts"] = Table(
     "Verdicts", "does it help, and what does it cost", "", (),
     (BASELINE, ONE_HEAD, REWARD,

@@ -185,20 +185,27 @@ def describe_runs(runs: list[dict]) -> str:
 ROWS = {                                # arm and the one it is compared with: label, paper's gain
     ("output", "baseline"): ("Li 2018: reward", 0.87),
     ("output-enc", "baseline"): ("only in the encoder", 0.65),
+    ("output-0.5", "baseline"): ("half of the reward", None),
     ("output-0.1", "baseline"): ("a tenth of the reward", None),
     ("em", "baseline"): ("Li 2019: routing layers", 0.95),
     ("uniform", "baseline"): ("the same without routing", None),
     ("em", "uniform"): ("difference of these two", None),
+    ("dynamic", "baseline"): ("simple routing", 0.67),
     ("wide-ffn", "baseline"): ("wider layers, no routing", None),
     ("both", "baseline"): ("Li 2021: reward, routing", 1.10),
     ("both-enc", "baseline"): ("only in the encoder", None),
     ("both-0.1", "baseline"): ("a tenth of the reward", None),
     ("gu-em", "baseline"): ("Gu 2019: capsule layer", 0.43),
+    ("gu-em-full", "baseline"): ("with the full gradient", 0.43),
+    ("gu-em-full", "gu-em"): ("difference of these two", None),
     ("gu-dynamic", "baseline"): ("dynamic routing", 0.33),
     ("capsule", "baseline"): ("Duan 2020: routed logits", 0.61),
     ("one-head", "baseline"): ("one head", None)}
 # panel: families, marker, distance from the row's middle, label
 PANELS = {
+    "English to German": (
+        (("English-German", "English-German, second family"), "oC0", -0.12, "first runs"),
+        (("English-German, four times the steps",), "DC2", 0.12, "four times the steps")),
     "English to Japanese": (
         (("English-Japanese, second part", "English-Japanese"), "oC0", -0.12, "first runs"),
         (("English-Japanese, repeated",), "sC1", 0.12, "other seeds"))}
