@@ -105,8 +105,8 @@ show("session7-rate")
 # Table 5 shows what both together gain over the better of the two. To find a true difference
 # $\delta$ at the 5 % level with a power of 80 %, if the spread between seeds is $s$, takes
 # about $n = 2 \, (1.96 + 0.84)^2 \, (s / \delta)^2$ seeds of each model; the t test, whose power
-# we compute, takes one or two more. The spread between seeds of such models was 0.1 to 0.4
-# (`results/summary.txt`); we take 0.2.
+# we compute, takes one or two more. The spread between seeds was 0.1 to 0.4 on English-Japanese and
+# 0.3 to 1.3 on English-German (`results/summary.txt`); we take 0.2.
 #
 # **Predict before you run.** How many runs of each model does a gain of 0.15 take, and one of 0.05?
 
@@ -172,7 +172,7 @@ for first, size in ((0, "base"), (4, "big ")):
 #    the same micro-batches have the same objective on any number of GPUs. A different division
 #    still changes a $D$ that is a mean over source tokens.
 # 4. No: first steps of one seed. `results/README.md` has full trainings over seeds.
-# 5. The same layers without routing, which gain as much. The verdict on Gu 2019 is close: with
-#    other seeds or by another test it loses.
+# 5. The same layers without routing, which gain as much. On English-Japanese the verdict on Gu 2019
+#    is close: with other seeds or by another test it loses.
 #
 # </details>
