@@ -184,23 +184,23 @@ def describe_runs(runs: list[dict]) -> str:
 
 ROWS = {                                # arm and the one it is compared with: label, paper's gain
     ("output", "baseline"): ("Li 2018: reward", 0.87),
-    ("output-enc", "baseline"): ("only in the encoder", 0.65),
+    ("output-enc", "baseline"): ("reward only in the encoder", 0.65),
     ("output-0.5", "baseline"): ("half of the reward", None),
     ("output-0.1", "baseline"): ("a tenth of the reward", None),
     ("em", "baseline"): ("Li 2019: routing layers", 0.95),
     ("uniform", "baseline"): ("the same without routing", None),
-    ("em", "uniform"): ("difference of these two", None),
-    ("dynamic", "baseline"): ("simple routing", 0.67),
+    ("em", "uniform"): ("with minus without routing", None),
+    ("dynamic", "baseline"): ("Li 2019: simple routing", 0.67),
     ("wide-ffn", "baseline"): ("wider layers, no routing", None),
     ("both", "baseline"): ("Li 2021: reward, routing", 1.10),
-    ("both-enc", "baseline"): ("only in the encoder", None),
-    ("both-0.1", "baseline"): ("a tenth of the reward", None),
+    ("both-enc", "baseline"): ("both, only in the encoder", None),
+    ("both-0.1", "baseline"): ("both, a tenth of the reward", None),
     ("gu-em", "baseline"): ("Gu 2019: capsule layer", 0.43),
-    ("gu-em-full", "baseline"): ("with the full gradient", 0.43),
-    ("gu-em-full", "gu-em"): ("difference of these two", None),
-    ("gu-dynamic", "baseline"): ("dynamic routing", 0.33),
+    ("gu-em-full", "baseline"): ("Gu 2019: full gradient", 0.43),
+    ("gu-em-full", "gu-em"): ("full minus last gradient", None),
+    ("gu-dynamic", "baseline"): ("Gu 2019: dynamic routing", 0.33),
     ("capsule", "baseline"): ("Duan 2020: routed logits", 0.61),
-    ("one-head", "baseline"): ("one head", None)}
+    ("one-head", "baseline"): ("control: one head", None)}
 # panel: families, marker, distance from the row's middle, label
 PANELS = {
     "English to German": (
@@ -208,7 +208,7 @@ PANELS = {
         (("English-German, four times the steps",), "DC2", 0.12, "four times the steps")),
     "English to Japanese": (
         (("English-Japanese, second part", "English-Japanese"), "oC0", -0.12, "first runs"),
-        (("English-Japanese, repeated",), "sC1", 0.12, "other seeds"))}
+        (("English-Japanese, repeated",), "sC1", 0.12, "repeated"))}
 
 
 def draw_differences(runs: list[dict]) -> None:
@@ -220,13 +220,14 @@ def draw_differences(runs: list[dict]) -> None:
         panel.set(title=title, xlabel="difference in BLEU, 95 % interval")
         panel.axvline(0, color="gray", linewidth=1)
         panel.grid(axis="y", alpha=0.3)
-        printed = [(gain, place) for place, (_, gain) in enumerate(ROWS.values()) if gain]
-        panel.plot(*zip(*printed), "k|", markersize=14, label="the paper's gain")
         for titles, marker, shift, label in series:
-            for x in stored_differences(titles, runs).values():
-                place = [*ROWS].index((x.arm, x.against)) + shift
-                panel.errorbar(x.bleu, place, xerr=[[x.bleu - x.low], [x.high - x.bleu]],
+            for pair, x in stored_differences(titles, runs).items():
+                place = [*ROWS].index(pair)
+                panel.errorbar(x.bleu, place + shift, xerr=[[x.bleu - x.low], [x.high - x.bleu]],
                                fmt=marker, markersize=5, label=label)
+                gain = ROWS[pair][1]
+                if gain:
+                    panel.plot(gain, place, "k|", markersize=14, label="the paper's gain")
     panels[0].set_yticks(range(len(ROWS)), [label for label, _ in ROWS.values()])
     panels[0].invert_yaxis()
     handles = {}
