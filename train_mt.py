@@ -1,4 +1,4 @@
-"""Trains a Transformer for translation, validates and tests it. All mechanisms combine freely.
+"""Trains a Transformer for translation, validates and tests it.
 
     python train_mt.py --agg em --reg output    # the embedded corpus, minutes
     python train_mt.py --data multi30k          # captions, downloaded
