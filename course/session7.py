@@ -106,7 +106,7 @@ show("session7-rate")
 # $\delta$ at the 5 % level with a power of 80 %, if the spread between seeds is $s$, takes
 # about $n = 2 \, (1.96 + 0.84)^2 \, (s / \delta)^2$ seeds of each model; the t test, whose power
 # we compute, takes one or two more. The spread between seeds was 0.1 to 0.4 on English-Japanese and
-# 0.2 to 1.1 on English-German (`results/summary.txt`); we take 0.2.
+# 0.4 to 1.0 on English-German (`results/summary.txt`); we take 0.2.
 #
 # **Predict before you run.** How many runs of each model does a gain of 0.15 take, and one of 0.05?
 
